@@ -36,7 +36,7 @@ from hgpart.run.learner import Learner
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
-from hgpart.run.training.batches import Batches, batches_here
+from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import accuracy
 from hgpart.schedule_wanted import Scheduling
@@ -88,7 +88,7 @@ def learner_of(case: str, seed: int, connection: Connection | None) -> Learner:
 def train(case: str, seed: int, steps: int, connection: Connection | None) -> list[list[object]]:
     learner = learner_of(case, seed, connection)
     data = load_data("digits", (1, 32, 32), 10, seed)
-    batches = Batches(data.train, partial(data.training_indices, batch_size=BATCH))
+    batches = SampleBatches(data.train, partial(data.training_indices, batch_size=BATCH))
     sizes = learner.scheduling.sizes(BATCH)
     optimizers = {
         part: torch.optim.SGD(learned, **RATES) for part, learned in learner.learned().items()

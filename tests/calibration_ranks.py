@@ -11,8 +11,7 @@ import signal
 import sys
 from pathlib import Path
 
-from hgpart.errors import HgpartError
-from hgpart.machines.calibration import (
+from hgpart.calibration import (
     adding_up,
     calibrate,
     handling,
@@ -21,6 +20,7 @@ from hgpart.machines.calibration import (
     stalls,
     steady,
 )
+from hgpart.errors import HgpartError
 from hgpart.machines.machine_files import save_machine
 from hgpart.run.processes.connection import connect
 

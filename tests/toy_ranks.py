@@ -36,7 +36,7 @@ from hgpart.placement.batches.micro_batches import score_of
 from hgpart.placement.programs import Programs
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import connect
-from hgpart.run.processes.post import Post
+from hgpart.run.processes.rank_messages import RankMessages
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.mail import mail
@@ -414,7 +414,9 @@ def message_of_several_tensors(connection):
     outlines = [Outline((*sends,), (everything,)), Outline((everything,), (*returns,))]
     outlines += [nothing] * (connection.k - 2)
     schedule = make_schedule(outlines, "sequential", 1, Costs())
-    post = Post(connection, dict(enumerate(transfers)), mail(schedule, connection.rank), [3])
+    post = RankMessages(
+        connection, dict(enumerate(transfers)), mail(schedule, connection.rank), [3]
+    )
     there, there_and_back = (
         [Piece(direction, 0, transfer.number) for transfer in transfers]
         for direction in (Direction.FORWARD, Direction.BACKWARD)

@@ -1,4 +1,4 @@
-"""The process -> how many CPU cores it may keep busy, its threads, and what the cores are."""
+"""The process -> the CPU cores it may use, its number of threads, and the processor's name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores() -> int:
-    """Cores that this process may use, at least 1.
+    """Number of cores that this process may use, at least 1.
 
     A batch system or `taskset` may give it some of the machine's cores (its affinity), a container
     some of their time (the quotas of its control groups): 1.5 cores' time keeps two threads busy.
@@ -25,13 +25,17 @@ def usable_cores() -> int:
 
 
 def threads_of_each(processes: int) -> int:
-    """Threads of each of some processes: what OMP_NUM_THREADS says, or its share of the cores."""
-    said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdecimal() and int(said) else max(1, usable_cores() // processes)
+    """Threads for each of several processes: OMP_NUM_THREADS if set, else a share of the cores."""
+    setting = os.environ.get("OMP_NUM_THREADS", "")
+    return (
+        int(setting)
+        if setting.isdecimal() and int(setting)
+        else max(1, usable_cores() // processes)
+    )
 
 
 def processor() -> str:
-    """What the processor calls itself."""
+    """The name that the processor gives itself."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -41,7 +45,7 @@ def processor() -> str:
 
 
 def _quotas() -> Iterator[float]:
-    """In cores: of each control group that the process is in and that limits its time."""
+    """Quotas, in cores, of the process's control groups that limit its time."""
     for folder in _groups():
         try:  # version 2, then version 1
             if (folder / "cpu.max").exists():
@@ -51,15 +55,15 @@ def _quotas() -> Iterator[float]:
                 period = (folder / "cpu.cfs_period_us").read_text()
             cores = int(quota) / int(period)
         except (OSError, ValueError, ZeroDivisionError):
-            continue  # there is none, or it is "max"
-        if cores > 0:  # -1 is none
+            continue  # there is no quota, or it is "max"
+        if cores > 0:  # -1 means none
             yield cores
 
 
 def _groups() -> Iterator[Path]:
     """Folders of the process's control groups, and of those around them.
 
-    In a container its own group may be mounted where the root was, and some of these are not there.
+    In a container its own group may be mounted where the root was; then some of these do not exist.
     """
     try:
         lines = OWN_GROUPS.read_text().splitlines()

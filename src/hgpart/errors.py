@@ -27,13 +27,13 @@ class ModelError(HgpartError):
 
 
 class TraceError(HgpartError):
-    """A model can't be traced; says where and why."""
+    """A model can't be traced; the message says where and why."""
 
     exit_status = 5
 
 
 class FormatError(HgpartError):
-    """A file is malformed or truncated; says which line."""
+    """A file is malformed or truncated; the message names the line."""
 
     exit_status = 6
 
@@ -45,19 +45,19 @@ class HypergraphError(HgpartError, ValueError):
 
 
 class InfeasibleError(HgpartError):
-    """No partition meets the balance bound; names the heaviest task and the smallest eps."""
+    """No partition meets the balance bound; the message names the heaviest task and least eps."""
 
     exit_status = 8
 
 
 class BackendError(HgpartError):
-    """A partitioner failed, ran out of time, or returned what is not a partition."""
+    """A partitioner failed, ran out of time, or returned something that is no partition."""
 
     exit_status = 9
 
 
 class MissingPackageError(HgpartError, ImportError):
-    """An optional package is not installed; names the command that installs it."""
+    """An optional package is not installed; the message has the command that installs it."""
 
     exit_status = 10
 
@@ -81,7 +81,7 @@ class PlacementError(HgpartError):
 
 
 class RunError(HgpartError):
-    """A run on devices or processes failed; says which part and why."""
+    """A run on devices or processes failed; the message says which part and why."""
 
     exit_status = 14
 
@@ -95,9 +95,9 @@ class CheckpointError(HgpartError):
 def not_one_of(
     what: str, value: object, accepted: Iterable[str], besides: str = ""
 ) -> ArgumentError:
-    """Error for a word that is none of those accepted; offers the nearest, if one is near.
+    """The error for a word that is not accepted; offers the nearest accepted word, if one is near.
 
-    What else is accepted `besides` follows the words.
+    Other things that are accepted (`besides`) follow the words.
 
     >>> print(not_one_of("grain", "corse", ["coarse", "fine"]))
     grain 'corse': accepted are coarse and fine; did you mean coarse?
@@ -113,7 +113,7 @@ def not_one_of(
 def check_whole(
     what: str, value: int, least: int = 1, most: int | None = None, unit: str = ""
 ) -> None:
-    """Raise an ArgumentError for what is no whole number in a range.
+    """Raise an ArgumentError unless `value` is a whole number in a range.
 
     >>> check_whole("batch size", 2.5)
     Traceback (most recent call last):
@@ -127,7 +127,7 @@ def check_whole(
 def check_number(
     what: str, value: float, least: float = 0, most: float = inf, unit: str = ""
 ) -> None:
-    """Raise an ArgumentError for what is no finite number in a range.
+    """Raise an ArgumentError unless `value` is a finite number in a range.
 
     >>> check_number("latency", -1, most=100, unit=" s")
     Traceback (most recent call last):
@@ -141,13 +141,13 @@ def check_number(
 def _out_of_range(
     what: str, value: object, least: float, most: float | None, unit: str, kind: str
 ) -> ArgumentError:
-    low, high = (f"{one:g}" if isinstance(one, float) else one for one in (least, most))
+    low, high = (f"{bound:g}" if isinstance(bound, float) else bound for bound in (least, most))
     until = f"{unit} or more" if most in (None, inf) else f" to {high}{unit}"
     return ArgumentError(f"{what} {value!r}: accepted is {kind}{low}{until}")
 
 
 def did_you_mean(value: object, words: Sequence[str]) -> str:
-    """End of an error about a word: the nearest of some others, if one is near.
+    """End of an error message about a word: the nearest of `words`, if one is near.
 
     >>> did_you_mean("nvlnk-8", ["10gbe", "nvlink-8"]), did_you_mean("x", ["10gbe"])
     ('; did you mean nvlink-8?', '')
@@ -158,7 +158,7 @@ def did_you_mean(value: object, words: Sequence[str]) -> str:
 
 
 def not_installed(what: str, package: str, extra: str) -> MissingPackageError:
-    """Error for a package that is not there; an extra of hgpart brings it.
+    """The error for a package that is not installed; an extra of hgpart brings it.
 
     >>> print(not_installed("--data digits", "scikit-learn", "train"))
     --data digits needs scikit-learn, not installed here: pip install -c constraints.txt '.[train]'
@@ -169,15 +169,15 @@ def not_installed(what: str, package: str, extra: str) -> MissingPackageError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of what an error says, which may be nothing."""
+    """The first line of an error's message, which may be empty."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error, be it Python's or torch's, says that memory has run out."""
-    said = str(error)
+    """Whether an error, from Python or from torch, says that memory has run out."""
+    message = str(error)
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"
-        or (isinstance(error, RuntimeError) and "can't allocate memory" in said)
+        or (isinstance(error, RuntimeError) and "can't allocate memory" in message)
     )

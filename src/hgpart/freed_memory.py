@@ -1,11 +1,11 @@
 """The process -> one whose allocator keeps memory that is freed, and hands it out again.
 
-By glibc's defaults each large tensor that is freed may go back to the system, whose pages are then
-made anew for the next one: up to a quarter of a training step on CPUs, and not the same from one
-process to the next. PyTorch's tuning guide has other allocators for it; two settings do as well.
-What is kept lies in pieces, so that a process takes more than it holds: in a step of a part of
-resnet50 a fifth more, or two thirds. Whoever is short of memory sets
-``MALLOC_MMAP_THRESHOLD_=65536``, and nothing is kept.
+By glibc's defaults each large tensor that is freed may go back to the system, which then makes new
+pages for the next one: up to a quarter of a training step on CPUs, and not the same from one
+process to the next. PyTorch's tuning guide recommends other allocators; two settings do as well.
+The kept memory is fragmented, so that a process takes more than it holds: in a step of a part of
+resnet50 a fifth to two thirds more. If memory is short, set ``MALLOC_MMAP_THRESHOLD_=65536``, and
+nothing is kept.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def keep_freed_memory() -> bool:
     Returns
     -------
     bool
-        Whether it was set: with glibc's allocator, and where the environment does not set when it
-        gives memory back.
+        Whether this was set. It needs glibc's allocator, and no variable in the environment that
+        sets when memory is given back.
     """
     if not _SETTINGS.isdisjoint(os.environ):
         return False
@@ -38,7 +38,7 @@ def keep_freed_memory() -> bool:
 
 
 def give_back_freed_memory() -> None:
-    """Let the system have what this process has freed until now."""
+    """Give back to the system what this process has freed until now."""
     gc.collect()
     with suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

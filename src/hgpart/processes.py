@@ -1,7 +1,7 @@
 """Code -> a process of our own: it imports what this one does, and ends with it.
 
-It is given this process's `sys.path`: of `python -c` the present folder would be the first that is
-searched, and whatever lies there would take the place of an installed module of its name.
+It is given this process's `sys.path`. With `python -c` the present folder would be searched first,
+and whatever lies there would replace an installed module of its name.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ from contextlib import suppress
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
-ENDING = 3.0  # seconds from SIGTERM to SIGKILL, and at most as many to be gone after it
+ENDING = 3.0  # seconds between SIGTERM and SIGKILL, and the most that are waited after that
 BEGIN = "from hgpart.processes import end_with; end_with(int(sys.argv.pop(1)))"
 
 
 class OwnProcess(subprocess.Popen[bytes]):
-    """Python with some code, in which ``sys.argv[1:]`` are the arguments.
+    """Python with some code, whose ``sys.argv[1:]`` are the arguments.
 
-    It ends with this process; on Linux with the thread that starts it, if that ends before.
+    It ends with this process; on Linux, even with the thread that starts it.
 
     Parameters
     ----------
-    code : str
-    arguments : sequence of str
     apart : bool
-        Whether it has a session of its own, in which the terminal's Ctrl-C does not reach it, and
+        Whether it has a session of its own: then the terminal's Ctrl-C does not reach it, and
         what it starts ends with it.
     options
-        Of `subprocess.Popen`.
+        Options of `subprocess.Popen`.
     """
 
     def __init__(
@@ -49,16 +47,16 @@ class OwnProcess(subprocess.Popen[bytes]):
         super().__init__(command, start_new_session=apart, **options)
 
     def send_signal(self, sig: int) -> None:
-        """Send a signal to it and, if it is apart, to what it started, which may outlive it."""
+        """Send a signal to the process and, if it is apart, to what it started."""
         if not self._apart:
             super().send_signal(sig)
             return
-        with suppress(ProcessLookupError, PermissionError):  # there is none any more
+        with suppress(ProcessLookupError, PermissionError):  # the group is gone
             os.killpg(self.pid, sig)
 
 
 def run(code: str, arguments: Sequence[str] = (), **options: Any) -> int:
-    """Wait for an `OwnProcess`, which ends with the wait; returns its exit status."""
+    """Run an `OwnProcess` to its end, and end it if waiting ends; returns its exit status."""
     process = OwnProcess(code, arguments, **options)
     try:
         return process.wait()
@@ -67,7 +65,7 @@ def run(code: str, arguments: Sequence[str] = (), **options: Any) -> int:
 
 
 def end(processes: Sequence[OwnProcess]) -> None:
-    """End processes: by SIGTERM and, if they do not, by SIGKILL."""
+    """End processes by SIGTERM and, if they don't, by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for process in processes:
             process.send_signal(number)
@@ -90,13 +88,13 @@ def end_with(parent: int) -> None:
 def _watch(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
-    if os.getpgrp() == os.getpid():  # what it has started is in its group, and nobody else
+    if os.getpgrp() == os.getpid():  # only what it has started is in its group
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def end_with_starter() -> None:
-    """The same for one of `multiprocessing`, whose parent is a server and not who started it."""
+    """Let a process of `multiprocessing` end with its starter (its parent is a server)."""
     threading.Thread(target=_join_starter, daemon=True).start()
 
 

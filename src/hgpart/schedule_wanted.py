@@ -1,4 +1,4 @@
-"""Which schedule is wanted, as far as it can be checked before there is a model."""
+"""The wanted schedule, as far as it can be checked before there is a model."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
 
 @dataclass(frozen=True)
 class Scheduling:
-    """A rule, and how many micro-batches a batch is divided into; or a file that says both.
+    """A rule and a number of micro-batches, or a file with both.
 
     Attributes
     ----------
-    rule : str
-    micro_batches : int
     in_flight : int or None
-        Batches that each part may have begun at a time, by the rule ``async``.
+        For the rule ``async``, the number of batches that each part may have begun at a time.
     stash : bool
-        Whether each of them keeps the weights of its forward pass.
+        Whether each of these batches keeps the weights of its forward pass.
     recompute : bool
-        Whether backward computes again what it can, where memory is less by that.
-    file : ScheduleFile, optional
+        Whether backward recomputes maps where this saves memory.
     """
 
     rule: str = DEFAULT
@@ -37,19 +34,19 @@ class Scheduling:
     file: ScheduleFile | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what can't be."""
+        """Raise an ArgumentError if the fields do not fit together."""
         check_micro_batches(self.micro_batches)
         if self.file is None:
             check_rule(self.rule)
         check_in_flight(self.rule, self.in_flight)
         if self.is_stream and self.micro_batches != 1:
             raise ArgumentError(
-                f"{self.micro_batches} micro-batches by {self.rule}, whose parts work on other "
+                f"{self.micro_batches} micro-batches with {self.rule}, whose parts work on other "
                 "batches meanwhile: accepted is 1"
             )
         if not self.stash and not self.is_stream:
             raise ArgumentError(
-                f"--no-stash by {self.rule}, which has no other weights to keep: accepted with "
+                f"--no-stash with {self.rule}, which keeps no other weights: accepted with "
                 f"{', '.join(STREAMS)}"
             )
 
@@ -62,12 +59,12 @@ class Scheduling:
 
     @property
     def most_in_flight(self) -> int:
-        """Batches that each part may have begun at a time."""
+        """Number of batches that each part may have begun at a time."""
         return (self.in_flight or IN_FLIGHT) if self.is_stream else 1
 
     @property
     def sample_batches(self) -> int:
-        """Batches of a stream that show how it goes on."""
+        """Number of batches of a stream that show how it goes on."""
         return 2 * self.most_in_flight + 2 if self.is_stream else 1
 
     @property
@@ -77,24 +74,24 @@ class Scheduling:
 
     @property
     def text(self) -> str:
-        """What it is, in words.
+        """The schedule in words.
 
         >>> Scheduling("greedy", 4).text, Scheduling("async", in_flight=2).text
         ('greedy, 4 micro-batches', 'async, 2 batches in flight')
         >>> Scheduling("1f1b", recompute=True).text
-        '1f1b, maps computed again'
+        '1f1b, maps recomputed'
         """
         divided = f", {self.micro_batches} micro-batches" * (self.micro_batches > 1)
         if self.is_stream:
             divided = f", {self.most_in_flight} batches in flight"
-        return f"{self.name}{divided}{', maps computed again' * self.recompute}"
+        return f"{self.name}{divided}{', maps recomputed' * self.recompute}"
 
     @property
     def sums(self) -> str:
-        """The rule that sums have their order by, and what else a loss depends on.
+        """The rule that decides the order of sums, and what else a loss depends on.
 
-        One micro-batch leaves any rule that of ``sequential``, but for rounding where backward is
-        in halves; so does one batch in flight.
+        With one micro-batch, any rule sums in the order of ``sequential``, apart from rounding
+        where backward is in halves; so does one batch in flight.
 
         >>> Scheduling("greedy", 1).sums, Scheduling("greedy", 2).sums
         ('sequential', 'greedy')
@@ -121,9 +118,9 @@ def scheduling_of(
     recompute: bool = False,
     planned: Scheduling | None = None,
 ) -> Scheduling:
-    """What is asked for by a rule or a file, and a number of micro-batches if one is given.
+    """The schedule that is asked for by a rule or a file, and perhaps a number of micro-batches.
 
-    Where no schedule is asked for it is the plan's if that has one, but for what is said besides.
+    Without a rule or a file it is the plan's, if that has one, changed by the other arguments.
 
     >>> scheduling_of(None, 8, planned=Scheduling("1f1b", 4, recompute=True))
     Scheduling(rule='1f1b', micro_batches=8, in_flight=None, stash=True, recompute=True, file=None)
@@ -131,8 +128,8 @@ def scheduling_of(
     Raises
     ------
     ArgumentError
-        If it is neither, a file for another number of micro-batches or of a stream; see also
-        `Scheduling`.
+        If `schedule` is neither a rule nor a file, or a file for another number of micro-batches or
+        for a stream; see also `Scheduling`.
     FormatError
         If the file is no schedule.
     """
@@ -155,12 +152,12 @@ def scheduling_of(
     file = read_schedule(schedule)
     if micro_batches not in (None, file.micro_batches):
         raise ArgumentError(
-            f"{micro_batches} micro-batches by {schedule}: accepted is {file.micro_batches}, "
-            "which it was made for"
+            f"{micro_batches} micro-batches with {schedule}: accepted is {file.micro_batches}, "
+            "for which it was made"
         )
     if file.in_flight is not None:
         raise ArgumentError(
-            f"{schedule} is of a stream of {file.micro_batches} batches: accepted are files of a "
+            f"{schedule} is for a stream of {file.micro_batches} batches: accepted are files for a "
             "step, and --schedule async for any number of batches"
         )
     return Scheduling(file.rule, file.micro_batches, in_flight, stash, recompute, file)

@@ -1,7 +1,7 @@
-"""Sequences of numbers of any lengths, in two flat arrays: which are equal, what is in them.
+"""Sequences of numbers of any lengths in two flat arrays: which are equal, and what they contain.
 
-A model of millions of tasks has as many sequences, of readers or of nets. All here takes a little
-more than linear time, and has no loop over sequences.
+A model of millions of tasks has as many sequences of readers or of nets. Everything here takes a
+little more than linear time, and has no loop over sequences.
 """
 
 from __future__ import annotations
@@ -21,10 +21,6 @@ from hgpart.arrays import Int64
 class Sequences:
     """Sequence i is ``values[pointers[i]:pointers[i + 1]]``.
 
-    Attributes
-    ----------
-    pointers, values : int64 arrays
-
     Examples
     --------
     >>> lists = Sequences.of_pairs(np.array([0, 2, 0, 0]), np.array([7, 7, 1, 7]), 3)
@@ -39,7 +35,7 @@ class Sequences:
 
     @classmethod
     def of_pairs(cls, owners: Int64, values: Int64, count: int) -> Sequences:
-        """For each owner from 0 to count - 1 its values >= 0, ascending, each once."""
+        """For each owner from 0 to count - 1, its values >= 0, ascending, each once."""
         owners, values = distinct_pairs(owners, values)
         return cls(np.searchsorted(owners, np.arange(count + 1)), values)
 
@@ -51,24 +47,24 @@ class Sequences:
         [5, 6, 0]
         """
         reach = np.concatenate([[0], np.cumsum(last - first)])
-        found = cls(reach, np.arange(reach[-1]))
-        return cls(reach, found.values + (first - reach[:-1])[found.owners])
+        numbered = cls(reach, np.arange(reach[-1]))
+        return cls(reach, numbered.values + (first - reach[:-1])[numbered.owners])
 
     @classmethod
     def joined(cls, pieces: Iterable[Sequences]) -> Sequences:
-        """All sequences of some, one after the other."""
+        """All sequences of several pieces, one piece after another."""
         none = cls(np.zeros(1, np.int64), np.zeros(0, np.int64))
-        found = [none, *pieces]
-        lengths = np.concatenate([piece.lengths for piece in found])
-        values = np.concatenate([piece.values for piece in found])
+        all_pieces = [none, *pieces]
+        lengths = np.concatenate([piece.lengths for piece in all_pieces])
+        values = np.concatenate([piece.values for piece in all_pieces])
         return cls(np.concatenate([[0], np.cumsum(lengths)]), values)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of sequences."""
         return len(self.pointers) - 1
 
     def __getitem__(self, at: int) -> Int64:
-        """The values of one."""
+        """The values of a sequence."""
         return self.values[self.pointers[at] : self.pointers[at + 1]]
 
     @property
@@ -78,9 +74,9 @@ class Sequences:
 
     @property
     def owners(self) -> Int64:
-        """The sequence that each value is in."""
-        found: Int64 = np.repeat(np.arange(len(self)), self.lengths)
-        return found
+        """The number of the sequence that each value is in."""
+        owners: Int64 = np.repeat(np.arange(len(self)), self.lengths)
+        return owners
 
     def take(self, chosen: Int64) -> Sequences:
         """The chosen sequences, in that order."""
@@ -88,11 +84,11 @@ class Sequences:
         return Sequences(places.pointers, self.values[places.values])
 
     def shifted(self, by: int) -> Sequences:
-        """The same with `by` added to each value."""
+        """The same sequences with `by` added to each value."""
         return Sequences(self.pointers, self.values + by)
 
     def alike(self) -> tuple[Int64, Int64]:
-        """Number the sequences, equal ones alike, as `equal_rows` does.
+        """Number the sequences, with equal ones sharing a number, as `equal_rows` does.
 
         >>> lists = Sequences(np.array([0, 2, 3, 5]), np.array([7, 1, 7, 7, 1]))
         >>> [side.tolist() for side in lists.alike()]
@@ -112,7 +108,7 @@ class Sequences:
         return _by_appearance(numbers, np.concatenate(firsts))
 
     def united(self, inner: Sequences) -> Sequences:
-        """For each sequence the values of all inner sequences that it names, each once.
+        """For each sequence, the values of all inner sequences that it names, each once.
 
         >>> inner = Sequences(np.array([0, 2, 4]), np.array([3, 5, 1, 5]))
         >>> Sequences(np.array([0, 2]), np.array([0, 1])).united(inner)[0].tolist()
@@ -123,29 +119,29 @@ class Sequences:
 
 
 def distinct(values: Int64) -> Int64:
-    """Return each value once, ascending: `np.unique`, which is slow for millions that differ.
+    """Each value once, ascending: like `np.unique`, which is slow for millions of values.
 
     >>> distinct(np.array([3, 1, 3])).tolist()
     [1, 3]
     """
     ordered = values if (np.diff(values) >= 0).all() else np.sort(values)
-    found: Int64 = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
-    return found
+    distinct_values: Int64 = ordered[np.diff(ordered, prepend=ordered[:1] - 1) != 0]
+    return distinct_values
 
 
 def distinct_pairs(left: Int64, right: Int64) -> tuple[Int64, Int64]:
-    """Return each pair of numbers >= 0 once, in order.
+    """Each pair of numbers >= 0 once, in order.
 
     >>> [side.tolist() for side in distinct_pairs(np.array([1, 0, 1]), np.array([2, 5, 2]))]
     [[0, 1], [5, 2]]
     """
     width = int(right.max(initial=0)) + 1
-    found = distinct(left.astype(np.int64) * width + right)
-    return found // width, found % width
+    keys = distinct(left.astype(np.int64) * width + right)
+    return keys // width, keys % width
 
 
 def starts_of_runs(keys: Int64) -> Int64:
-    """Return where each run of equal keys begins, and the number of keys last.
+    """Where each run of equal keys begins, and then the number of keys.
 
     >>> starts_of_runs(np.array([4, 4, 7])).tolist()
     [0, 2, 3]
@@ -155,7 +151,7 @@ def starts_of_runs(keys: Int64) -> Int64:
 
 
 def equal_rows(table: Int64) -> tuple[Int64, Int64]:
-    """Number the rows of a table, equal ones alike, in order of first appearance.
+    """Number the rows of a table in order of first appearance; equal rows share a number.
 
     Returns
     -------
@@ -174,7 +170,7 @@ def equal_rows(table: Int64) -> tuple[Int64, Int64]:
     widths = [
         int(high) - int(least) + 1 for high, least in zip(table.max(axis=0), low, strict=True)
     ]
-    if math.prod(widths) < 2**63:  # one number for each row, which is sorted sooner
+    if math.prod(widths) < 2**63:  # a single number per row, which sorts faster
         rows: NDArray[Any] = np.zeros(count, dtype=np.int64)
         for column, least, width in zip(table.T, low, widths, strict=True):
             rows = rows * width + (column - least)

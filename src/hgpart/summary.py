@@ -1,4 +1,4 @@
-"""What there is to say of a record, a line and a table -> text, and HTML for notebooks."""
+"""A few lines and a small table -> text, and HTML for notebooks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from html import escape
 
 @dataclass(frozen=True)
 class Summary:
-    """A few lines and a small table; printed it is text, in a notebook a table.
+    """A few lines and a small table; printed it is text, in a notebook HTML.
 
     Attributes
     ----------
-    lines : tuple of str
-    columns : tuple of str
     rows : tuple of tuple of str
-        A cell for each column.
+        Rows, each with a cell for each column.
 
     >>> Summary(("Two parts",), ("part", "MACs"), (("0", "1,024"), ("1", "98")))
     Two parts
@@ -30,19 +28,19 @@ class Summary:
     rows: tuple[tuple[str, ...], ...]
 
     def with_column(self, name: str, cells: Sequence[object]) -> Summary:
-        """The same with a column more, at the right."""
+        """The summary with another column at the right."""
         pairs = zip(self.rows, cells, strict=True)
         rows = tuple((*row, str(cell)) for row, cell in pairs)
         return replace(self, columns=(*self.columns, name), rows=rows)
 
     def without_column(self, name: str) -> Summary:
-        """The same with a column less."""
+        """The summary without a column."""
         at = self.columns.index(name)
         rows = tuple((*row[:at], *row[at + 1 :]) for row in self.rows)
         return replace(self, columns=(*self.columns[:at], *self.columns[at + 1 :]), rows=rows)
 
     def __repr__(self) -> str:
-        """The text: at the prompt it is there without `print`."""
+        """The text, so that the prompt shows it without `print`."""
         table = (self.columns, *self.rows)
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         rows = [
@@ -52,9 +50,9 @@ class Summary:
         return "\n".join([*self.lines, *rows])
 
     def _repr_html_(self) -> str:
-        said = "<br>".join(map(escape, self.lines))
+        lines = "<br>".join(map(escape, self.lines))
         table = [_row("th", self.columns), *(_row("td", row) for row in self.rows)]
-        return f"<p>{said}</p><table>{''.join(table)}</table>"
+        return f"<p>{lines}</p><table>{''.join(table)}</table>"
 
 
 def _row(kind: str, cells: Sequence[str]) -> str:

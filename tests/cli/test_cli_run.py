@@ -138,7 +138,7 @@ def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
     check_figures(found, plans, 2, steps=5, backward=True)
     assert (found["schedule"], found["in_flight"], found["stash"]) == ("async", 3, True)
     shown = capfd.readouterr().out
-    told = " with maps computed again" * bool(again)
+    told = " with maps recomputed" * bool(again)
     assert f"5 steps of 8 samples, 3 in flight (async){told}, forward and backward" in shown
     assert "stale: updates of its part that a forward pass was without" in shown
     for part in found["parts"]:
@@ -162,7 +162,7 @@ def test_in_micro_batches(capfd, plans, tmp_path, rule, again, carrier):
     check_figures(found, plans, 2, steps=2, backward=True)
     assert (found["backend"], found["micro_batches"], found["schedule"]) == (carrier, 3, rule)
     assert found["recompute"] == bool(again)
-    told = f"({rule})" + " with maps computed again" * bool(again)
+    told = f"({rule})" + " with maps recomputed" * bool(again)
     assert f"2 steps of 8 samples in 3 micro-batches {told}, forward" in capfd.readouterr().out
 
 
@@ -231,11 +231,15 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
         (("--in-flight", 3), 3, "3 batches in flight by greedy: accepted with async"),
         ((*ASYNC, "--in-flight", 0), 3, "0 batches in flight: accepted is 1 to 1000"),
         ((*ASYNC, "--in-flight", 1001), 3, "1001 batches in flight: accepted is 1 to 1000"),
-        ((*ASYNC, "--micro-batches", 2), 3, "2 micro-batches by async, whose parts work on other"),
+        (
+            (*ASYNC, "--micro-batches", 2),
+            3,
+            "2 micro-batches with async, whose parts work on other",
+        ),
         ((*ASYNC, "--recompute", "--no-stash"), 3, "recompute without stash, with newer weights"),
         ((*ASYNC, "--norms", "batch"), 3, "norms of the batch with batches in flight"),
-        (("--no-stash",), 3, "--no-stash by greedy, which has no other weights to keep"),
-        (("--schedule", "stream.json", "--backward"), 3, "is of a stream of 3 batches: accepted"),
+        (("--no-stash",), 3, "--no-stash with greedy, which keeps no other weights"),
+        (("--schedule", "stream.json", "--backward"), 3, "is for a stream of 3 batches: accepted"),
     ],
 )
 def test_what_no_schedule_can_do_is_refused_before_any_process_starts(

@@ -1066,7 +1066,7 @@ def test_rule_that_raises_is_one_line_with_its_place(monkeypatch: pytest.MonkeyP
     ("compute", "says"),
     [
         (lambda net, x: net.a(x)[:, net.b(x)[0, :, 0, 0] > 0].mean(), "depends on the data"),
-        (lambda net, x: net.a(x) * x.mean().item(), "makes a number of data"),
+        (lambda net, x: net.a(x) * x.mean().item(), "makes a number from data"),
     ],
 )
 def test_what_depends_on_the_data_in_size_is_one_clear_line(

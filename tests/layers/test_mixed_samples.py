@@ -335,7 +335,7 @@ def test_what_a_models_own_mean_ignores_is_looked_for_in_targets_that_are_inputs
         *((("labels", -100),), (("floating", -100),)),
         *([()] * 6),
     ]
-    refused = "a mean over targets of which some may be -100, which it ignores"
+    refused = "is a loss inside the model that leaves targets of -100 out of its mean"
     assert [refused in one.operator for one in found] == [False] * 6 + [True] * 2
 
 
@@ -420,7 +420,7 @@ def test_an_operator_that_nothing_is_known_of_mixes_what_it_is_given() -> None:
     traced = traced_of(lambda m, x: unknown(x))
     said = channel_graph(traced).mixing.operator
     assert "unknown" in said
-    assert said.endswith("may mix samples of the batch, as nothing is known of it")
+    assert said.endswith("may mix samples of the batch: hgpart does not know this operator")
 
     @channel_rule(unknown._opoverload)
     def rule(call: Any) -> Any:
@@ -440,5 +440,5 @@ def test_a_batch_that_code_fixes_is_not_divided_and_its_dimension_is_named() -> 
 
     found = mixed_samples(trace(Stacked(), [[torch.zeros(3, 8, 8)] * 4]))
     assert found.operator == (
-        "the batch is the first dimension of images[0], and the model's code takes 3 there alone"
+        "the batch is the first dimension of images[0], and the model's code accepts only 3 there"
     )

@@ -114,7 +114,7 @@ def test_what_is_refused_names_the_accepted_sizes():
         placed.for_batch(0)
     _, grouped = placed_for(Grouped(), 8)
     with pytest.raises(
-        PlacementError, match=r"takes 8 there alone: accepted is the whole batch at"
+        PlacementError, match=r"accepts only 8 there: accepted is the whole batch at"
     ):
         grouped.step(batch(8), torch.zeros(4, 4), mse_loss, hgpart.schedule(grouped, "gpipe", 2))
     part = hgpart.part_as_function(placed, 0)

@@ -113,7 +113,7 @@ WRONG: list[tuple[Callable[[], float], str]] = [
     (lambda: gpipe_scalability(0, 1), "0 workers"),
     (lambda: gpipe_scalability(1, 0), "0 micro-batches"),
     (lambda: gpipe_seconds(math.inf, [], [], 1), "a batch of inf s"),
-    (lambda: gpipe_sending_seconds([EVEN], [], 1), "1 links and bytes of 0"),
+    (lambda: gpipe_sending_seconds([EVEN], [], 1), "1 links and 0 sizes"),
     (lambda: gpipe_sending_seconds([EVEN], [-1], 1), "maps of -1 bytes"),
     (lambda: pipedream_seconds([], [], []), "0 stages"),
     (lambda: pipedream_seconds([PipeDreamStage(1.0, 0, 1, EVEN)], [], []), "0 workers of a stage"),

@@ -17,7 +17,7 @@ from hgpart import Placement, peak_bytes
 from hgpart.errors import ArgumentError, PlanError, RunError
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.prediction.actions import Planned
-from hgpart.prediction.jobs import Job, Journey, Sharing
+from hgpart.prediction.jobs import Sharing, TimedJob, TimedMessage
 from hgpart.prediction.measured_costs import Overheads
 from hgpart.prediction.predict import period, predict
 from hgpart.prediction.simulation import simulate
@@ -233,13 +233,16 @@ def test_parts_with_nothing_to_do_take_no_time() -> None:
 
 def test_a_period_is_what_one_more_step_takes() -> None:
     """By steps in a row, where one part is done long before the other and goes ahead."""
-    work = [[Job(1.0, sends=(0,)), Job(1.0)], [Job(5.0, awaits=(0,))]]
-    journeys = [Journey(0, 1, 1.0, 1.0)]
+    work = [[TimedJob(1.0, sends=(0,)), TimedJob(1.0)], [TimedJob(5.0, awaits=(0,))]]
+    journeys = [TimedMessage(0, 1, 1.0, 1.0)]
     planned = Planned(work, journeys, (), ())
     assert simulate(work, journeys, Sharing((0, 1))).end == 7.0
     assert period(planned, Sharing((0, 1))) == 5.0
-    back = [[Job(1.0, sends=(0,)), Job(1.0, awaits=(1,))], [Job(5.0, awaits=(0,), sends=(1,))]]
-    planned = Planned(back, [*journeys, Journey(1, 0, 1.0, 1.0)], (), ())
+    back = [
+        [TimedJob(1.0, sends=(0,)), TimedJob(1.0, awaits=(1,))],
+        [TimedJob(5.0, awaits=(0,), sends=(1,))],
+    ]
+    planned = Planned(back, [*journeys, TimedMessage(1, 0, 1.0, 1.0)], (), ())
     assert period(planned, Sharing((0, 1))) == 9.0
 
 

@@ -15,7 +15,7 @@ from hgpart.errors import ArgumentError
 from hgpart.execution.outlines import outline
 from hgpart.machines.machine import Slowdown
 from hgpart.prediction.actions import jobs_of
-from hgpart.prediction.jobs import Job, Journey, Sharing
+from hgpart.prediction.jobs import Sharing, TimedJob, TimedMessage
 from hgpart.prediction.simulation import simulate
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -27,7 +27,7 @@ FEW = 1e-9  # seconds that rounding may leave
 
 
 def plainly(
-    jobs: Sequence[Sequence[Job]], journeys: Sequence[Journey], sharing: Sharing
+    jobs: Sequence[Sequence[TimedJob]], journeys: Sequence[TimedMessage], sharing: Sharing
 ) -> tuple[list[list[tuple[float, float]]], list[tuple[float, float]]]:
     """The same from moment to moment: in each, all that goes on does so at its present rate."""
     now, done, begun = 0.0, [0] * len(jobs), [math.nan] * len(jobs)
@@ -110,7 +110,7 @@ def plainly(
                     taken_in[receiver] = landing[number]
 
 
-def ends(journeys: Sequence[Journey], some: Sequence[int]) -> set[tuple[int, int]]:
+def ends(journeys: Sequence[TimedMessage], some: Sequence[int]) -> set[tuple[int, int]]:
     return {(journeys[one].sender, journeys[one].receiver) for one in some}
 
 
@@ -129,7 +129,7 @@ def test_what_slows_nothing_down_takes_as_long_as_actions_and_messages_alone(
     costs = Costs(work=0.1, message=message)
     made = schedule_of(cut, rule, micro_batches, costs)
     planned = jobs_of(made, costs)
-    spans = simulate(planned.jobs, planned.journeys, Sharing(tuple(range(made.k))))
+    spans = simulate(planned.jobs, planned.messages, Sharing(tuple(range(made.k))))
     assert planned.times(spans) == times(made.outlines, made.order, costs)
 
 
@@ -164,7 +164,7 @@ def test_what_is_shared_slows_everything_as_in_a_simulation_from_moment_to_momen
             both_ways=seconds * data.draw(FACTORS),
             handling=seconds * data.draw(st.sampled_from([0.0, 0.25, 0.75])),
         )
-        for number, one in enumerate(planned.journeys)
+        for number, one in enumerate(planned.messages)
         for seconds in [data.draw(amounts) + (number + 1) / 997]  # no two are done at once
     ]
     sharing = data.draw(sharings(len(jobs)))
@@ -174,7 +174,7 @@ def test_what_is_shared_slows_everything_as_in_a_simulation_from_moment_to_momen
         assert [time for span in spans for time in span] == pytest.approx(
             [time for span in wanted[part] for time in span], abs=FEW
         )
-    assert [time for span in found.journeys for time in span] == pytest.approx(
+    assert [time for span in found.messages for time in span] == pytest.approx(
         [time for span in travelled for time in span], abs=FEW
     )
 
@@ -185,11 +185,11 @@ def test_sharing_makes_nothing_faster_than_alone_nor_slower_than_one_after_the_o
 ) -> None:
     costs = Costs(work=1.0, message=0.5)
     planned = jobs_of(schedule_of(cut, "greedy", micro_batches, costs), costs)
-    alone = simulate(planned.jobs, planned.journeys, Sharing(tuple(range(cut.k))))
+    alone = simulate(planned.jobs, planned.messages, Sharing(tuple(range(cut.k))))
     sharing = data.draw(sharings(cut.k))
-    shared = simulate(planned.jobs, planned.journeys, sharing)
+    shared = simulate(planned.jobs, planned.messages, sharing)
     computing = sum(job.seconds for of_part in planned.jobs for job in of_part)
-    travelling = sum(journey.both_ways for journey in planned.journeys)
+    travelling = sum(journey.both_ways for journey in planned.messages)
     both = sharing.slowdown, sharing.memory_bound
     slowest = max(max(one.together) for one in both)
     assert shared.end <= computing * slowest + travelling + FEW
@@ -201,54 +201,65 @@ def test_two_parts_of_a_node_that_share_a_processor_are_as_slow_as_one() -> None
     made = make_schedule(halves(4), "sequential", 1, EVEN)
     planned = jobs_of(made, EVEN)
     work = sum(job.seconds for job in planned.jobs[0])
-    alone = simulate(planned.jobs, planned.journeys, Sharing((0, 1), Slowdown((1.0, 2.0))))
-    together = simulate(planned.jobs, planned.journeys, Sharing((0, 0), Slowdown((1.0, 2.0))))
+    alone = simulate(planned.jobs, planned.messages, Sharing((0, 1), Slowdown((1.0, 2.0))))
+    together = simulate(planned.jobs, planned.messages, Sharing((0, 0), Slowdown((1.0, 2.0))))
     assert (alone.end, together.end) == (work, 2 * work)
 
 
 def test_a_part_that_queues_sends_one_message_after_the_other() -> None:
-    jobs = [[Job(1.0, sends=(0, 1))], [Job(0.0, awaits=(1,))]]
-    journeys = [Journey(0, 1, 2.0, 2.0), Journey(0, 1, 3.0, 3.0)]
+    jobs = [[TimedJob(1.0, sends=(0, 1))], [TimedJob(0.0, awaits=(1,))]]
+    journeys = [TimedMessage(0, 1, 2.0, 2.0), TimedMessage(0, 1, 3.0, 3.0)]
     found = simulate(jobs, journeys, Sharing((0, 1), queues=True))
-    assert found.journeys == [(1.0, 3.0), (3.0, 6.0)]
+    assert found.messages == [(1.0, 3.0), (3.0, 6.0)]
     assert found.end == 6.0
     assert simulate(jobs, journeys, Sharing((0, 1))).end == 4.0
 
 
 def test_a_part_that_queues_takes_in_one_message_after_the_other() -> None:
-    jobs = [[Job(0.0, sends=(0,))], [Job(1.0, sends=(1,))], [Job(0.0, awaits=(0, 1))]]
-    journeys = [Journey(0, 2, 2.0, 2.0), Journey(1, 2, 3.0, 3.0)]
+    jobs = [
+        [TimedJob(0.0, sends=(0,))],
+        [TimedJob(1.0, sends=(1,))],
+        [TimedJob(0.0, awaits=(0, 1))],
+    ]
+    journeys = [TimedMessage(0, 2, 2.0, 2.0), TimedMessage(1, 2, 3.0, 3.0)]
     assert simulate(jobs, journeys, Sharing((0, 1, 2), queues=True)).end == 5.0
     assert simulate(jobs, journeys, Sharing((0, 1, 2))).end == 4.0
 
 
 def test_a_part_that_queues_sends_to_all_others_as_long_as_to_one() -> None:
-    jobs = [[Job(0.0, sends=(0, 1))], [Job(0.0, awaits=(0,))], [Job(0.0, awaits=(1,))]]
-    journeys = [Journey(0, 1, 2.0, 2.0), Journey(0, 2, 2.0, 2.0)]
+    jobs = [
+        [TimedJob(0.0, sends=(0, 1))],
+        [TimedJob(0.0, awaits=(0,))],
+        [TimedJob(0.0, awaits=(1,))],
+    ]
+    journeys = [TimedMessage(0, 1, 2.0, 2.0), TimedMessage(0, 2, 2.0, 2.0)]
     assert simulate(jobs, journeys, Sharing((0, 1, 2), queues=True)).end == 4.0
 
 
 def test_messages_against_each_other_are_slower_as_long_as_both_travel() -> None:
-    jobs = [[Job(0.0, sends=(0,))], [Job(1.0, sends=(1,))]]
-    journeys = [Journey(0, 1, 2.0, 4.0), Journey(1, 0, 2.0, 4.0)]
+    jobs = [[TimedJob(0.0, sends=(0,))], [TimedJob(1.0, sends=(1,))]]
+    journeys = [TimedMessage(0, 1, 2.0, 4.0), TimedMessage(1, 0, 2.0, 4.0)]
     found = simulate(jobs, journeys, Sharing((0, 1)))
-    assert found.journeys == [(0.0, 3.0), (1.0, 4.0)]  # half as fast from second 1 to 3
+    assert found.messages == [(0.0, 3.0), (1.0, 4.0)]  # half as fast from second 1 to 3
 
 
 def test_messages_on_their_way_slow_computing_down_at_both_ends() -> None:
-    jobs = [[Job(0.0, sends=(0,)), Job(3.0)], [Job(1.5)], [Job(3.0)]]
-    journeys = [Journey(0, 1, 2.0, 2.0, handling=1.0)]
+    jobs = [[TimedJob(0.0, sends=(0,)), TimedJob(3.0)], [TimedJob(1.5)], [TimedJob(3.0)]]
+    journeys = [TimedMessage(0, 1, 2.0, 2.0, handling=1.0)]
     found = simulate(jobs, journeys, Sharing((0, 1, 2)))
-    assert found.journeys == [(0.0, 2.0)]
+    assert found.messages == [(0.0, 2.0)]
     assert [of_part[-1].end for of_part in found.jobs] == [4.0, 2.5, 3.0]
-    idle = simulate([[Job(0.0, sends=(0,))], []], journeys, Sharing((0, 1)))
+    idle = simulate([[TimedJob(0.0, sends=(0,))], []], journeys, Sharing((0, 1)))
     assert idle.end == 2.0
 
 
 def test_parts_that_wait_for_ever_are_an_error_of_one_line() -> None:
     for jobs, journeys in (
-        ([[Job(1.0, awaits=(0,))], []], [Journey(1, 0, 1.0, 1.0)]),
-        ([[Job(1.0, (1,), (0,))], [Job(1.0, (0,), (1,))]], [Journey(0, 1, 1, 1)] * 2),
+        ([[TimedJob(1.0, awaits=(0,))], []], [TimedMessage(1, 0, 1.0, 1.0)]),
+        (
+            [[TimedJob(1.0, (1,), (0,))], [TimedJob(1.0, (0,), (1,))]],
+            [TimedMessage(0, 1, 1, 1)] * 2,
+        ),
     ):
         with pytest.raises(ArgumentError, match="part 0 waits for ever"):
             simulate(jobs, journeys, Sharing((0, 1)))
@@ -257,5 +268,5 @@ def test_parts_that_wait_for_ever_are_an_error_of_one_line() -> None:
 def test_nothing_takes_no_time() -> None:
     made = make_schedule(pipeline(2), "gpipe", 2, EVEN)
     planned = jobs_of(made, EVEN)
-    assert simulate(planned.jobs, planned.journeys, Sharing((0, 1))).end == 9.0
+    assert simulate(planned.jobs, planned.messages, Sharing((0, 1))).end == 9.0
     assert simulate([[], []], [], Sharing((0, 1))).end == 0.0

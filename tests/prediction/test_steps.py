@@ -45,11 +45,11 @@ def test_chunks_move_what_travels() -> None:
     """Each transfer is packed by one part and taken apart by another, forward and backward."""
     placement = placed(*model_of("residual")).train()
     steps = part_steps(placement)
-    forward = sum(one.nbytes for part in steps.values() for one in part.forward_moved)
-    backward = sum(one.nbytes for part in steps.values() for one in part.backward_moved)
+    forward = sum(one.nbytes for part in steps.values() for one in part.forward_packed)
+    backward = sum(one.nbytes for part in steps.values() for one in part.backward_packed)
     assert forward == 2 * placement.programs.expected(1).traffic.sum()
     assert backward == 2 * placement.programs.expected_gradients(1).traffic.sum()
-    count = sum(one.transfers for part in steps.values() for one in part.forward_moved)
+    count = sum(one.transfers for part in steps.values() for one in part.forward_packed)
     assert count == 2 * placement.programs.expected(1).messages.sum()
 
 

@@ -43,11 +43,11 @@ def test_weights_and_their_gradients_travel_once(
     )
     planned = jobs_of(lowered, costs, costs.job)
     sent = [one for jobs in planned.jobs for job in jobs for one in job.sends]
-    assert sorted(sent) == [*range(len(planned.journeys))]
+    assert sorted(sent) == [*range(len(planned.messages))]
     awaited = [one for jobs in planned.jobs for job in jobs for one in job.awaits]
     there, back = list[int](), list[int]()
     for number, message in enumerate(lowered.messages):
-        journey = planned.journeys[number]
+        journey = planned.messages[number]
         assert awaited.count(number) >= 1
         assert any(number in job.awaits for job in planned.jobs[journey.receiver])
         assert any(number in job.sends for job in planned.jobs[journey.sender])
@@ -57,7 +57,7 @@ def test_weights_and_their_gradients_travel_once(
     maps = placement.programs.expected_traffic(sizes, backward=False).forward_bytes
     wanted = (traffic.forward_bytes - maps).sum()
     for numbers in (there, back):
-        nbytes = sum((planned.journeys[number].seconds - 1e-6) * 1e9 for number in numbers)
+        nbytes = sum((planned.messages[number].seconds - 1e-6) * 1e9 for number in numbers)
         assert round(nbytes) == wanted
     # Pieces of an action take together what it takes.
     pieces = Counter[Action]()

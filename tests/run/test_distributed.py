@@ -124,8 +124,8 @@ def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
         ("step", "ValueError: no such target"),
         ("stream", "ValueError: no such target"),
         ("called", "rank 0 got no loss: accepted is one on rank 0, where results are, and None on"),
-        ("joint", "a loss of what an earlier forward pass returned: accepted is one of the last"),
-        ("plain", "loss.backward() of what a DistributedModel returned, of which other ranks do"),
+        ("joint", "the loss depends on the result of an earlier forward pass: accepted is a loss"),
+        ("plain", "loss.backward() on the result of a DistributedModel does not reach other ranks"),
         ("inputs", "l0 sends 96 bytes, accepted is 120, as it was placed (autocast changes types"),
     ],
 )
@@ -137,7 +137,7 @@ def test_what_one_is_refused_all_hear_though_none_leaves(tmp_path, way, said):
     assert first.startswith(said.removeprefix("ValueError: "))
     assert all(one.startswith(f"rank 0: {said}") for one in others)
     for rank, one in enumerate(later):
-        assert one.startswith(f"rank {rank} begins a pass after one that has failed")
+        assert one.startswith(f"rank {rank} begins a pass after a failed one")
 
 
 @pytest.mark.full

@@ -50,7 +50,9 @@ def assert_same_gradients(placed, model):
 def test_two_passes_and_one_backward_are_refused(placed):
     """The first pass was forgotten: its part of the gradient was that of the second's results."""
     first, second = placed(FIRST), placed(SECOND)
-    with pytest.raises(RunError, match="a loss of what an earlier forward pass returned: accepted"):
+    with pytest.raises(
+        RunError, match="the loss depends on the result of an earlier forward pass: accepted"
+    ):
         placed.backward(first.square().sum() + second.square().sum())
     assert len(placed.connection.told) == 1
     assert all(one.grad is None for one in placed.parameters())
@@ -59,14 +61,14 @@ def test_two_passes_and_one_backward_are_refused(placed):
 def test_the_loss_of_a_pass_before_the_last_is_refused(placed):
     first = placed(FIRST)
     placed(SECOND)
-    with pytest.raises(RunError, match="a loss of what an earlier forward pass returned"):
+    with pytest.raises(RunError, match="the loss depends on the result of an earlier forward pass"):
         placed.backward(first.square().sum())
 
 
 @pytest.mark.full
 def test_a_step_whose_targets_are_what_a_pass_returned_is_refused(placed):
     first = placed(FIRST)
-    with pytest.raises(RunError, match="a loss of what an earlier forward pass returned"):
+    with pytest.raises(RunError, match="the loss depends on the result of an earlier forward pass"):
         placed.step([SECOND], first, nn.functional.mse_loss)
 
 

@@ -53,7 +53,7 @@ def test_one_that_dies_is_an_error() -> None:
         process = others._processes[1]
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
-        message = "a process that was to compute beside this one has ended"
+        message = "a process that should compute beside this one has ended"
         with pytest.raises(RunError, match=message), others:
             pass
     assert all(one.poll() is not None for one in others._processes)

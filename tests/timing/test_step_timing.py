@@ -94,10 +94,10 @@ def test_where_others_end_a_warning_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(*what: Any) -> Any:
-        raise RunError("a process that was to compute beside this one has ended")
+        raise RunError("a process that should compute beside this one has ended")
 
     no_room(monkeypatch, 1)
     monkeypatch.setattr(step_timing, "neighbours", failing)
     found = time_steps(Steps((1,), 1e-3))  # type: ignore[arg-type]
     assert (found.neighbours, found.beside) == (0, 1.0)
-    assert "beside this one has ended: how much slower computing is" in capsys.readouterr().err
+    assert "beside this one has ended: the slow-down beside" in capsys.readouterr().err

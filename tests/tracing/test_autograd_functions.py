@@ -299,7 +299,10 @@ def in_inference(net: nn.Module, x: Tensor) -> Tensor:
 
 LOST: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "module": (lambda net, x: OfModule.apply(x, net.norm), "OfModule.* takes a BatchNorm2d"),
-    "outside": (lambda net, x: OfOutside.apply(x), "OfOutside.* tensors that it is not given"),
+    "outside": (
+        lambda net, x: OfOutside.apply(x),
+        "OfOutside.* tensors that are not its arguments",
+    ),
     "in place": (lambda net, x: InPlace.apply(x * 2), "InPlace.* changes its argument"),
     "one way": (lambda net, x: OneWay.apply(x), "OneWay.* fails without data"),
     "hook": (with_hook, "a hook on a tensor"),

@@ -118,17 +118,17 @@ UNHELD: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "python": (lambda m, x: random.random(), "0 draws from Python's generator"),
     "own generator": (
         lambda m, x: float(m.rng.random()),
-        "the attribute 0.rng changes from what it was before",
+        "the attribute 0.rng changes",
     ),
     "seed": (seeding, "the model seeds torch's generator"),
-    "count": (counting, "the attribute 0.count changes from what it was before"),
-    "late count": (counting_from_nothing, "the attribute 0.late changes from what it was before"),
-    "list": (appending, "the attribute 0.seen changes from what it was before"),
-    "recurrent": (recurrent, "the attribute 0.last changes from what it was before"),
-    "remembered": (remembering, "the attribute 0.cache changes from what it was before"),
-    "batch": (remembering_the_batch, "the attribute 0.last changes from what it was before"),
-    "left": (leaving, "the module 0 puts what it computes into the attribute 0.last"),
-    "mode": (switching, "the attribute 0.training changes from what it was before"),
+    "count": (counting, "the attribute 0.count changes"),
+    "late count": (counting_from_nothing, "the attribute 0.late changes"),
+    "list": (appending, "the attribute 0.seen changes"),
+    "recurrent": (recurrent, "the attribute 0.last changes"),
+    "remembered": (remembering, "the attribute 0.cache changes"),
+    "batch": (remembering_the_batch, "the attribute 0.last changes"),
+    "left": (leaving, "the module 0 stores what it computes in the attribute 0.last"),
+    "mode": (switching, "the attribute 0.training changes"),
     "in place": (rescaling, "0.conv.weight is changed in place"),
     "replaced": (replacing, "0.conv.bias is replaced"),
     "module": (growing, "0.more is made anew"),
@@ -253,7 +253,7 @@ def test_what_hooks_keep_is_refused_by_name_and_nothing_of_a_trace_stays(name: s
     assert not kept()
     plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
     with pytest.raises(
-        PlacementError, match=f"^a hook of 0.conv puts what it computes into {re.escape(said)}"
+        PlacementError, match=f"^a hook of 0.conv stores what it computes in {re.escape(said)}"
     ):
         place(model, plan)
     assert not kept()

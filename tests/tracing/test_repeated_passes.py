@@ -157,7 +157,7 @@ def test_state_outside_the_model_shows_in_further_passes(
     ("beside", "said"),
     [
         (counting, ELSE[0]),
-        (remembering, "the module 0 puts what it computes into OUTSIDE['first']"),
+        (remembering, "the module 0 stores what it computes in OUTSIDE['first']"),
     ],
 )
 def test_a_trace_tells_of_it_and_a_placement_is_refused_by_name(beside: Beside, said: str) -> None:

@@ -1,4 +1,4 @@
-"""One process of a way: it becomes its worker, and does what it is told to until it is let go."""
+"""One process of a way: it makes its worker, and follows orders until it is let go."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hgpart.processes import end_with_starter
 from hgpart.run.processes.connection import TORCHS_PLACE
 
 PLACE_IN_MEMORY = Path("/proc/self")  # Linux's accounts of this process
-# What gloo and RPC say when another process is gone, or does not answer.
+# Words of gloo's and RPC's errors when another process is gone, or does not answer.
 LOST = re.compile("onnection|imed out|timeout|not connected|pair closure|tensorpipe")
 HIRES: Mapping[str, Hire] = {
     SINGLE: single,
@@ -54,20 +54,20 @@ def work(
     orders: Connection,
     steps_ended: Any,
 ) -> None:
-    """Be a process of a way, from its beginning to its end."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    """Run a process of a way, from its beginning to its end."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     end_with_starter()
-    # A lock that torch makes while it traces, and loses with the process, would be complained of.
+    # Otherwise Python would complain of a lock that torch makes when tracing, and never frees.
     multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environment)
-    keep_freed_memory()  # of all ways alike: ways are compared, not allocators
+    keep_freed_memory()  # for all ways: this compares ways, not allocators
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.seed)
     _say_nothing()
     status = 1
     try:
         with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
-            give_back_freed_memory()  # what was needed to begin is in no step's peak
+            give_back_freed_memory()  # so that no step's peak includes what the start needed
             orders.send(None)
             _serve(worker, orders, _Steps(steps_ended, rank))
         status = 0
@@ -80,9 +80,9 @@ def work(
 
 
 def _say_nothing() -> None:
-    """What the model's own code and libraries print must not get between the figures of --json -.
+    """Drop what the model's own code and libraries print, as it would mix with --json - figures.
 
-    What matters goes to who gives orders.
+    Everything that matters is sent to the process that gives orders.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):  # standard output and standard error
@@ -91,28 +91,27 @@ def _say_nothing() -> None:
 
 def _failure(error: BaseException) -> Failure:
     while error.__cause__ is not None and not isinstance(error, HgpartError):
-        error = error.__cause__  # which torch's pipelining has wrapped
+        error = error.__cause__  # torch's pipelining wraps errors
     why = " ".join(str(error).split())
     if isinstance(error, RunError):
         return Failure(why, is_refusal=False, is_noticed=True)
     if isinstance(error, HgpartError):
         return Failure(why, is_refusal=True)
-    said = TORCHS_PLACE.sub("", first_line(error))
+    text = TORCHS_PLACE.sub("", first_line(error))
     return Failure(
-        f"{type(error).__name__}: {said}",
+        f"{type(error).__name__}: {text}",
         is_refusal=False,
-        is_noticed=isinstance(error, RuntimeError) and LOST.search(said) is not None,
+        is_noticed=isinstance(error, RuntimeError) and LOST.search(text) is not None,
     )
 
 
 class _Steps:
-    """When steps end here, and how many have, which the one that gives orders can see.
+    """The times at which steps end here, and their count, which the giver of orders can see.
 
     Parameters
     ----------
     numbers : array in shared memory
-        One for each process.
-    rank : int
+        The count of each process.
     """
 
     def __init__(self, numbers: Any, rank: int) -> None:
@@ -120,13 +119,13 @@ class _Steps:
         self.ends: list[float] = []
 
     def tick(self) -> None:
-        """One has ended."""
+        """Note that a step has ended."""
         self.ends.append(time.perf_counter())
         self._numbers[self._rank] += 1
 
 
 def _serve(worker: Worker, orders: Connection, steps: _Steps) -> None:
-    """Do what is asked for, until there is nothing more."""
+    """Follow orders until there are no more."""
     while (order := orders.recv()) is not None:
         orders.send(_lap(worker, order, steps) if isinstance(order, Learn) else _shown(worker))
 
@@ -153,18 +152,18 @@ def _lap(worker: Worker, order: Learn, steps: _Steps) -> Lap:
 
 
 def _written_bytes() -> int | None:
-    """Bytes that this process has written up to now, which are those of its sockets; see proc(5).
+    """Bytes that this process has written so far, which are those of its sockets; see proc(5).
 
-    None where the system does not say.
+    None where the system does not tell.
     """
     with suppress(OSError, AttributeError):
-        said = re.search(r"^wchar: (\d+)$", (PLACE_IN_MEMORY / "io").read_text(), re.MULTILINE)
-        return int(said[1])  # type: ignore[index]
+        match = re.search(r"^wchar: (\d+)$", (PLACE_IN_MEMORY / "io").read_text(), re.MULTILINE)
+        return int(match[1])  # type: ignore[index]
     return None
 
 
 def _forget_peak() -> None:
-    """Let the peak be of what comes; see proc(5). Elsewhere it is of all that has been."""
+    """Let the peak begin anew; see proc(5). Other systems report that of the whole process."""
     with suppress(OSError):
         (PLACE_IN_MEMORY / "clear_refs").write_text("5")
 
@@ -172,7 +171,7 @@ def _forget_peak() -> None:
 def _peak_bytes() -> int:
     with suppress(OSError, AttributeError):
         text = (PLACE_IN_MEMORY / "status").read_text()
-        said = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
-        return 1024 * int(said[1])  # type: ignore[index]
+        match = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
+        return 1024 * int(match[1])  # type: ignore[index]
     unit = 1 if sys.platform == "darwin" else 1024
     return getrusage(RUSAGE_SELF).ru_maxrss * unit

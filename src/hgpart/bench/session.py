@@ -1,8 +1,9 @@
 """Way + Job -> Session: the processes of one way on this machine, told what to do, and watched.
 
-They are forked by a server that has imported what they need (`multiprocessing`'s forkserver), so
-that a way's processes are there in a moment, are its own, and take all that they held with them:
-one that dies or hangs is that way's affair, and the next one finds the machine as the first did.
+Processes are forked by a server that has imported what they need (`multiprocessing`'s forkserver).
+So a way's processes start in a moment, belong to it alone, and take all their memory with them: a
+process that dies or hangs concerns only its way, and the next way finds the machine as the first
+did.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from hgpart.bench.ways.worker import Failure, Lap, Learn, Show
 from hgpart.errors import HgpartError
 from hgpart.run.processes.launch import how_it_ended, new_store, rank_environment
 
-NOTICING = 2.0  # seconds in which the cause of a failure may still come, from another process
+NOTICING = 2.0  # seconds in which another process may still tell the cause of a failure
 ENDING = 3.0  # seconds that processes have to end by themselves
 
 
 class WayError(HgpartError):
-    """A way can't go on; `is_refusal` says that it never could."""
+    """A way can't go on; `is_refusal` says whether it never could."""
 
     def __init__(self, why: str, is_refusal: bool = False) -> None:
         super().__init__(why)
@@ -42,19 +43,17 @@ class WayError(HgpartError):
 
 
 class Session:
-    """The processes of one way, from their start to their end; a context manager.
+    """The processes of a way, from their start to their end; a context manager.
 
     Parameters
     ----------
-    way : Way
-    job : Job
     layout : Layout
-        Of `layout_of`.
+        The result of `layout_of`.
 
     Raises
     ------
     WayError
-        If a process can't begin, by any of the methods if one dies or does not answer in time.
+        If a process can't begin; in any method, if one dies or does not answer in time.
     """
 
     def __init__(self, way: Way, job: Job, layout: Layout) -> None:
@@ -100,7 +99,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let them end; end them if they don't, or if something went wrong."""
+        """Let the processes end; end them if they don't, or if something went wrong."""
         if error is None:
             for orders in self._orders:
                 with suppress(OSError):
@@ -108,32 +107,32 @@ class Session:
         self._end(ENDING if error is None else 0.0)
 
     def learn(self, count: int) -> list[Lap]:
-        """Train for some steps more; what each process did."""
+        """Train for `count` more steps; returns what each process did."""
         laps: list[Lap] = self._ask(Learn(self.done, count), "ended a step")
         self.done += count
         return laps
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The model's state_dict, put together of what all processes have."""
+        """The model's state_dict, assembled from what all processes have."""
         shown: list[Mapping[str, Any]] = self._ask(Show(), "shown its state")
-        found: dict[str, torch.Tensor] = {}
-        for one in shown:
-            for name, array in one.items():
+        state: dict[str, torch.Tensor] = {}
+        for own_state in shown:
+            for name, array in own_state.items():
                 value = torch.from_numpy(array)
-                found[name] = found[name] + value if name in found else value
-        return found
+                state[name] = state[name] + value if name in state else value
+        return state
 
     def _ask(self, order: Learn | Show, doing: str) -> list[Any]:
         for orders in self._orders:
-            with suppress(OSError):  # one that is gone is found to be below
+            with suppress(OSError):  # a lost process is noticed below
                 orders.send(order)
         return self._answers(doing)
 
     def _answers(self, doing: str) -> list[Any]:
-        """What each process answers, in their order.
+        """The answers of the processes, in their order.
 
-        They have the timeout for it, and have it again as long as steps end meanwhile; and a moment
-        more, as they know better for whom they wait.
+        They have the timeout to answer, again after each step that ends meanwhile, and a moment
+        more, because they know better whom they wait for.
         """
         answers: dict[int, Any] = {}
         failures: dict[int, Failure] = {}
@@ -148,12 +147,12 @@ class Session:
                     break
                 deadline = time.monotonic() + patience
             for rank in ready:
-                found = self._heard(rank)
-                if isinstance(found, Failure):
-                    failures[rank] = found
+                answer = self._heard(rank)
+                if isinstance(answer, Failure):
+                    failures[rank] = answer
                     deadline = min(deadline, time.monotonic() + NOTICING)
                 else:
-                    answers[rank] = found
+                    answers[rank] = answer
         silent = [rank for rank in range(len(self._orders)) if rank not in {**answers, **failures}]
         ranks = f"rank{'s' * (len(silent) > 1)} {', '.join(map(str, silent))}"
         if failures:
@@ -168,12 +167,12 @@ class Session:
         return [answers[rank] for rank in sorted(answers)]
 
     def _ready(self, heard: set[int], seconds: float) -> list[int]:
-        """Which of those that are not heard yet have something to say, or have ended."""
+        """Ranks that are not heard yet, and have something to say or have ended."""
         watched: dict[Any, int] = {}
         for rank, (orders, process) in enumerate(zip(self._orders, self._processes, strict=True)):
             if rank not in heard:
                 watched[orders] = watched[process.sentinel] = rank
-        return sorted({watched[one] for one in wait([*watched], seconds)})
+        return sorted({watched[source] for source in wait([*watched], seconds)})
 
     def _heard(self, rank: int) -> Any:
         try:
@@ -200,11 +199,11 @@ class Session:
 
 @contextmanager
 def _started_with(threads: int) -> Iterator[None]:
-    """What a process begins with, that is started meanwhile.
+    """Set what a process that starts inside the block begins with.
 
-    OpenMP asks for the number of threads once, when it is loaded. The module that is this program's
-    main one would be run again: our processes need nothing of it, and it may not be made for that.
-    Ctrl-C is for who started them, which ends them.
+    OpenMP reads the number of threads once, when it is loaded. This program's main module would be
+    run again: the processes do not need it, and it may not be made for that. Ctrl-C goes to the
+    process that started them, which ends them.
     """
     before, main = os.environ.get("OMP_NUM_THREADS"), sys.modules["__main__"]
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -222,7 +221,7 @@ def _started_with(threads: int) -> Iterator[None]:
 
 
 def _begin(*arguments: Any) -> None:
-    """Be a process; what it imports, this one that starts it has no need of."""
+    """Run a process; only the process itself needs what this imports."""
     from hgpart.bench.process import work
 
     work(*arguments)

@@ -15,7 +15,7 @@ from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import Way
 from hgpart.errors import HgpartError, first_line
 
-WARM_UP = 1  # steps of each turn that come first, as `measured` takes them
+WARM_UP = 1  # steps at the beginning of each turn; `measured` expects them
 Ran = TypeVar("Ran")
 
 
@@ -29,29 +29,27 @@ def take_turns(
     on_turn: Callable[[int, Way], None],
     on_row: Callable[[Row], None],
 ) -> None:
-    """Measure each way in each round, whatever becomes of the others.
+    """Measure each way in each round, even if other ways fail.
 
     A turn is a way's processes from their start to their end: two steps whose time does not count
-    (in the second one DDP still sorts its buckets), then those whose does. Every second round goes
-    the other way round, so that a machine that gets slower is as slow for all. A way that can't be
-    had, or whose processes fail, has no further turns; what it did in earlier ones is kept.
+    (in the second, DDP still sorts its buckets), then the steps that are timed. Every second round
+    goes backwards, so that a machine that becomes slower does so for all ways. A way that is not
+    possible here, or whose processes fail, has no further turns; earlier turns count.
 
     Parameters
     ----------
-    ways : iterable of Way
     subject : Subject
-        What plans are made of, when they are first needed.
-    job : Job
+        The subject of plans, made when first needed.
     steps : int
-        That are timed in a turn.
+        Number of timed steps per turn.
     rounds : int
-        In all, with those that `before` has.
+        Total number of rounds, including those in `before`.
     before : mapping of str to Row
-        What is there already, by way: its rounds are not run again, what failed is tried again.
+        Earlier rows, by way: their rounds are not run again; what failed is tried again.
     on_turn : callable
-        Told the round and the way whose turn it is.
+        Called with the round and the way whose turn it is.
     on_row : callable
-        Told each row, and told it again with each further round.
+        Called with each row, again after each further round.
     """
     rows = {
         name: replace(row, ended=None) if isinstance(row, Measured) else row
@@ -59,9 +57,9 @@ def take_turns(
         if isinstance(row, Measured) or not row.failed
     }
     layouts: dict[str, Layout] = {}
-    several = tuple(ways)
+    all_ways = tuple(ways)
     for number in range(rounds):
-        for way in several[:: -1 if number % 2 else 1]:
+        for way in all_ways[:: -1 if number % 2 else 1]:
             row = rows.get(way.text)
             if isinstance(row, NotRun) or (row is not None and (row.rounds > number or row.ended)):
                 continue
@@ -83,7 +81,7 @@ def take_turns(
 
 
 def is_failed(row: object) -> bool:
-    """Whether another attempt may succeed."""
+    """Whether another attempt at a row may succeed."""
     if isinstance(row, NotRun):
         return row.failed
     return isinstance(row, Measured) and row.ended is not None
@@ -96,7 +94,7 @@ def attempted(
     layouts: dict[str, Layout],
     run: Callable[[Layout], Ran],
 ) -> Ran | NotRun:
-    """What a way's run comes to, or why it comes to nothing; layouts are kept by the way's name."""
+    """The result of a way's run, or why there is none; layouts are kept by the way's name."""
     why = way.why_not(job.workers, job.batch_size)
     if why is not None:
         return NotRun(way.text, why, failed=False)

@@ -1,1 +1,1 @@
-"""ChannelGraph + Work -> CnnHypergraph, and the figures of a partition of it."""
+"""ChannelGraph + Work -> CnnHypergraph, and the figures of its partitions."""

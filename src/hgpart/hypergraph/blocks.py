@@ -24,15 +24,15 @@ LARGEST_FULL = 150_000_000  # pins of a hypergraph without blocks: 4 GB or so
 
 @dataclass(frozen=True)
 class Blocks:
-    """How every layer's tasks (rows) and input channels (columns) are cut into blocks.
+    """The cuts of every layer's tasks (rows) and input channels (columns) into blocks.
 
     Attributes
     ----------
     rows : tuple of int64 arrays
-        Per layer the first task of each block, and the number of tasks last.
+        For each layer, the first task of each block, then the number of tasks.
     columns : tuple of int64 arrays
-        Per layer the first position of each block in the read that splits its tasks, and the
-        number of positions last; ``[0, 1]`` where tasks are not split.
+        For each layer, the first position of each block in the read that splits its tasks, then
+        the number of positions; ``[0, 1]`` where tasks are not split.
     """
 
     rows: tuple[Int64, ...]
@@ -44,7 +44,7 @@ class Blocks:
         views: Sequence[LayerVertices],
         cuts: Callable[[LayerVertices], tuple[Int64, Int64]],
     ) -> Blocks:
-        """Cut the rows and columns of each layer; those whose vertices are another's, as there."""
+        """Cut the rows and columns of each layer; layers with shared vertices are cut alike."""
         rows: list[Int64] = []
         columns: list[Int64] = []
         for view in views:
@@ -55,23 +55,23 @@ class Blocks:
 
 
 def full_vertices(views: Sequence[LayerVertices]) -> int:
-    """Number of vertices of the full hypergraph: those of the `single_blocks`."""
+    """Number of vertices of the full hypergraph, which has `single_blocks`."""
     return sum(view.count for view in views if view.is_own)
 
 
 def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
-    """Put every task, and fine-grain every channel of it, in a block of its own.
+    """Put every task (fine-grain: every channel of it) in a block of its own.
 
     Raises
     ------
     ArgumentError
-        If the full hypergraph that these blocks make would take too much memory.
+        If the full hypergraph would take too much memory.
     """
     views = modelling.views(graph)
     if (pins := modelling.slices * _full_pins(views)) > LARGEST_FULL:
         raise ArgumentError(
             f"the full {modelling.grain}-grain hypergraph has {pins} pins: accepted are up to "
-            f"{LARGEST_FULL} (partitioning it works, with blocks of equal tasks)"
+            f"{LARGEST_FULL} (partitioning works, with blocks of equal tasks)"
         )
     return Blocks.cut(
         views, lambda view: (_every(view.rows) * view.tasks_per_row, _every(view.columns))
@@ -88,7 +88,7 @@ def _full_pins(views: Sequence[LayerVertices]) -> int:
 
 
 def layer_blocks(views: Sequence[LayerVertices]) -> Blocks:
-    """Every layer in one block."""
+    """Every layer as one block."""
     return Blocks.cut(
         views,
         lambda view: (np.array([0, view.layer.tasks]), np.array([0, view.columns])),
@@ -96,13 +96,13 @@ def layer_blocks(views: Sequence[LayerVertices]) -> Blocks:
 
 
 def divide(graph: ChannelGraph, work: Work, modelling: Modelling, blocks: int) -> Blocks:
-    """Divide layers into about `blocks` blocks of equal work, at least one a layer.
+    """Divide layers into about `blocks` blocks of equal work, at least one per layer.
 
     Block counts are powers of two, so that the columns of a layer line up with the rows of the
-    one it reads; fine-grain tasks become grids of about twice as many rows as columns. Linked
-    layers (`linked_layers`) have the same rows, tied ones the same columns too; other layers whose
-    task j reads one channel (a batch norm over a concatenation) are cut where the layers that they
-    read are cut.
+    layer that it reads; fine-grain tasks become grids of about twice as many rows as columns.
+    Linked layers (`linked_layers`) have the same rows, tied ones the same columns too. Any other
+    layer whose task j reads one channel (a batch norm over a concatenation) is cut where the
+    layers that it reads are cut.
     """
     loads = work.per_task * np.array([layer.tasks for layer in graph.layers])
     total = max(1, int(loads.sum()))
@@ -128,7 +128,7 @@ def divide(graph: ChannelGraph, work: Work, modelling: Modelling, blocks: int) -
 
 
 def _grid(view: LayerVertices, blocks: float) -> tuple[int, int]:
-    """Rows and columns of a layer that is to have a number of blocks."""
+    """Numbers of rows and columns for a layer that is to have about `blocks` blocks."""
     if view.split is None:
         return _power_of_two(blocks), 1
     rows = min(view.layer.tasks, _power_of_two(math.sqrt(2 * blocks)))
@@ -181,7 +181,7 @@ def halve(blocks: Blocks, views: Sequence[LayerVertices]) -> Blocks:
 
 
 def linked_layers(graph: ChannelGraph) -> Int64:
-    """Per layer the first layer that it is cut like.
+    """For each layer, the first layer that it is cut like.
 
     Layers that are tied by a weight, or whose task j reads channel j of the other (residual add,
     depthwise), are cut alike, so that what belongs together can stay together.
@@ -193,8 +193,8 @@ def linked_layers(graph: ChannelGraph) -> Int64:
             at = first[at]
         return at
 
-    def link(one: int, other: int) -> None:
-        low, high = sorted((root(one), root(other)))
+    def link(layer: int, other_layer: int) -> None:
+        low, high = sorted((root(layer), root(other_layer)))
         first[high] = low
 
     for at, layer in enumerate(graph.layers):
@@ -207,7 +207,7 @@ def linked_layers(graph: ChannelGraph) -> Int64:
 
 
 def _same_index_source(graph: ChannelGraph, layer: Layer, read: Read) -> int | None:
-    """The layer whose channel j is read by task j, for all its channels."""
+    """The layer whose channel j is read by task j, for all channels; None if there is none."""
     if layer.tasks < 2 or read.groups != layer.tasks or len(read.channels) != layer.tasks:
         return None
     start = int(read.channels[0])

@@ -1,8 +1,8 @@
 """ChannelGraph + work + Blocks -> CnnHypergraph, coarse-grain or fine-grain.
 
-Pins are never listed per channel: the tasks that read a channel are runs of blocks, channels of
-one block with the same readers share one net, and its cost is the sum of theirs. Nor are they
-written out before a partitioner or a file asks for them: metrics take the sets of readers.
+Pins are never listed per channel: the tasks that read a channel are runs of blocks, channels of a
+block with the same readers share a net, and its cost is the sum of theirs. Nor are pins written
+out before a partitioner or a file asks for them: metrics need only the sets of readers.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from hgpart.work.figures import LARGEST_TOTAL, Work
 
 @dataclass(frozen=True)
 class CnnHypergraph(CnnVertices):
-    """The Hypergraph of a model, and what its vertices are: see `CnnVertices`."""
+    """The hypergraph of a model, with its vertices (see `CnnVertices`)."""
 
     @cached_property
     def nets(self) -> Nets:
-        """All nets, by the sets of vertices that read."""
+        """All nets, with their readers as sets."""
         return Nets.joined([self.map_nets, self.parameter_nets, self.statistics_nets])
 
     @cached_property
@@ -48,12 +48,12 @@ class CnnHypergraph(CnnVertices):
 
     @cached_property
     def statistics_nets(self) -> Nets:
-        """The nets of norms whose statistics are of the batch, each over the slices of a vertex."""
+        """The nets of norms with statistics of the batch, each over the slices of a vertex."""
         return statistics_nets(self)
 
     @cached_property
     def hypergraph(self) -> Hypergraph:
-        """The vertices and the nets with all their pins, written out when this is asked for."""
+        """The vertices and the nets with all their pins, written out on first use."""
         return self.nets.written_out(self.weights)
 
 
@@ -62,14 +62,14 @@ def cnn_hypergraph(
 ) -> CnnHypergraph:
     """Build the hypergraph of a model (thesis 3.3 and 3.4).
 
-    With `single_blocks` it is the full hypergraph: a vertex per task, fine-grain per channel of
-    each task. With larger blocks it is exact for every partition that keeps blocks whole.
+    With `single_blocks` it is the full hypergraph: a vertex per task (fine-grain: per channel of
+    each task). With larger blocks it is exact for every partition that keeps blocks whole.
 
     Raises
     ------
     ArgumentError
-        If `work` is not one number >= 0 for each layer, or the blocks are not the graph's, or work
-        or bytes exceed 64 bits. If the batch is in slices, and the model mixes samples.
+        If `work` is not one number >= 0 per layer, the blocks belong to another graph, work or
+        bytes exceed 64 bits, or the batch is in slices and the model mixes samples.
     """
     check_work(graph, work, modelling)
     check_bytes(graph, modelling)
@@ -84,11 +84,13 @@ def of_blocks(
     modelling: Modelling,
     views: tuple[LayerVertices, ...],
 ) -> CnnHypergraph:
-    """Build it as `cnn_hypergraph` does, of work and views that were checked before."""
+    """Build it like `cnn_hypergraph`, from work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
     layouts, owners, rows, columns = _lay_out(blocks, views)
     if (vertices := len(owners) * modelling.slices) >= 2**31:
-        raise ArgumentError(f"{vertices} vertices: accepted are less than 2^31 (larger blocks)")
+        raise ArgumentError(
+            f"{vertices} vertices: accepted are fewer than 2^31 (use larger blocks)"
+        )
     weights = _weights(work, blocks, views, layouts, len(owners))
     slices = modelling.slices
     return CnnHypergraph(
@@ -111,43 +113,42 @@ def evaluate_parts(
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
         Part of each vertex, 0 to k - 1.
     k, speeds
-        As in `evaluate`.
+        See `evaluate`.
 
     Raises
     ------
     HypergraphError, ArgumentError
-        As `evaluate`.
+        For the reasons of `evaluate`.
     """
     between = model.nets.of_parts(model.weights, parts, k)
     return evaluate(between, np.arange(k, dtype=np.int32), k, speeds)
 
 
 def check_work(graph: ChannelGraph, work: Work, modelling: Modelling) -> None:
-    """Raise an ArgumentError if `work` is not one number >= 0 a layer, or too much in all."""
+    """Raise an ArgumentError if `work` is not one number >= 0 per layer, or its sum too large."""
     if len(work.per_task) != len(graph.layers) or (work.per_task < 0).any():
         raise ArgumentError(
             f"work of {len(work.per_task)} layers: accepted is one number >= 0 for each of "
             f"{len(graph.layers)} layers"
         )
     pairs = zip(work.per_task.tolist(), graph.layers, strict=True)
-    total = sum(each * layer.tasks for each, layer in pairs) * sum(modelling.slice_work)
+    total = sum(task_work * layer.tasks for task_work, layer in pairs) * sum(modelling.slice_work)
     if total > LARGEST_TOTAL:
         raise ArgumentError(f"work of {total} in all: accepted is up to {LARGEST_TOTAL}")
 
 
 def check_slices(graph: ChannelGraph, modelling: Modelling) -> None:
-    """Raise an ArgumentError for slices of a batch whose samples are not computed apart."""
+    """Raise an ArgumentError for slices of a batch whose samples are not computed separately."""
     mixing = graph.mixing.of_norms(modelling.norms)
     if modelling.slices > 1 and mixing:
         raise ArgumentError(f"{modelling.slices} slices of the batch: {mixing}: accepted is 1")
 
 
 def check_bytes(graph: ChannelGraph, modelling: Modelling) -> None:
-    """Raise an ArgumentError if a batch of all feature maps is too much for 64 bits."""
+    """Raise an ArgumentError if the feature maps of a batch have too many bytes for 64 bits."""
     elements = sum(
         layer.tasks
         * max(layer.map_elements, layer.partial_elements)
@@ -227,7 +228,7 @@ def _lay_out(
 
 
 def _column_spans(view: LayerVertices, blocks: Blocks) -> Int64:
-    """First and last column block that each row block's tasks read."""
+    """The first and last column block that each row block's tasks read."""
     rows, cuts = blocks.rows[view.at], blocks.columns[view.at]
     if view.split is None:
         return np.zeros((len(rows) - 1, 2), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""CnnVertices -> Nets: who reads the maps of each block, and what each reduction sums."""
+"""CnnVertices -> Nets: the readers of each block's maps, and the sums of each reduction."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_ru
 
 
 def map_nets(model: CnnVertices) -> Nets:
-    """Slice by slice, and per layer, a net for each row's sums, then for maps read alike.
+    """Nets of maps, slice by slice: per layer, a net for each row's sums, then for maps read alike.
 
-    Where the batch is in slices, what tasks read of parameters is no map: see `parameter_nets`.
+    Where the batch is in slices, parameters that tasks read are not maps: see `parameter_nets`.
     """
     modelling, layers = model.modelling, 2 * len(model.views)
     of_samples = {
@@ -41,8 +41,8 @@ def map_nets(model: CnnVertices) -> Nets:
 def parameter_nets(model: CnnVertices) -> Nets:
     """A net for the parameters of each vertex: its slices, of which the first sums gradients.
 
-    A parameter that a task holds and others read, as the scale of a norm over the width, is a net
-    of its own: that task and all that read it, in all slices.
+    A parameter that a task holds and others read, such as the scale of a norm over the width, is
+    a net of its own: that task and all tasks that read it, in all slices.
     """
     first_layer = 2 * len(model.views) * model.modelling.slices
     own, read = vertex_gradients(model), read_parameters(model)
@@ -61,9 +61,9 @@ def parameter_nets(model: CnnVertices) -> Nets:
 
 
 def statistics_nets(model: CnnVertices) -> Nets:
-    """A net for the norms of each vertex where their statistics are of the batch: its slices.
+    """A net for each vertex with norms that take their statistics of the batch: its slices.
 
-    The first of them adds up sums and sums of squares.
+    The first slice adds up sums and sums of squares.
     """
     first_layer = len(model.views) * (2 * model.modelling.slices + 1)
     every = np.arange(model.slice_vertices)
@@ -75,22 +75,22 @@ def _nets_over_slices(
     vertices: Int64,
     costs: Int64,
     first_layer: int,
-    others: Sequence[Int64] | None = None,
+    readers: Sequence[Int64] | None = None,
 ) -> Nets:
-    """A net of each vertex of that cost over all slices; none where it is 0 or a slice is all.
+    """A net over all slices for each vertex with a cost; none if there is only one slice.
 
-    In every slice others belong to it, too, which are sent what the first has.
+    In every slice it also has the readers, which receive what the first slice has.
     """
     some = np.flatnonzero(costs if model.modelling.slices > 1 else costs[:0])
     own, every = vertices[some], np.arange(len(some) + 1)
     slices = np.arange(model.modelling.slices)[:, None] * model.slice_vertices
     pins = [
-        (np.union1d(others[at] if others else vertices[at], vertices[at]) + slices).ravel()
+        (np.union1d(readers[at] if readers else vertices[at], vertices[at]) + slices).ravel()
         for at in some.tolist()
     ]
     return Nets(
         costs=costs[some],
-        gathers=np.full(len(own), others is None),
+        gathers=np.full(len(own), readers is None),
         layers=(first_layer + model.vertex_layers[own]).astype(np.int32),
         roots=own.astype(np.int32),
         readers=every[:-1],
@@ -102,23 +102,23 @@ def _nets_over_slices(
 
 
 def _are_of_parameters(model: CnnVertices, nets: Nets) -> Bool:
-    """Whether each net of a slice is of a parameter that its task sends."""
+    """Whether each net of a slice carries a parameter that its task sends."""
     are = np.array([layer.kind == PARAMETER for layer in model.graph.layers], dtype=np.bool_)
     return are[nets.layers % max(1, len(are))] & ~nets.gathers
 
 
 def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
-    """By layer whose parameters others read, the vertices of a slice that do."""
+    """For each layer whose parameters others read, the vertices of a slice that read them."""
     maps = _map_nets(model, model.views)
-    readers, found = maps.lists.united(maps.sets), dict[int, Int64]()
+    readers, vertices = maps.lists.united(maps.sets), dict[int, Int64]()
     for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
-        own, at = readers[int(maps.readers[net])], int(maps.layers[net])
-        found[at] = np.union1d(found[at], own) if at in found else own
-    return found
+        reading, at = readers[int(maps.readers[net])], int(maps.layers[net])
+        vertices[at] = np.union1d(vertices[at], reading) if at in vertices else reading
+    return vertices
 
 
 def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
-    """Those of the first slice, of maps as large as the views say."""
+    """The nets of the first slice, for maps as large as the views say."""
     sums, maps = _reduction_nets(model, views), _map_nets(model, views)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
@@ -174,7 +174,7 @@ def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
         own.append(count + numbers)
         sets.append(vertices)
         count += len(vertices)
-    # Layers ascend, and so do their vertices.
+    # Layers are in ascending order, and so are their vertices.
     lists = Sequences.of_pairs(
         np.concatenate(tasks), np.concatenate(own), int(graph.first_task[-1])
     )
@@ -190,8 +190,8 @@ def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     return Nets(
         costs=np.array(
             [
-                views[at].map_bytes * many
-                for at, many in zip(layers[examples].tolist(), times, strict=True)
+                views[at].map_bytes * count
+                for at, count in zip(layers[examples].tolist(), times, strict=True)
             ],
             dtype=np.int64,
         ),
@@ -205,7 +205,7 @@ def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
 
 
 def _finishing(model: CnnVertices) -> list[Int64]:
-    """Per layer the vertex that finishes each task; -1 where a layer has none."""
+    """For each layer, the vertex that finishes each task; -1 where a layer has none."""
     return [
         vertices if len(vertices) else np.full(layer.tasks, -1)
         for layer, vertices in zip(model.graph.layers, model.task_vertices, strict=True)
@@ -213,7 +213,7 @@ def _finishing(model: CnnVertices) -> list[Int64]:
 
 
 def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, Int64, Sequences]:
-    """Tasks that tied layers read, which set of their vertices reads each, and these sets."""
+    """Tasks that tied layers read, the number of each task's set of readers, and the sets."""
     graph = model.graph
     first_layer = members[0].at
     rows = model.blocks.rows[first_layer]
@@ -239,9 +239,9 @@ def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, I
     column = column[reading.owners]
     cells = layout.cell(reading.values, np.maximum(column, 0))
     vertices = np.where(column < 0, layout.finish + reading.values, cells)
-    found, numbers = distinct_pairs(np.concatenate(tasks), numbers)
-    starts = starts_of_runs(found)
+    read_tasks, numbers = distinct_pairs(np.concatenate(tasks), numbers)
+    starts = starts_of_runs(read_tasks)
     lists = Sequences(starts, numbers)
     alike, examples = lists.alike()
     sets = lists.take(examples).united(Sequences(reading.pointers, vertices))
-    return found[starts[:-1]], alike, sets
+    return read_tasks[starts[:-1]], alike, sets

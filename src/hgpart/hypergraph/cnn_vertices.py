@@ -1,4 +1,4 @@
-"""Blocks -> CnnVertices: what the vertices of a CnnHypergraph are, and where each layer's lie."""
+"""Blocks -> CnnVertices: the vertices of a CnnHypergraph, and where each layer's are."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from hgpart.layers.channel_graph import ChannelGraph
 class CnnVertices:
     """The vertices that a model's blocks make.
 
-    They come slice by slice of the batch, and in each layer by layer. Where tasks are split
+    They come slice by slice of the batch, and in each slice layer by layer. Where tasks are split
     (fine-grain), a layer's f(row, column) come row by row, then its reductions r(row); elsewhere a
-    layer has one vertex a row. A layer that is tied to an earlier one has no vertices of its own.
+    layer has one vertex per row. A layer that is tied to an earlier one has no vertices of its own.
 
     Attributes
     ----------
     graph, blocks, modelling
-        What it was made of.
+        What the vertices were made from.
     views : tuple of LayerVertices
-        What the vertices of each layer are.
+        The kinds of vertices of each layer.
     weights : int64 array, shape (vertices,)
+        Work of each vertex.
     vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
         The (first) layer of a vertex, and its row block there.
     vertex_columns : int32 array, shape (vertices,)
-        Its column block; -1 for a reduction or a task that is not split.
+        The column block of a vertex; -1 for a reduction or a task that is not split.
     layouts : tuple of Layout or None
-        Where each layer's vertices of the first slice are; None for a layer that has none. Those
-        of the next slice come `slice_vertices` later.
+        Numbers of each layer's vertices in the first slice; None for a layer without any. Those of
+        the next slice are higher by `slice_vertices`.
     """
 
     graph: ChannelGraph
@@ -59,7 +60,7 @@ class CnnVertices:
 
     @cached_property
     def task_vertices(self) -> tuple[Int64, ...]:
-        """Per layer the vertex that finishes each task: the reduction, or the task itself."""
+        """For each layer, the vertex that finishes each task: the reduction, or the task itself."""
         return tuple(
             np.zeros(0, np.int64)
             if layout is None
@@ -70,16 +71,16 @@ class CnnVertices:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the vertices of one layer are.
+    """The numbers of a layer's vertices.
 
     Attributes
     ----------
     finish : int
-        First of the vertices that finish a row: ``finish + row``.
+        The first vertex that finishes a row; ``finish + row`` finishes any other row.
     row_starts : int64 array, shape (rows,)
-        Of a split layer: the vertex of the row's first column block.
+        In a split layer, the vertex of each row's first column block.
     row_columns : int64 array, shape (rows, 2)
-        Of a split layer: first and last column block of each row (all of them, or those of the
+        In a split layer, the first and last column block of each row (all of them, or those of the
         groups that the row's tasks read).
     """
 

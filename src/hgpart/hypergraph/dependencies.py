@@ -1,4 +1,4 @@
-"""CnnHypergraph + parts -> the graph of the parts' shares of layers: who needs maps of whom."""
+"""CnnHypergraph + parts -> the graph of the parts' shares of layers: who needs maps from whom."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from hgpart.hypergraph.building import CnnHypergraph
 
 
 def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:
-    """Return the graph whose nodes are shares of layers: their names and parts.
+    """Return the graph whose nodes are shares of layers, named by layer and part.
 
     A node has the layer's `kind`, the `part`, and the `tasks` and `work` of the share. An edge runs
-    from a share to each that takes maps or partial sums of it; `bytes` are those of a batch, which
-    travel if the parts differ: once to a part, where several of its shares take the same. Layers
-    that share a weight are one, by the name of the first. Where the batch is in slices, a task
-    counts for each of them, with work in the unit of the weights.
+    from a share to each share that reads its maps or partial sums. `bytes` are those of a batch;
+    they are sent if the parts differ, once per part even if several of its shares read them. Layers
+    that share a weight are one node, named after the first. Where the batch is in slices, a task
+    counts once per slice; work is in the unit of the weights.
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
         Part of each vertex.
 
@@ -48,9 +47,9 @@ def dependencies(model: CnnHypergraph, parts: Int32) -> nx.DiGraph:
         graph.add_node(name, kind=layer.kind, part=name[1], **facts)
     nbytes: Counter[tuple[int, int]] = Counter()
     for net, cost in enumerate(between.costs.tolist()):
-        root, *others = between.pins[between.pointers[net] : between.pointers[net + 1]].tolist()
-        for other in others:
-            nbytes[(other, root) if between.gathers[net] else (root, other)] += cost
+        root, *readers = between.pins[between.pointers[net] : between.pointers[net + 1]].tolist()
+        for reader in readers:
+            nbytes[(reader, root) if between.gathers[net] else (root, reader)] += cost
     for (source, reader), count in sorted(nbytes.items()):
         graph.add_edge(names[source], names[reader], bytes=count)
     return graph

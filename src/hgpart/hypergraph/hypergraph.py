@@ -22,9 +22,11 @@ class Hypergraph:
     costs : int64 array, shape (nets,)
         Bytes of each net, >= 0.
     pointers : int64 array, shape (nets + 1,)
+        Where each net's pins begin in `pins`, and then the number of pins.
     pins : int32 array, shape (pointers[-1],)
+        Vertices of the nets, net by net.
     gathers : bool array, shape (nets,)
-        True where the pins send to the root (a reduction), False where the root sends.
+        Whether the pins send to the root (a reduction); if not, the root sends.
     net_layers : int32 array, shape (nets,)
         Layer whose maps the net carries; partial sums count as a layer of their own. There is
         one message per layer, sender and receiver.

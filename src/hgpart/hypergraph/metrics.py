@@ -1,8 +1,8 @@
-"""Hypergraph + partition -> Evaluation: what the partition costs, recomputed from definitions.
+"""Hypergraph + partition -> Evaluation: the costs of the partition, computed from definitions.
 
 Examples
 --------
-Filters 0 and 1 (one layer) are read by filters 2 and 3 (the next), whose maps are read by none:
+Filters 0 and 1 (one layer) are read by filters 2 and 3 (the next), whose maps nothing reads:
 
 >>> import numpy as np
 >>> from hgpart.hypergraph.hypergraph import Hypergraph
@@ -48,7 +48,6 @@ def part_loads(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -72,23 +71,23 @@ def part_loads(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
 
 def imbalance(loads: Int64 | Sequence[int], speeds: Sequence[float] | None = None) -> float:
-    """How far the most loaded part is above its share of the work.
+    """Excess of the most loaded part over its share of the work.
 
     ``max_p load_p / (total * speed_p / sum(speeds)) - 1``; a k-way partition is balanced when
-    this is at most eps. It is computed in rational numbers and rounded once, so that a part that
-    is exactly at (1 + eps) times its share compares as such. 0.0 when there is no work.
+    this is at most eps. It is computed in rational numbers and rounded once, so that a part with
+    exactly (1 + eps) times its share compares as equal. 0.0 when there is no work.
 
     Parameters
     ----------
     loads : int64 array, shape (k,)
         Work of each part, >= 0.
     speeds : sequence of float, length k, optional
-        Relative speed of each part's device, > 0; equal when left out.
+        Relative speed of each part's device, > 0. Default: equal speeds.
 
     Raises
     ------
     ArgumentError
-        If there is no load or one is negative, or if `speeds` has another length, or one of them
+        If there is no load or a negative one, or if `speeds` has another length or an entry that
         is not positive and finite.
 
     Notes
@@ -125,12 +124,10 @@ def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int:
     """Bytes that cross between parts in one forward pass (connectivity - 1, ``km1``).
 
     The sum over nets of cost * (lambda - 1), with lambda the number of parts among a net's pins:
-    each other part that takes part in a net receives the root's map once, or sends the root its
-    partial sum once.
+    each other part of a net receives the root's map once, or sends the root its partial sum once.
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -153,7 +150,6 @@ def cut_net(hypergraph: Hypergraph, parts: Int32, k: int) -> int:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -180,7 +176,6 @@ def traffic(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -202,12 +197,11 @@ def traffic(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 def messages(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
     """Count the messages that each part sends to each other part in one forward pass.
 
-    All that a layer sends from one part to another travels as one message: a message is a
-    distinct (layer, sender, receiver) over the nets of cost > 0.
+    Everything that a layer sends from one part to another is one message: a message is a distinct
+    (layer, sender, receiver) over the nets of cost > 0.
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
@@ -228,7 +222,7 @@ def messages(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a k-way partition costs: the figures of the thesis's tables and what they come from.
+    """The costs of a k-way partition: the figures of the thesis's tables, and their sources.
 
     Attributes
     ----------
@@ -237,7 +231,7 @@ class Evaluation:
     loads : int64 array, shape (k,)
         Work of each part.
     imbalance : float
-        See `imbalance`; with the speeds that the partition was evaluated for.
+        See `imbalance`; for the speeds that the partition was evaluated with.
     volume : int
         Communication volume of one forward pass, in bytes.
     cut_net : int
@@ -305,7 +299,7 @@ class Evaluation:
 
     @property
     def max_over_average_part_volume(self) -> float:
-        """Maximum over average bytes that a part sends (thesis: Max/Avg comm); 1 when none is."""
+        """Maximum over average bytes that a part sends (thesis: Max/Avg comm); 1 if none are."""
         return self.max_part_volume / self.average_part_volume if self.volume else 1.0
 
     @property
@@ -317,17 +311,16 @@ class Evaluation:
 def evaluate(
     hypergraph: Hypergraph, parts: Int32, k: int, speeds: Sequence[float] | None = None
 ) -> Evaluation:
-    """Compute all metrics of a partition, whoever made it.
+    """Compute all metrics of a partition from any source.
 
     Parameters
     ----------
-    hypergraph : Hypergraph
     parts : int32 array, shape (vertices,)
         Part of each vertex, 0 to k - 1.
     k : int
         Number of parts, at most 16384.
     speeds : sequence of float, length k, optional
-        Relative speed of each part's device, for the imbalance; equal when left out.
+        Relative speed of each part's device, for the imbalance. Default: equal speeds.
 
     Raises
     ------
@@ -336,7 +329,7 @@ def evaluate(
     ArgumentError
         If the speeds are not k positive numbers.
     """
-    sent = traffic(hypergraph, parts, k)  # first: a k that is too large for it takes minutes below
+    sent = traffic(hypergraph, parts, k)  # first: it refuses a k that takes minutes below
     loads = part_loads(hypergraph, parts, k)
     return Evaluation(
         k=k,

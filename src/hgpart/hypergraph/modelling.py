@@ -1,4 +1,4 @@
-"""ChannelGraph + Modelling -> LayerVertices: which of a layer's tasks and channels are vertices."""
+"""ChannelGraph + Modelling -> LayerVertices: which tasks and channels of a layer are vertices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GRAINS = ("coarse", "fine")
 LINEAR_MODES = ("neuron", "layer")
 NORMS = ("slice", "batch")
 
-LARGEST_FACTOR = 2**20  # of samples in a batch and of bytes in an element
+LARGEST_FACTOR = 2**20  # for samples in a batch and for bytes in an element
 LARGEST_SLICES = 2**10
 
 
@@ -31,22 +31,23 @@ class Modelling:
         "neuron", a vertex per output feature of a linear layer, or "layer", one for all of
         them, as in the thesis.
     batch_size : int
-        Samples whose maps travel together.
+        Number of samples whose maps are sent together.
     bytes_per_element : int or None
-        Size of an element of maps and parameters; None takes that of each one's own dtype.
+        Size of an element of maps and parameters; None for the sizes of their own dtypes.
     input_vertex, output_vertex : bool
         Whether the model's inputs and its result have a vertex.
     slices : int
-        Slices of the batch, as even as can be. Each vertex is then one for each slice, and those
-        of a filter share a net for its parameters: their gradients are summed, and travel.
-        Parameters that many tasks read are one net of all these, in all slices. A model that mixes
-        samples by anything else than batch norms, as a mean over the batch, has one slice.
+        Number of slices of the batch, as even as possible. Every task then has a vertex for each
+        slice, and the slices of a filter share a net for its parameters, whose gradients are sent
+        and summed. Parameters that many tasks read are one net of all these, in all slices. A model
+        that mixes samples by anything but batch norms, such as a mean over the batch, has one
+        slice.
     training : bool
-        Whether parameters have gradients; without, what they cost is nothing.
+        Whether parameters have gradients; if not, they cost nothing.
     norms : str
-        What batch norms in training take their statistics of: "slice", each slice its own, as in
-        torch's DDP (slices that lie alike on all parts are one), or "batch", all slices, between
-        which they then travel.
+        Samples from which batch norms in training take their statistics: "slice", each slice its
+        own, as in torch's DDP (slices with the same parts count as one), or "batch", all slices,
+        which then send statistics to each other.
     """
 
     grain: str = "coarse"
@@ -60,7 +61,7 @@ class Modelling:
     norms: str = "slice"
 
     def __post_init__(self) -> None:
-        """Check every field at the door."""
+        """Raise an ArgumentError if a field is not accepted."""
         if self.grain not in GRAINS:
             raise not_one_of("grain", self.grain, GRAINS)
         if self.linear not in LINEAR_MODES:
@@ -98,11 +99,11 @@ class Modelling:
         return tuple(samples // unit for samples in self.samples)
 
     def of_samples(self, samples: int) -> Modelling:
-        """The same for a slice of so many samples, as if it were all there is."""
+        """The modelling of one slice of `samples` samples, as if it were the whole batch."""
         return replace(self, batch_size=samples, slices=1)
 
     def views(self, graph: ChannelGraph) -> tuple[LayerVertices, ...]:
-        """What the vertices of each layer are."""
+        """The vertices of each layer."""
         return tuple(
             LayerVertices(
                 at=at,
@@ -121,11 +122,11 @@ class Modelling:
         )
 
     def _parameters(self, layer: Layer) -> tuple[tuple[int, int], ...]:
-        """How many elements of each size a layer has: its tasks have equal shares of the sum."""
+        """Numbers of a layer's parameter elements, each with their size; tasks share the sum."""
         elements: dict[int, int] = {}
-        for one in layer.own_parameters:
-            size = self.bytes_per_element or one.element_bytes
-            elements[size] = elements.get(size, 0) + one.elements
+        for parameter in layer.own_parameters:
+            size = self.bytes_per_element or parameter.element_bytes
+            elements[size] = elements.get(size, 0) + parameter.elements
         return tuple((count, size) for size, count in elements.items())
 
     def has_vertices(self, layer: Layer) -> bool:
@@ -150,30 +151,29 @@ class Modelling:
 
 @dataclass(frozen=True, eq=False)
 class LayerVertices:
-    """What the vertices of one layer are.
+    """The vertices of a layer.
 
-    In the full hypergraph they are rows, each of them a task (or all tasks of a solid layer),
-    fine-grain by columns, the channels that split a task.
+    In the full hypergraph they are rows: each row is a task (or all tasks of a solid layer), and
+    fine-grain has columns as well: the channels that split a task.
 
     Attributes
     ----------
     at : int
         The layer's index.
-    layer : Layer
     exists : bool
-        Whether it has any.
+        Whether the layer has vertices.
     is_solid : bool
         Whether all its tasks are one row.
     split : Read or None
         The read whose channels split each task; None where tasks stay whole.
     map_elements, partial_elements : int
-        Of one task's map, and of one partial sum of it, for a batch.
+        Elements of a task's map, and of one of its partial sums, for a batch.
     element_bytes : int
-        Size of an element of its maps.
+        Bytes of an element of its maps.
     parameters : tuple of pairs of int
-        How many elements its own parameters have of each size, and that size in bytes.
+        Numbers of elements of its own parameters, each with their size in bytes.
     weight_bytes : int
-        Size of an element of the weight that multiplies the channels it reads.
+        Bytes of an element of the weight that multiplies the channels it reads.
     """
 
     at: int
@@ -189,17 +189,17 @@ class LayerVertices:
 
     @property
     def first(self) -> int:
-        """Index of the layer whose vertices these are: of an earlier one that shares a weight."""
+        """Index of the layer whose vertices these are: the first that shares a weight with it."""
         return self.layer.tied_to
 
     @property
     def is_first(self) -> bool:
-        """Whether they are not an earlier layer's."""
+        """Whether the vertices are not those of an earlier layer."""
         return self.first == self.at
 
     @property
     def is_own(self) -> bool:
-        """Whether there are any, and not an earlier layer's."""
+        """Whether there are vertices, and they are not those of an earlier layer."""
         return self.exists and self.is_first
 
     @property
@@ -209,22 +209,22 @@ class LayerVertices:
 
     @property
     def tasks_per_row(self) -> int:
-        """Tasks of a row of the full hypergraph."""
+        """Number of tasks in a row of the full hypergraph."""
         return self.layer.tasks if self.is_solid else 1
 
     @property
     def columns(self) -> int:
-        """Channels that split the tasks, of all groups; 1 where tasks are not split."""
+        """Number of channels that split the tasks, in all groups; 1 if tasks are not split."""
         return 1 if self.split is None else len(self.split.channels)
 
     @property
     def columns_per_task(self) -> int:
-        """Channels that split one task; 1 where it is not split."""
+        """Number of channels that split a task; 1 if it is not split."""
         return 1 if self.split is None else self.columns // self.split.groups
 
     @property
     def count(self) -> int:
-        """Vertices of the full hypergraph: a split task's cells, and its reduction."""
+        """Number of vertices of the full hypergraph: a split task's cells, and its reduction."""
         return self.rows if self.split is None else self.rows * (self.columns_per_task + 1)
 
     @property
@@ -234,19 +234,19 @@ class LayerVertices:
 
     @property
     def map_bytes(self) -> int:
-        """Bytes of one task's map, for a batch; of a parameter, whatever the batch."""
+        """Bytes of a task's map, for a batch; for a parameter, whatever the batch."""
         return self.map_elements * self.element_bytes
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes of one partial sum of a task, for a batch."""
+        """Bytes of a partial sum of a task, for a batch."""
         return self.partial_elements * self.element_bytes
 
 
 def by_vertices(views: Sequence[LayerVertices]) -> dict[int, list[LayerVertices]]:
-    """The layers that have vertices, those that share theirs together, by the first of them."""
-    found: dict[int, list[LayerVertices]] = {}
+    """The layers that have vertices, grouped by shared vertices; keys are the first layers."""
+    groups: dict[int, list[LayerVertices]] = {}
     for view in views:
         if view.exists:
-            found.setdefault(view.first, []).append(view)
-    return found
+            groups.setdefault(view.first, []).append(view)
+    return groups

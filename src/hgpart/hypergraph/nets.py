@@ -1,7 +1,7 @@
-"""Nets by sets of readers that they share -> Hypergraph, of all pins or of parts.
+"""Nets with shared sets of readers -> Hypergraph, with all pins or with parts as vertices.
 
-The maps of a dense layer are all read by the same tasks: what the full hypergraph has as maps x
-readers pins is one set here, whatever the blocks. Metrics need no more than the sets; pins are
+The maps of a dense layer are all read by the same tasks: maps x readers pins of the full
+hypergraph are one set here, whatever the blocks. Metrics need no more than the sets; pins are
 written out for partitioners and files.
 """
 
@@ -18,7 +18,7 @@ from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import part_loads
 from hgpart.sequences import Sequences, equal_rows
 
-PINS_AT_ONCE = 2**22  # that are written out in some hundred MB
+PINS_AT_ONCE = 2**22  # pins that are written out in some hundred MB
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,13 @@ class Nets:
     Attributes
     ----------
     costs : int64 array, shape (nets,)
+        Bytes of each net.
     gathers : bool array, shape (nets,)
+        Whether each net's vertices send to its root.
     layers : int32 array, shape (nets,)
-        As in `Hypergraph`.
+        Layers as in `Hypergraph.net_layers`.
     roots : int32 array, shape (nets,)
+        The root of each net.
     readers : int64 array, shape (nets,)
         The list of each net.
     lists : Sequences
@@ -52,7 +55,7 @@ class Nets:
 
     @classmethod
     def joined(cls, pieces: Sequence[Nets]) -> Nets:
-        """All nets of some, one after the other."""
+        """All nets of several pieces, one piece after another."""
         lists = np.cumsum([0, *(len(piece.lists) for piece in pieces)])
         sets = np.cumsum([0, *(len(piece.sets) for piece in pieces)])
         return cls(
@@ -70,7 +73,7 @@ class Nets:
         )
 
     def shifted(self, vertices: int, layers: int) -> Nets:
-        """The same nets of vertices, and layers, of higher numbers."""
+        """The same nets with higher numbers of vertices and layers."""
         return replace(
             self,
             layers=self.layers + np.int32(layers),
@@ -102,9 +105,9 @@ class Nets:
         own = self.lists.take(self.readers)
         wanted = own.values * width + self.roots[own.owners]
         at = np.searchsorted(members, wanted)
-        found = np.zeros(len(self.roots), dtype=np.bool_)
-        found[own.owners[np.append(members, -1)[at] == wanted]] = True
-        return found
+        holds_root = np.zeros(len(self.roots), dtype=np.bool_)
+        holds_root[own.owners[np.append(members, -1)[at] == wanted]] = True
+        return holds_root
 
     def written_out(self, weights: Int64) -> Hypergraph:
         """The hypergraph with all pins: a net's root, then the others ascending."""
@@ -119,24 +122,23 @@ class Nets:
             last = max(first + 1, int(reach) - 1)
             lists = self.lists.take(self.readers[first:last])
             vertices = self.sets.take(lists.values)
-            others = vertices.values != self.roots[first:last][lists.owners[vertices.owners]]
+            is_other = vertices.values != self.roots[first:last][lists.owners[vertices.owners]]
             span = slice(pointers[first], pointers[last])
-            pins[span][~is_root[span]] = vertices.values[others]
+            pins[span][~is_root[span]] = vertices.values[is_other]
             first = last
         return Hypergraph(weights, self.costs, pointers, pins, self.gathers, self.layers)
 
     def of_parts(self, weights: Int64, parts: Int32, k: int) -> Hypergraph:
-        """The hypergraph whose vertices are the parts: vertex p weighs what part p has to do.
+        """The hypergraph whose vertices are the parts: the weight of vertex p is part p's work.
 
-        Nets within a part are left out; those that are alike then are one, of the sum of their
-        costs. Loads, volume, cut-net, traffic and messages stay what they are: each depends only
-        on the parts of a net's root and readers. It costs time in the number of vertices, not of
-        pins.
+        Nets within a part are left out; nets that are then alike become one, with the sum of their
+        costs. Loads, volume, cut-net, traffic and messages stay the same: they depend only on the
+        parts of a net's root and readers. This takes time in the number of vertices, not of pins.
 
         Raises
         ------
         HypergraphError
-            If `parts` does not have one of 0 to k - 1 for each vertex, or a sum exceeds 64 bits.
+            If `parts` has not one part from 0 to k - 1 per vertex, or a sum exceeds 64 bits.
         """
         loads = part_loads(_without_nets(weights), parts, k)
         # Sets of vertices become sets of parts, of which there are few; so do lists of sets.
@@ -156,9 +158,9 @@ class Nets:
         table = np.stack([self.layers, self.gathers, parts[self.roots], numbers], axis=1)
         nets, first = equal_rows(table.astype(np.int64))
         roots, read = parts[self.roots[first]], readers.take(numbers[first])
-        others = read.values != roots[read.owners]
-        owners = np.concatenate([np.arange(len(first)), read.owners[others]])
-        pins = np.concatenate([roots, read.values[others]])[np.argsort(owners, kind="stable")]
+        is_other = read.values != roots[read.owners]
+        owners = np.concatenate([np.arange(len(first)), read.owners[is_other]])
+        pins = np.concatenate([roots, read.values[is_other]])[np.argsort(owners, kind="stable")]
         sizes = np.bincount(owners, minlength=len(first))
         cut = sizes > 1
         counted = cut[nets]

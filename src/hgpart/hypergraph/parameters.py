@@ -1,4 +1,4 @@
-"""CnnVertices -> what a vertex has once for all slices: parameters, statistics of the batch."""
+"""CnnVertices -> parameters, gradients and batch statistics of each vertex, once for all slices."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from hgpart.hypergraph.channel_shares import row_shares
 from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.layers.channel_graph import PARAMETER
 
-# Sums of maps and of their squares in the forward pass, two sums of gradients in the backward pass.
+# Sums of maps and of their squares in the forward pass, and two sums of gradients in the backward.
 NUMBERS_A_CHANNEL = 4
 
 
 def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
     """Parameter elements of each vertex, and their bytes; they add up to the model's.
 
-    A filter channel has its weights, what finishes a task (the reduction, or the whole task) the
-    rest: biases, and the scales of norms.
+    A filter channel has its weights; the vertex that finishes a task (the reduction, or the whole
+    task) has the rest: biases, and the scales of norms.
 
     Returns
     -------
     two int64 arrays, shape (model.slice_vertices,)
-        Those of a vertex in each slice are the same.
+        They hold for a vertex in every slice.
     """
     elements = np.zeros(model.slice_vertices, dtype=np.int64)
     in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
@@ -38,24 +38,25 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
         if view.split is not None:
             weights = row_shares(view, layer.weights // layer.tasks, model.blocks)
             cells = slice(int(layout.row_starts[0]), layout.finish)
-            for found, size in (elements, 1), (in_bytes, view.weight_bytes):
-                found[cells] += np.concatenate(weights) * size
-                found[finish] -= np.array([row.sum() for row in weights]) * size
+            for totals, size in (elements, 1), (in_bytes, view.weight_bytes):
+                totals[cells] += np.concatenate(weights) * size
+                totals[finish] -= np.array([row.sum() for row in weights]) * size
     return elements, in_bytes
 
 
 def vertex_gradients(model: CnnVertices) -> Int64:
-    """Bytes of the gradients that each vertex has in each slice: none where nothing is trained.
+    """Bytes of the gradients of each vertex in each slice; 0 where nothing is trained.
 
     Returns
     -------
     int64 array, shape (model.slice_vertices,)
+        Bytes of a vertex in each slice.
     """
     return vertex_parameters(model)[1] * model.modelling.training
 
 
 def read_parameters(model: CnnVertices) -> dict[int, tuple[int, int]]:
-    """Those that a vertex holds and others read, as data: by layer that vertex, and their bytes."""
+    """Parameters that others read as data: per layer, the vertex that holds them, and bytes."""
     return {
         at: (layout.finish, view.parameter_bytes)
         for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True))
@@ -64,14 +65,15 @@ def read_parameters(model: CnnVertices) -> dict[int, tuple[int, int]]:
 
 
 def vertex_statistics(model: CnnVertices) -> Int64:
-    """Bytes of the statistics of the batch that the norms of each vertex take, in each slice.
+    """Bytes of the batch statistics that the norms of each vertex take, in each slice.
 
-    What finishes a task has them: two numbers forward and two backward for each channel that a norm
-    of it normalises. None where nothing is trained, or each slice takes its own.
+    The vertex that finishes a task has them: two numbers forward and two backward for each channel
+    that the task's norms normalise. 0 where nothing is trained, or each slice takes its own.
 
     Returns
     -------
     int64 array, shape (model.slice_vertices,)
+        Bytes of a vertex in each slice.
     """
     in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
     if not model.modelling.training or model.modelling.norms != "batch":
@@ -80,6 +82,6 @@ def vertex_statistics(model: CnnVertices) -> Int64:
         if layout is not None:
             rows = model.blocks.rows[at]
             channels = np.diff(view.layer.batch_statistics * rows // view.layer.tasks)
-            each = NUMBERS_A_CHANNEL * view.element_bytes
-            in_bytes[layout.finish : layout.finish + len(channels)] += channels * each
+            bytes_per_channel = NUMBERS_A_CHANNEL * view.element_bytes
+            in_bytes[layout.finish : layout.finish + len(channels)] += channels * bytes_per_channel
     return in_bytes

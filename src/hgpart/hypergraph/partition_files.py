@@ -1,4 +1,4 @@
-"""Partition <-> the part of every task: the vertex order of `hgpart export`, one number a vertex.
+"""Partition <-> the part of every task, one number per vertex in the order of `hgpart export`.
 
 The full hypergraph (`single_blocks`) has 24 million vertices for fine-grain VGG16, so neither
 direction builds it: a partition of blocks is repeated over their tasks, and a partition of tasks
@@ -27,12 +27,13 @@ def full_parts(model: CnnHypergraph, parts: Int32) -> Int32:
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
+        Part of each vertex.
 
     Returns
     -------
     int32 array, shape (slices * full_vertices(model.views),)
+        Part of each vertex of the full hypergraph.
 
     Raises
     ------
@@ -76,7 +77,7 @@ def blocks_of_parts(
     CnnHypergraph and int32 array
         The blocks, and the part of each; volume and loads are those of the full hypergraph.
 
-    Raises
+        The blocks, and the part of each; volume and loads are those of the full hypergraph.
     ------
     ArgumentError
         If there is not one part for each vertex.
@@ -85,7 +86,7 @@ def blocks_of_parts(
     expected = modelling.slices * full_vertices(views)
     if len(parts) != expected:
         raise ArgumentError(f"{len(parts)} parts, expected one for each of {expected} vertices")
-    # Vertices that lie alike in each slice have one number.
+    # Vertices with the same parts in all slices have one number.
     alike, first = equal_rows(parts.reshape(modelling.slices, -1).T.astype(np.int64))
     blocks, numbers = _largest_blocks(views, alike.astype(np.int32))
     by_slice = parts.reshape(modelling.slices, -1)[:, first[numbers]]
@@ -93,7 +94,7 @@ def blocks_of_parts(
 
 
 def _largest_blocks(views: Sequence[LayerVertices], parts: Int32) -> tuple[Blocks, Int32]:
-    """The blocks that parts of all vertices keep whole, and the part of each."""
+    """The blocks that a partition of all vertices keeps whole, and the part of each."""
     pieces = [np.zeros(0, np.int32)]
     first = 0
 
@@ -103,8 +104,10 @@ def _largest_blocks(views: Sequence[LayerVertices], parts: Int32) -> tuple[Block
             return np.array([0, view.layer.tasks]), np.array([0, view.columns])
         own = parts[first : first + view.count]
         first += view.count
-        rows, columns, found = (_cut_whole if view.split is None else _cut_split)(view, own)
-        pieces.append(found)
+        rows, columns, parts_of_blocks = (_cut_whole if view.split is None else _cut_split)(
+            view, own
+        )
+        pieces.append(parts_of_blocks)
         return rows, columns
 
     return Blocks.cut(views, cuts), np.concatenate(pieces)
@@ -117,7 +120,7 @@ def _cut_whole(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
 
 
 def _cut_split(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
-    """The largest blocks of split tasks: their rows, their columns, and the parts of them all."""
+    """The largest blocks of split tasks: their rows, their columns, and the part of each block."""
     assert view.split is not None
     tasks, groups, per_task = view.layer.tasks, view.split.groups, view.columns_per_task
     cells = parts[:-tasks].reshape(tasks, per_task)
@@ -130,18 +133,18 @@ def _cut_split(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
         columns.append(group * per_task + _changes(own.T)[:-1])
     cuts = np.unique(np.concatenate(columns))
     positions = _positions(view)
-    found = [cells[row][np.isin(positions[row], cuts)] for row in rows[:-1].tolist()]
-    return rows, cuts, np.concatenate([*found, finish[rows[:-1]]])
+    parts_of_cells = [cells[row][np.isin(positions[row], cuts)] for row in rows[:-1].tolist()]
+    return rows, cuts, np.concatenate([*parts_of_cells, finish[rows[:-1]]])
 
 
 def _positions(view: LayerVertices) -> Int64:
-    """Positions in a split layer's read that each task reads, shape (tasks, channels a group)."""
+    """Positions in a split layer's read that each task reads, shape (tasks, channels per group)."""
     assert view.split is not None
     groups = np.arange(view.layer.tasks) * view.split.groups // view.layer.tasks
     return groups[:, None] * view.columns_per_task + np.arange(view.columns_per_task)
 
 
 def _changes(lines: Int32) -> Int64:
-    """Where consecutive lines of a table differ, between 0 and their number."""
+    """Places where consecutive lines of a table differ, with 0 before and their number after."""
     differ = (lines[1:] != lines[:-1]).any(axis=1)
     return np.concatenate([[0], np.flatnonzero(differ) + 1, [len(lines)]])

@@ -1,4 +1,4 @@
-"""CnnHypergraph + parts -> what each part holds: work, parameters, maps."""
+"""CnnHypergraph + parts -> the work, parameters and maps of each part."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from hgpart.sequences import distinct_pairs
 
 @dataclass(frozen=True)
 class PartShares:
-    """What each of k parts holds.
+    """The work, parameters and maps that each of k parts holds.
 
     Attributes
     ----------
     parameters, parameter_bytes : int64 arrays, shape (k,)
-        Parameter elements, and their bytes.
+        Numbers of parameter elements, and their bytes.
     activation_bytes : int64 array, shape (k,)
-        Feature maps that the part makes, and maps, partial sums and parameters of others that it
-        receives, for one batch.
+        Bytes, for one batch, of feature maps that the part makes, and of maps, partial sums and
+        parameters that it receives from others.
     layer_work : int64 array, shape (layers, k)
-        Work of each layer in each part; that of tied layers stands with the first of them.
+        Work of each layer in each part; tied layers count with the first of them.
     layer_tasks : int64 array, shape (layers, k)
-        Tasks of each layer that each part finishes.
+        Number of tasks of each layer that each part finishes.
     """
 
     parameters: Int64
@@ -41,7 +41,7 @@ class PartShares:
 def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
     """Add up what each part holds; parameters add up to the model's, each element once.
 
-    Where the batch is in slices, a part holds what any slice needs there, once.
+    Where the batch is in slices, a part holds once what any of its slices needs.
     """
     layer_tasks = np.zeros((len(model.views), k), dtype=np.int64)
     parameters = np.zeros(k, dtype=np.int64)
@@ -71,7 +71,7 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
 
 
 def work_of_layers(model: CnnHypergraph, parts: Int32, k: int) -> Int64:
-    """Work of each layer in each part, shape (layers, k); that of tied layers with the first."""
-    found = np.zeros((len(model.views), k), dtype=np.int64)
-    np.add.at(found, (model.vertex_layers, parts), model.weights)
-    return found
+    """Work of each layer in each part, shape (layers, k); tied layers count with the first."""
+    work = np.zeros((len(model.views), k), dtype=np.int64)
+    np.add.at(work, (model.vertex_layers, parts), model.weights)
+    return work

@@ -18,22 +18,21 @@ INPUT, PARAMETER, LINEAR, WHOLE, OUTPUT = "input", "parameter", "linear", "whole
 
 @dataclass(frozen=True)
 class Read:
-    """What the tasks of a layer read through one operand of one of its operators.
+    """The channels that a layer's tasks read through one operand of one of its operators.
 
     Of T tasks, task j reads ``channels[g * C // groups : (g + 1) * C // groups]`` with
-    ``g = j * groups // T``: one group is a dense layer, as many groups as tasks and channels is
-    same-index (residual add, scale), anything between is a grouped convolution.
+    ``g = j * groups // T``. One group is a dense layer, as many groups as tasks and channels is
+    same-index (residual add, scale), and anything between is a grouped convolution.
 
     Attributes
     ----------
     channels : int64 array, shape (C,)
         Channel numbers in the ChannelGraph; -1 where the operand is a constant.
     sizes : int64 array, shape (C,)
-        Input features that each channel spans (49 where a 7 x 7 map was flattened).
-    groups : int
+        Number of input features of each channel (49 where a 7 x 7 map was flattened).
     partial : bool
-        True where a task is a sum with one term per channel, each with its own columns of the
-        weight, so that fine-grain can split it.
+        Whether a task is a sum with one term per channel, and each term has columns of the weight
+        that no other term needs. Fine-grain can then split it.
     """
 
     channels: Int64
@@ -56,11 +55,11 @@ class OwnParameter:
     Attributes
     ----------
     name : str
-        In the model's ``state_dict``.
+        Name in the model's ``state_dict``.
     elements : int
-        How many of its elements the model needs.
+        Number of its elements that the model needs.
     element_bytes : int
-        Size of one element.
+        Size of an element.
     """
 
     name: str
@@ -80,41 +79,38 @@ class Layer:
         input, parameter, dense, linear, grouped, depthwise, same index, reduce, whole or output.
     operators : tuple of str
         Names of the graph nodes that the layer computes, in order; the first is its head, the
-        others are fused behind it.
+        others are fused into it.
     operations : tuple of str
-        What they compute, with the re-indexing in front of them: each as text that names
-        operators, numbers, parameters and layers, and neither graph nodes nor the batch size.
-    tasks : int
+        The layer's computation as text, with the re-indexing in front of it: operators, numbers,
+        parameters and layers, but neither graph nodes nor the batch size.
     channels : int
         Output channels: one per task, or all those that a layer's only task makes.
     map_elements : int
-        Elements per sample of one task's feature map, as it travels (a parameter's: in all). Of
-        an operator with several results those count that anything reads, in elements as large
-        as the first one's, rounded up: a float32 value with its int64 index is 3 elements.
+        Elements per sample of one task's feature map as it is sent (for a parameter: in total).
+        For an operator with several results, those that are read count, in elements as large as
+        the first one's, rounded up: a float32 value with its int64 index is 3 elements.
     partial_elements : int
         Elements per sample of what the head computes for one task (before pooling).
     bytes_per_element : int
-        Of the (first) tensor that travels.
+        Bytes of an element of the (first) tensor that is sent.
     macs : int
         Multiply-accumulates per task and sample.
     own_parameters : tuple of OwnParameter
-        Its parameters; one that several layers share is listed in the first of them.
+        The layer's parameters; one that several layers share is listed in the first of them.
     weights : int
-        Elements of them that multiply the channels read, one share per channel (no bias).
+        Number of their elements that multiply the channels read (no bias).
     parameter_names : tuple of str
-        Names in the model's ``state_dict``, also of those that it shares.
-    reads : tuple of Read
+        Names of its parameters in the model's ``state_dict``, including those that it shares.
     tied_to : int
         Index of the first layer that shares a parameter (or the running statistics of a norm)
-        with this one; its own index if none does.
-        Task j of one and task j of the other are one vertex.
+        with this one; its own index if none does. Task j of both layers is one vertex.
     fixed_elements : int
-        Elements of a map besides those per sample, whatever the batch: all that is made of an
-        input without a batch, or of a mean over the batch. A batch of n less its first sample
-        has -1 of each.
+        Elements of a map that do not depend on the batch size: everything made from an input
+        without a batch, or from a mean over the batch. A batch of n samples less its first has
+        -1 per element.
     batch_statistics : int
-        Channels that norms of the layer normalise by a mean and a variance over the batch: those
-        of each batch norm in training mode.
+        Channels that batch norms of the layer normalise by a mean and a variance over the batch,
+        in training mode.
     """
 
     name: str
@@ -137,30 +133,31 @@ class Layer:
 
     @property
     def parameters(self) -> int:
-        """Parameter elements of the layer; those that it shares count in the first."""
-        return sum(one.elements for one in self.own_parameters)
+        """Parameter elements of the layer; those that it shares count in the first layer."""
+        return sum(parameter.elements for parameter in self.own_parameters)
 
     @property
     def weight(self) -> OwnParameter | None:
-        """The parameter that `weights` are of: one that has as many elements, else the largest."""
-        found = sorted(self.own_parameters, key=lambda one: -one.elements)
-        return next((one for one in found if one.elements == self.weights), next(iter(found), None))
+        """The parameter whose elements `weights` counts: the one of that size, else the largest."""
+        largest_first = sorted(self.own_parameters, key=lambda parameter: -parameter.elements)
+        exact = (parameter for parameter in largest_first if parameter.elements == self.weights)
+        return next(exact, next(iter(largest_first), None))
 
 
 @dataclass(frozen=True)
 class Mixing:
-    """What keeps a model's batch from being divided, each as a clause; "" for nothing.
+    """What keeps a model's batch from being divided, each as a clause; "" if nothing does.
 
     Attributes
     ----------
     operator : str
         The first operator that computes a sample from others.
     norm : str
-        The first batch norm that has no running statistics, and so takes those of the batch in
-        evaluation, too.
+        The first batch norm without running statistics: it takes those of the batch in evaluation
+        as well.
     ignored : tuple of (str, int)
-        Inputs, by placeholder, and the target in them that a mean over targets leaves out: without
-        such targets, which a step finds out, it is one over samples.
+        Placeholders of inputs, and the target in each that a mean over targets ignores. If a
+        step finds no such target, the mean is a mean over samples.
     """
 
     operator: str = ""
@@ -168,7 +165,7 @@ class Mixing:
     ignored: tuple[tuple[str, int], ...] = ()
 
     def of_norms(self, norms: str) -> str:
-        """What it is where norms take their statistics of each "slice", or of the "batch"."""
+        """The obstacle where norms take their statistics of each "slice", or of the "batch"."""
         return self.operator or (self.norm if norms != "batch" else "")
 
 
@@ -176,11 +173,11 @@ class Mixing:
 class ChannelGraph:
     """What a model does, per channel.
 
-    Channels and tasks are numbered through all layers in order. `ids` says of each node of the
-    traced graph which channel each element of its result belongs to (-1 for constants). `rows`
-    says of each node that is computed from parameters and whose every element is made of one row
-    (dimension 0) of them, which row that is: a tensor of the node's shape, parameters included.
-    `mixing` says what computes a sample of the batch from others.
+    Channels and tasks are numbered through all layers in order. `ids` holds, for each node of the
+    traced graph, the channel of each element of its result (-1 for constants). `rows` holds, for
+    each node that is computed from parameters with every element made from one row (dimension 0),
+    that row: a tensor of the node's shape, parameters included. `mixing` says what computes a
+    sample of the batch from others.
     """
 
     layers: tuple[Layer, ...]
@@ -213,21 +210,23 @@ class ChannelGraph:
         return np.searchsorted(self.first_channel, channels, side="right") - 1
 
     def map_bytes(self, layer: Layer, batch_size: int, bytes_per_element: int | None) -> int:
-        """Bytes of one task's feature map; a parameter travels once, whatever the batch."""
+        """Bytes of one task's feature map; a parameter is sent once, whatever the batch."""
         samples = 1 if layer.kind == PARAMETER else batch_size
         elements = layer.map_elements * samples + layer.fixed_elements
         return elements * (bytes_per_element or layer.bytes_per_element)
 
     def sources(self, layer: Layer) -> tuple[int, ...]:
-        """Indices of the layers that a layer reads, ascending."""
+        """Indices of the layers that a layer reads, in ascending order."""
         read = [item.channels[item.channels >= 0] for item in layer.reads]
-        found = {int(at) for channels in read for at in np.unique(self.layer_of_channel(channels))}
-        return tuple(sorted(found))
+        sources = {
+            int(layer) for channels in read for layer in np.unique(self.layer_of_channel(channels))
+        }
+        return tuple(sorted(sources))
 
     def to_networkx(self) -> nx.DiGraph:
         """Layers as a DiGraph in topological order: nodes are names with the layer's fields.
 
-        An edge runs from a layer to each layer that reads it; `channels` counts what is read.
+        An edge runs from a layer to each layer that reads it; `channels` counts the channels read.
         """
         graph = nx.DiGraph()
         for layer in self.layers:
@@ -253,17 +252,17 @@ class ChannelGraph:
         """A digest of what the layers compute and read: equal for equal models.
 
         It depends neither on the weights nor on the batch size that was traced (unless the model
-        fixes it), but on the mode, training or evaluation.
+        fixes it), but it does depend on the mode, training or evaluation.
         """
         digest = hashlib.sha256()
-        # What the operations say already is left out, and of parameters all but their number.
+        # What the operations already tell is left out, and of parameters all but their number.
         left_out = ("operators", "reads", "fixed_elements", "batch_statistics")
         facts = [fact.name for fact in fields(Layer) if fact.name not in left_out]
         facts[facts.index("own_parameters")] = "parameters"
         for layer in self.layers:
             known = [getattr(layer, fact) for fact in facts]
             known += [layer.fixed_elements] if layer.fixed_elements else []
-            sizes = [one.element_bytes for one in layer.own_parameters]
+            sizes = [parameter.element_bytes for parameter in layer.own_parameters]
             known += [sizes] if {*sizes} - {layer.bytes_per_element} else []
             digest.update(repr(known).encode())
             for read in layer.reads:

@@ -1,4 +1,4 @@
-"""What is known of a constant: integer values, rows of parameters, where elements are from."""
+"""Facts about a constant: integer values, rows of parameters, where its elements come from."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from hgpart.tracing.traced_nodes import all_tensors, concrete, described, holds_
 
 
 def integers(value: torch.Tensor | None) -> torch.Tensor | None:
-    """A tensor, if it holds integers, as an index does."""
+    """A tensor if it holds integers, like an index; else None."""
     return value.detach().cpu() if value is not None and _is_exact(value) else None
 
 
 def with_origins(call: Call) -> list[Constant]:
-    """The operands of a call that are made of parameters."""
+    """The operands of a call that are made from parameters."""
     return [constant for constant in constants_of(call) if constant.origins]
 
 
 def constant_of(call: Call, known: Any = None) -> Any:
-    """What an operator makes of constants alone: a `Constant`, a list of them, or a number.
+    """The result of an operator on constants: a `Constant`, a list of them, or a number.
 
-    `known` are values that were found before.
+    `known` are the results' values, if they were computed before.
     """
     node = call.node
     sources = [] if operator_of(node).makes else with_origins(call)
@@ -67,15 +67,15 @@ def constant_of(call: Call, known: Any = None) -> Any:
 
 
 def values_of(call: Call, known: Any = None) -> list[torch.Tensor | None]:
-    """The values of an operator's results, of each that holds integers and is known.
+    """The values of an operator's results; None for results that are no integers or not known.
 
-    They are `known`, or computed where those of all operands are.
+    They are `known`, or are computed if the values of all operands are known.
     """
     results = all_tensors(call.node.meta["val"])
     if known is None and not any(map(_is_exact, results)):
         return [None] * len(results)
-    found = _computed(call) if known is None else known
-    return [None] * len(results) if found is None else [*map(integers, all_tensors(found))]
+    values = _computed(call) if known is None else known
+    return [None] * len(results) if values is None else [*map(integers, all_tensors(values))]
 
 
 def _is_exact(value: torch.Tensor) -> bool:
@@ -93,7 +93,7 @@ def _computed(call: Call) -> Any:
 
     if any(constant.value is None for constant in constants_of(call)):
         return None
-    kwargs = {name: one for name, one in call.kwargs.items() if name != "device"}
+    kwargs = {name: value for name, value in call.kwargs.items() if name != "device"}
     args, kwargs = pytree.tree_map(plain, (call.args, kwargs))
     return target(*args, **kwargs)  # type: ignore[operator]
 
@@ -111,16 +111,16 @@ def rows_of(
 
     args, kwargs = pytree.tree_map(by_row, (call.args, call.kwargs))
     effect = effect_of(Call(call.node, args, kwargs, call.shape))
-    found: Sequence[torch.Tensor] = []
+    rows: Sequence[torch.Tensor] = []
     if isinstance(effect, Reindex):
-        found = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
+        rows = effect.ids if isinstance(effect.ids, tuple) else [effect.ids]
     elif isinstance(effect, SameIndex):
         cut, _ = narrowed([ids.expand(call.shape) for ids in effect.operands])
         if all(torch.equal(ids, cut[0]) for ids in cut):
-            found = [effect.operands[0].expand(call.shape)] * len(shapes)
-    found = [*found, *[torch.empty(0)] * (len(shapes) - len(found))]
+            rows = [effect.operands[0].expand(call.shape)] * len(shapes)
+    rows = [*rows, *[torch.empty(0)] * (len(shapes) - len(rows))]
     return [
-        ids if tuple(ids.shape) == shape else None for ids, shape in zip(found, shapes, strict=True)
+        ids if tuple(ids.shape) == shape else None for ids, shape in zip(rows, shapes, strict=True)
     ]
 
 
@@ -130,17 +130,17 @@ def of_rows(rows: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Moved:
-    """A constant that operators have only moved about.
+class MovedElements:
+    """A constant that is parameters and buffers whose elements were only moved.
 
     Attributes
     ----------
     origins : tuple of fx.Node
         The parameters and buffers that it consists of.
     sizes : tuple of int
-        Elements of each.
+        Number of elements of each.
     numbers : int64 tensor
-        Which of their elements is where, numbered through all origins; of the constant's shape.
+        For each place of the constant, the number of its element, counted through all origins.
     """
 
     origins: tuple[fx.Node, ...]
@@ -152,31 +152,31 @@ class Moved:
         return sum(self.sizes[: self.origins.index(origin)])
 
 
-def moved_elements(node: fx.Node) -> Moved | None:
-    """Where the elements of a constant are from; None if anything is computed on the way."""
-    found, waiting = set[fx.Node](), [node]
+def moved_elements(node: fx.Node) -> MovedElements | None:
+    """Where the elements of a constant come from; None if anything is computed on the way."""
+    sources, waiting = set[fx.Node](), [node]
     while waiting:
-        one = waiting.pop()
-        passed = one.op == "placeholder" or one.target is operator.getitem
-        if not (passed or operator_of(one).moves_only):
+        source = waiting.pop()
+        passed = source.op == "placeholder" or source.target is operator.getitem
+        if not (passed or operator_of(source).moves_only):
             return None
-        if one not in found:
-            found.add(one)
-            waiting.extend(operand for operand in one.all_input_nodes if holds_tensors(operand))
+        if source not in sources:
+            sources.add(source)
+            waiting.extend(operand for operand in source.all_input_nodes if holds_tensors(operand))
     values: dict[fx.Node, Any] = {}
     origins, sizes = [], [0]
 
     def value_of(operand: fx.Node) -> Any:
         return values[operand] if operand in values else concrete((operand.meta["val"],))[0]
 
-    for one in node.graph.nodes:
-        if one in found and one.op == "placeholder":
-            shape = concrete(one.meta["val"].shape)
+    for source in node.graph.nodes:
+        if source in sources and source.op == "placeholder":
+            shape = concrete(source.meta["val"].shape)
             first = sum(sizes)
-            origins.append(one)
+            origins.append(source)
             sizes.append(math.prod(shape))
-            values[one] = torch.arange(first, first + sizes[-1]).reshape(shape)
-        elif one in found:
-            args, kwargs = fx.map_arg((one.args, dict(one.kwargs)), value_of)
-            values[one] = one.target(*args, **kwargs)
-    return Moved(tuple(origins), tuple(sizes[1:]), values[node])
+            values[source] = torch.arange(first, first + sizes[-1]).reshape(shape)
+        elif source in sources:
+            args, kwargs = fx.map_arg((source.args, dict(source.kwargs)), value_of)
+            values[source] = source.target(*args, **kwargs)
+    return MovedElements(tuple(origins), tuple(sizes[1:]), values[node])

@@ -1,4 +1,4 @@
-"""Ids of several operands at the same place: which meet, and who owns what they meet."""
+"""Ids of several operands at the same place: which ones meet, and which task owns an element."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hgpart.sequences import distinct
 
 
 def channel_axis(shape: Sequence[int], operands: Sequence[torch.Tensor]) -> int:
-    """The dimension that most likely still counts channels in what a whole task makes."""
+    """The dimension that most likely still counts channels in the result of a whole task."""
     for ids in operands:
         if tuple(ids.shape) == tuple(shape):
             for dim in range(1, ids.dim()):
@@ -36,8 +36,8 @@ def narrowed(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
 def distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, Int64]:
     """Distinct combinations of ids at one place, in order of first appearance.
 
-    Returns the combinations (n, operands), the combination at each place (-1 where all operands
-    are constants; in the narrowed shape), and how many places each has.
+    Returns the combinations, shape (n, operands), the number of the combination at each place (-1
+    where all operands are constants; in the narrowed shape), and the count of each combination.
     """
     cut, repeats = narrowed(operands)
     shape = np.broadcast_shapes(*(tuple(ids.shape) for ids in cut))
@@ -45,13 +45,13 @@ def distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, Int
     key = columns[0]
     for column in columns[1:]:
         key = np.unique(key, return_inverse=True)[1] * (column.max() + 2) + column + 1
-    found, first, inverse, counts = np.unique(
+    keys, first, inverse, counts = np.unique(
         key, return_index=True, return_inverse=True, return_counts=True
     )
     tuples = np.stack([column[first] for column in columns], axis=1)
     order = np.argsort(first)
     order = order[(tuples[order] != NO_CHANNEL).any(axis=1)]
-    rank = np.full(len(found), NO_CHANNEL, dtype=np.int64)
+    rank = np.full(len(keys), NO_CHANNEL, dtype=np.int64)
     rank[order] = np.arange(len(order))
     return tuples[order], rank[inverse].reshape(shape), counts[order] * repeats
 

@@ -53,11 +53,11 @@ REDUCE = "reduce"
 
 
 def channel_graph(traced: TracedModel) -> ChannelGraph:
-    """Group the operators of a traced model into layers and say what each task reads.
+    """Group the operators of a traced model into layers, and find what each task reads.
 
     An operator that works channel by channel joins the layer of an operand that nothing else
-    reads; otherwise it is a layer of its own. What no rule knows
-    is one task that reads everything.
+    reads; otherwise it is a layer of its own. An operator without a rule is one task that reads
+    everything.
 
     >>> from torch import nn
     >>> from hgpart.tracing.traced_model import example_inputs, trace
@@ -70,10 +70,10 @@ def channel_graph(traced: TracedModel) -> ChannelGraph:
     while True:
         layering = _Layering(traced, exceptions)
         layering.run()
-        found = exceptions_for_sharers(layering.layers, exceptions)
-        if found == exceptions:
+        needed = exceptions_for_sharers(layering.layers, exceptions)
+        if needed == exceptions:
             return numbered_graph(layering.layers)
-        exceptions = found
+        exceptions = needed
 
 
 class _Layering:
@@ -154,21 +154,21 @@ class _Layering:
         return self._results(node, ids)
 
     def _results(self, node: fx.Node, ids: torch.Tensor) -> Any:
-        """Hand the ids to every result of an operator that returns several."""
+        """Hand the ids to every result of an operator with several results."""
         value = node.meta["val"]
         if isinstance(value, torch.Tensor):
             return Channels(ids)
 
         def part_ids(part: torch.Tensor) -> torch.Tensor:
             shape = concrete(part.shape)
-            found = shared_out(ids, shape)
-            # Where tasks can't share it out and anything reads it, one task makes all.
-            return core(ids).flatten()[:1].expand(shape) if found is None else found
+            divided = shared_out(ids, shape)
+            # Where tasks can't divide a result that is read, one task makes all of it.
+            return core(ids).flatten()[:1].expand(shape) if divided is None else divided
 
         return [Channels(part_ids(part)) if is_tensor(part) else part for part in value]
 
     def _divides(self, node: fx.Node, numbers: torch.Tensor) -> bool:
-        """Whether tasks that share out the first result by number share out all that is read."""
+        """Whether tasks that divide the first result by these numbers divide all that is read."""
         parts = [part.meta["val"] for part in results_read(node, self.traced.results)]
         shared = [shared_out(numbers, concrete(part.shape)) for part in parts]
         return all(part is not None for part in shared)
@@ -185,15 +185,15 @@ class _Layering:
                 layers = map(self._parameter_layer, _each_origin(constant))
                 operands += [ids.expand(call.shape) for ids in layers]
         tuples, labels, counts = distinct_places(operands)
-        met: dict[int, Int64] = {}  # operand of a single task -> all its channels: each is met
+        met: dict[int, Int64] = {}  # operand of a single task -> all its channels, as each is met
         if cross(tuples):
             met = self.layers.single_tasks(tuples)
-            for column, channels in met.items():
-                operands[column] = torch.full((), int(channels[0]), dtype=torch.int32)
-                operands[column] = operands[column].expand(call.shape)
+            for single, channels in met.items():
+                operands[single] = torch.full((), int(channels[0]), dtype=torch.int32)
+                operands[single] = operands[single].expand(call.shape)
             tuples, labels, counts = distinct_places(operands)
         numbers = torch.from_numpy(labels).to(torch.int32)
-        # Nobody would compute what is made of constants alone, such as the sigmoid of padding.
+        # No task would compute what is made from constants alone, such as the sigmoid of padding.
         equal = len(counts) > 0 and bool((counts == counts[0]).all() and (numbers >= 0).all())
         if not equal or cross(tuples) or not self._divides(call.node, numbers.expand(call.shape)):
             return self._whole(call, known=False)
@@ -207,23 +207,26 @@ class _Layering:
             owner, own = self.layers.begin("same index", call.node, len(tuples), single=False), -1
             owner.partial_elements = self.layers.per_sample(int(counts[0]))
             ids = (numbers + owner.start).expand(call.shape)
-        for other in range(tuples.shape[1]):
-            channels = tuples[:, other]
+        for column in range(tuples.shape[1]):
+            channels = tuples[:, column]
             if own >= 0:  # what a task makes itself it does not read
                 channels = np.where(channels == tuples[:, own], NO_CHANNEL, channels)
-            if other in met:
-                owner.reads.append(Read(met[other], _ones(len(met[other]))))
+            if column in met:
+                owner.reads.append(Read(met[column], _ones(len(met[column]))))
             elif (channels != NO_CHANNEL).any():
                 self._same_index_read(owner, channels)
         numbers = (core(ids) - owner.start).expand(call.shape)
-        uses = [(one, None if owner.single else tasks_met(one, at, numbers)) for one, at in held]
+        uses = [
+            (constant, None if owner.single else tasks_met(constant, elements, numbers))
+            for constant, elements in held
+        ]
         self.layers.append(owner, call.node, uses, ids)
         return ids
 
     def _is_held(
         self, constant: Constant, elements: torch.Tensor, operands: Sequence[torch.Tensor]
     ) -> bool:
-        """Whether every task holds what it needs of a constant, and no other task needs it."""
+        """Whether each task holds what it needs of a constant, and no two need the same element."""
         if constant.origins & self.exceptions.data:
             return False
         if constant.computed:
@@ -271,9 +274,14 @@ class _Layering:
                 owner.reads.append(Read(held_by_one, _ones(len(held_by_one))))
         axes = {id(call.argument(name)): axis for name, axis in mix.slices.items()}
         held = [
-            (one, tasks_of_slices(one, axes[id(one)], tasks) if id(one) in axes else None)
-            for one in with_origins(call)
-            if all(one is not shared for shared in mix.shared)
+            (
+                constant,
+                tasks_of_slices(constant, axes[id(constant)], tasks)
+                if id(constant) in axes
+                else None,
+            )
+            for constant in with_origins(call)
+            if all(constant is not shared for shared in mix.shared)
         ]
         ids = numbered(owner.start, tasks, call.shape, mix.axis)
         self.layers.append(owner, call.node, held, ids)
@@ -287,14 +295,15 @@ class _Layering:
         width = call.shape[axis] if axis < len(call.shape) and len(values) == 1 else 1
         joined = [
             owner
-            for found in channels
-            if (owner := self.layers.sole_owner(found, call.node)) is not None and owner.single
+            for read_channels in channels
+            if (owner := self.layers.sole_owner(read_channels, call.node)) is not None
+            and owner.single
         ]
         if joined:
             owner = max(joined, key=lambda layer: layer.position)
             own = range(owner.start, owner.start + owner.channels)
             read = [c[~np.isin(c, own)] for c in channels if not self.layers.belongs(c, owner)]
-            # The ids of what it made before are never read again: it makes something else now.
+            # The ids of its earlier result are never read again: it makes something else now.
             self.layers.number(owner, width)
         else:
             owner = self.layers.begin(REDUCE if known else WHOLE, call.node, width, single=True)
@@ -302,17 +311,19 @@ class _Layering:
                 self.layers.per_sample(math.prod(concrete(value.shape))) for value in values
             )
             read = channels
-        for found in read:
-            owner.reads.append(Read(found, _ones(len(found))))
+        for read_channels in read:
+            owner.reads.append(Read(read_channels, _ones(len(read_channels))))
         owner.macs += multiply_accumulates(call) // self.layers.batch
         made = numbered(owner.start, width, call.shape, axis)
-        self.layers.append(owner, call.node, [(one, None) for one in with_origins(call)], made)
+        self.layers.append(
+            owner, call.node, [(constant, None) for constant in with_origins(call)], made
+        )
         return made
 
     # -------------------------------------------------------------- parameters read as data
 
     def _parameter_layer(self, constant: Constant) -> torch.Tensor:
-        """Ids of a constant that several tasks read: one task holds it and sends it."""
+        """Ids of a constant that several tasks read: one task holds and sends it."""
         layer = self.parameter_layers.get(constant.origins)
         if layer is None:
             nodes = [node for node in self.layers.values if node.name in constant.origins]
@@ -335,7 +346,7 @@ class _Layering:
         values = [self.layers.values[node] for node in dict.fromkeys(self.traced.results)]
         known = [value.ids for value in values if isinstance(value, Channels)]
         returned = [
-            one for value in values if _has_parameters(value) for one in _each_origin(value)
+            origin for value in values if _has_parameters(value) for origin in _each_origin(value)
         ]
         known += map(self._parameter_layer, returned)
         channels = [mix_all(ids)[0] for ids in known]
@@ -363,7 +374,7 @@ def _has_parameters(value: Any) -> bool:
 
 
 def _each_origin(constant: Constant) -> Iterator[Constant]:
-    """What stands for each parameter that a constant is made of: it is sent by itself."""
+    """Stand-ins for the parameters that a constant is made from: each is sent by itself."""
     for name in sorted(constant.origins):
         yield replace(constant, origins=frozenset({name}))
 

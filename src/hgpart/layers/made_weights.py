@@ -14,7 +14,7 @@ from hgpart.tracing.traced_nodes import elements_of
 
 
 def makes_weights(node: fx.Node, live: Set[fx.Node]) -> bool:
-    """Whether a product makes the weight of another, as a mixture of experts' filters.
+    """Whether a product makes the weight of another, as in a mixture of experts' filters.
 
     Its elements are no neurons: all of them go to the one task that multiplies by them.
     """
@@ -34,7 +34,7 @@ def makes_weights(node: fx.Node, live: Set[fx.Node]) -> bool:
 
 
 def _is_weight(value: fx.Node, user: fx.Node) -> bool:
-    """Whether a node is the weight of a product, and can't be a map just as its operand."""
+    """Whether a node is the weight of a product that can't also be a map, like its operand."""
     product = operator_of(user).product
     if product is None or product.multiplies_maps:
         return False
@@ -42,7 +42,7 @@ def _is_weight(value: fx.Node, user: fx.Node) -> bool:
 
 
 def _passes_on(user: fx.Node, elements: int) -> bool:
-    """Whether a node moves what it reads, or changes each of so many elements by itself."""
+    """Whether a node moves its operand's elements, or changes each of them by itself."""
     known = operator_of(user)
     if known.cut == "join" or known.moves_only or user.target is operator.getitem:
         return True

@@ -1,13 +1,14 @@
-"""TracedModel -> Mixing: what of a model computes a sample of a batch from other samples.
+"""TracedModel -> Mixing: which operator computes a sample of a batch from other samples.
 
-A batch can be divided, into slices or micro-batches, where each sample's result is computed from
-that sample alone. The walk follows samples through the graph as `layering` follows channels, by
-the rules of the operator table: an operator that has none, and is given samples, mixes them.
+A batch can be divided, into slices or micro-batches, if each sample's result is computed from that
+sample alone. The walk follows samples through the graph as `layering` follows channels, by the
+rules of the operator table: an operator without a rule mixes the samples that it reads.
 
-Two things are no mixing. A batch norm in training, whose statistics are of what it is given
-(`Modelling.norms`); and a mean over the batch that is returned, or a sum of such means, as a
-model's own loss: a step adds up those of its micro-batches by their samples. A mean over targets
-is one where none is ignored: `Mixing.ignored` says what to look for in those that are an input.
+Two things do not count as mixing. One is a batch norm in training, whose statistics are those of
+its input (`Modelling.norms`). The other is a mean over the batch that is returned, or a sum of such
+means, like a model's own loss: a step adds those of its micro-batches, weighted by their samples. A
+mean over targets counts as one as long as no target is ignored: `Mixing.ignored` says what to look
+for in the inputs that hold them.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from hgpart.tracing.traced_nodes import (
     is_tensor,
 )
 
-SEEN = 3  # times the batch that was traced: of few samples a turn by two is none
+SEEN = 3  # times the traced batch: with too few samples, swapping two could undo itself
 
 
 class _MixedError(Exception):
-    """Samples are mixed by a node."""
+    """A node mixes samples."""
 
     def __init__(self, node: fx.Node, does: str = "mixes samples of the batch") -> None:
         super().__init__(f"{_said(node)} {does}")
@@ -64,7 +65,7 @@ class _Mean:
 
 
 def mixed_samples(traced: TracedModel) -> Mixing:
-    """Find what computes samples of a batch from each other.
+    """Find the operator that computes samples of a batch from each other.
 
     >>> from torch import nn
     >>> from hgpart.tracing.traced_model import trace
@@ -76,7 +77,7 @@ def mixed_samples(traced: TracedModel) -> Mixing:
     """
     if not traced.has_dynamic_batch:
         return Mixing(_fixed(traced))
-    walk = _Walk(traced)
+    walk = _SampleWalk(traced)
     try:
         walk.run()
     except _MixedError as error:
@@ -85,29 +86,29 @@ def mixed_samples(traced: TracedModel) -> Mixing:
 
 
 def numbers_of_samples(traced: TracedModel) -> dict[fx.Node, torch.Tensor]:
-    """By node the number of the sample that each element of its value belongs to.
+    """For each node, the number of the sample that each element of its value belongs to.
 
     The batch is larger than the traced one. The first node that computes samples from each other
-    is missing, and so are all behind it.
+    is missing, and so are all nodes after it.
     """
-    walk = _Walk(traced)
+    walk = _SampleWalk(traced)
     with suppress(_MixedError):
         walk.run()
-    found = walk.values.items()
-    return {node: value.ids for node, value in found if isinstance(value, Channels)}
+    values = walk.values.items()
+    return {node: value.ids for node, value in values if isinstance(value, Channels)}
 
 
 def _fixed(traced: TracedModel) -> str:
-    """That code computes with the batch size; which dimension is that, as it may not be meant."""
+    """The clause that code computes with the batch size, naming the dimension it was taken for."""
     arguments = traced.arguments
     first = arguments.names[arguments.batches.index(True)]
     return (
-        f"the batch is the first dimension of {first}, and the model's code takes "
-        f"{traced.batch_size} there alone"
+        f"the batch is the first dimension of {first}, and the model's code accepts only "
+        f"{traced.batch_size} there"
     )
 
 
-class _Walk:
+class _SampleWalk:
     def __init__(self, traced: TracedModel) -> None:
         self.traced = traced
         self.batch = SEEN * traced.batch_size
@@ -141,7 +142,7 @@ class _Walk:
         return Constant(self._shape(value), value=integers(known))
 
     def _numbered(self, node: fx.Node, value: torch.Tensor) -> torch.Tensor:
-        """Ids of what is made for each sample, along the dimension that grows with the batch."""
+        """Numbers of samples along the dimension that grows with the batch."""
         growing = _growing(value)
         if len(growing) != 1 or evenly(value.shape[growing[0]]) != (1, 0):
             raise _MixedError(node, "makes a tensor whose samples can't be told apart")
@@ -160,7 +161,9 @@ class _Walk:
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value_of)
         known = operator_of(node)
         if not holds_tensors(node):  # a number
-            of_data = any(isinstance(one, (Channels, _Mean)) for one in _leaves(args, kwargs))
+            of_data = any(
+                isinstance(operand, (Channels, _Mean)) for operand in _leaves(args, kwargs)
+            )
             if of_data and not known.is_size:
                 raise _MixedError(node)
             return at_batch(node.meta["val"], self.batch)
@@ -168,20 +171,20 @@ class _Walk:
             source, at = args
             return source[at]  # type: ignore[index]
         operands = _leaves(args, kwargs)
-        if any(one is _Unknown for one in operands):
+        if any(operand is _Unknown for operand in operands):
             raise _MixedError(node)
         call = Call(node, args, kwargs, self._shape(first_tensor(node.meta["val"])))
         growing = _growing(first_tensor(node.meta["val"]))
         draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        has_samples = any(isinstance(one, Channels) for one in operands)
+        has_samples = any(isinstance(operand, Channels) for operand in operands)
         if known.makes or known.is_fill or (draws and not has_samples):
             if _growing_number(getattr(argument(node, "fill_value"), "meta", {}).get("val")):
                 raise _MixedError(node, "computes with the number of samples")
             return self._made(node)
         self._check_numbers(node, has_samples or bool(growing))
-        if any(isinstance(one, Positions) for one in operands):
+        if any(isinstance(operand, Positions) for operand in operands):
             return self._of_positions(call, operands)
-        if any(isinstance(one, _Mean) for one in operands):
+        if any(isinstance(operand, _Mean) for operand in operands):
             return self._of_means(call, operands)
         if has_samples:
             return self._of_samples(call, growing)
@@ -196,7 +199,7 @@ class _Walk:
         return [value_of(part) if is_tensor(part) else part for part in value]
 
     def _made(self, node: fx.Node) -> Any:
-        """What has the batch's size, and none of its data: alike for all samples, or drawn."""
+        """A result with the batch's size but none of its data: alike for all samples, or drawn."""
 
         def part_of(part: torch.Tensor) -> Channels | Constant:
             if _growing(part):
@@ -206,9 +209,9 @@ class _Walk:
         return self._results(node, part_of)
 
     def _check_numbers(self, node: fx.Node, has_samples: bool) -> None:
-        """The number of samples is to be of use for shapes alone."""
-        numbers = [one for one in node.all_input_nodes if not holds_tensors(one)]
-        if not any(_growing_number(one.meta.get("val")) for one in numbers):
+        """Raise an error if the number of samples is used for more than shapes."""
+        numbers = [number for number in node.all_input_nodes if not holds_tensors(number)]
+        if not any(_growing_number(number.meta.get("val")) for number in numbers):
             return
         known = operator_of(node)
         shapes_alone = known.moves_only or known.rule is moving.on_ids or known.cut == "expand"
@@ -232,15 +235,15 @@ class _Walk:
             ids = effect.ids if isinstance(effect.ids, tuple) else (effect.ids,)
             for part, made in zip(ids, all_tensors(node.meta["val"]), strict=False):
                 self._check_grows(node, part, _growing(made))
-            found = [Channels(part) for part in ids]
-            return found if isinstance(effect.ids, tuple) else found[0]
+            results = [Channels(part) for part in ids]
+            return results if isinstance(effect.ids, tuple) else results[0]
         together = combined(effect.operands) if isinstance(effect, SameIndex) else None
         if together is None and known.samples in (loss, loss_of_classes):
-            raise _MixedError(
-                node, "is a loss that the model computes itself, no mean over samples"
-            )
+            raise _MixedError(node, "is a loss inside the model that is not a mean over samples")
         if together is None and known.rule is None and known.samples is None:
-            raise _MixedError(node, "may mix samples of the batch, as nothing is known of it")
+            raise _MixedError(
+                node, "may mix samples of the batch: hgpart does not know this operator"
+            )
         if together is None:
             raise _MixedError(node)
         together = together.expand(call.shape)
@@ -265,7 +268,7 @@ class _Walk:
         return self._results(node, part_of)
 
     def _note_norm(self, node: fx.Node, call: Call) -> None:
-        """A norm that has no running statistics takes those of the batch in evaluation, too."""
+        """Note a norm without running statistics: it takes the batch's in evaluation as well."""
         running = argument(node, "running_mean")
         ids = call.argument("input").ids
         of_samples = not all(constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1)
@@ -273,11 +276,10 @@ class _Walk:
             self.norm = self.norm or f"{_said(node)} takes its statistics of the batch"
 
     def _note_targets(self, node: fx.Node) -> None:
-        """Note the inputs that targets of a loss are taken from, or refuse targets of other origin.
+        """Note the inputs that hold a loss's targets, or refuse targets from elsewhere.
 
-        A step looks into these inputs for classes that the loss ignores. Targets that are places,
-        or the same for all samples, need no look: none of them, or of each sample as many, is
-        ignored.
+        A step searches these inputs for classes that the loss ignores. Targets that are places,
+        or the same for all samples, need no search: each sample has as many ignored ones.
         """
         ignored = argument(node, "ignore_index")
         waiting, seen = [argument(node, "target")], set[fx.Node]()
@@ -294,14 +296,13 @@ class _Walk:
             elif moved is None:
                 raise _MixedError(
                     node,
-                    "is a loss that the model computes itself, a mean over targets of which some "
-                    f"may be {ignored}, which it ignores",
+                    f"is a loss inside the model that leaves targets of {ignored} out of its mean",
                 )
             else:
                 waiting += moved
 
     def _differs(self, target: fx.Node) -> bool:
-        """Whether numbers may be other ones for other samples, and negative."""
+        """Whether numbers may differ between samples and be negative."""
         value, known = self.values[target], operator_of(target)
         drawn = torch.Tag.nondeterministic_seeded in getattr(target.target, "tags", ())
         filled = (known.makes is not None or known.is_fill) and not drawn
@@ -313,24 +314,26 @@ class _Walk:
         return not (isinstance(value, Constant) or filled or counts or truths)
 
     def _check_grows(self, node: fx.Node, ids: torch.Tensor, growing: Sequence[int]) -> None:
-        """Raise an error if what grows with the batch are not samples."""
+        """Raise an error if samples do not lie along the dimensions that grow with the batch."""
         if any(dim < ids.dim() and constant_along(ids, dim) for dim in growing):
             raise _MixedError(node)
 
     def _spread(self, call: Call, growing: Sequence[int]) -> Any:
-        """A constant for each sample: repeated, or computed of the batch's size."""
+        """A constant for each sample: repeated, or computed from the batch's size."""
         node, known = call.node, operator_of(call.node)
-        constants = [one for one in _leaves(call.args, call.kwargs) if isinstance(one, Constant)]
+        constants = [leaf for leaf in _leaves(call.args, call.kwargs) if isinstance(leaf, Constant)]
         step = argument(node, "step", 1)
         if known.is_range and argument(node, "start", 0) == 0 and isinstance(step, int):
             return Positions(self._numbered(node, first_tensor(node.meta["val"])), step)
         if len(growing) == 1 and known.rule is moving.on_ids and len(constants) == 1:
             (dim,), shape = growing, constants[0].shape
-            each = ((1,) * (len(call.shape) - len(shape)) + shape)[dim]
+            per_sample = ((1,) * (len(call.shape) - len(shape)) + shape)[dim]
             value = first_tensor(node.meta["val"])
-            if evenly(value.shape[dim]) == (each, 0) and (known.cut != "expand" or each == 1):
+            if evenly(value.shape[dim]) == (per_sample, 0) and (
+                known.cut != "expand" or per_sample == 1
+            ):
                 view = [-1 if at == dim else 1 for at in range(len(call.shape))]
-                numbers = torch.arange(self.batch, dtype=torch.int32).repeat_interleave(each)
+                numbers = torch.arange(self.batch, dtype=torch.int32).repeat_interleave(per_sample)
                 return Channels(numbers.reshape(view).expand(call.shape))
         raise _MixedError(node, "makes a tensor whose samples differ by their places")
 
@@ -345,13 +348,13 @@ class _Walk:
         raise _MixedError(call.node, "computes with places in the batch")
 
     def _of_means(self, call: Call, operands: Sequence[Any]) -> Any:
-        """Means of samples' own: what is linear in them is a mean, too."""
+        """Means over samples: a linear function of means is a mean as well."""
         known = operator_of(call.node)
-        means = [one for one in operands if isinstance(one, _Mean)]
+        means = [operand for operand in operands if isinstance(operand, _Mean)]
         moves = known.moves_only or known.cut in ("expand", "join")
         scales = known.linear == "product" and len(means) == 1 and call.args[0] is means[0]
         if not (moves or known.linear == "sum" or scales) or any(
-            isinstance(one, Channels) for one in operands
+            isinstance(operand, Channels) for operand in operands
         ):
             raise _MixedError(means[0].node)
         return self._results(call.node, lambda part: _Mean(means[0].node, self._shape(part)))
@@ -377,7 +380,7 @@ class _Walk:
 
 
 def _moved(node: fx.Node) -> list[fx.Node] | None:
-    """What an operator moves about, or makes integers of; None if it does anything else."""
+    """The operands that an operator only moves, or converts to integers; else None."""
     known, operands = operator_of(node), [*filter(holds_tensors, node.all_input_nodes)]
     dtype = first_tensor(node.meta["val"]).dtype
     if node.target is operator.getitem:
@@ -386,31 +389,31 @@ def _moved(node: fx.Node) -> list[fx.Node] | None:
         return operands
     rule = known.samples or known.rule
     moves = known.moves_only or rule in (moving.on_ids, moving.joined, moving.padded)
-    alike = all(first_tensor(one.meta["val"]).dtype == dtype for one in operands)
+    alike = all(first_tensor(operand.meta["val"]).dtype == dtype for operand in operands)
     return operands if moves and alike else None
 
 
 class _Unknown:
-    """Stands for a result whose samples no rule tells apart."""
+    """Stands for a result whose samples no rule can tell apart."""
 
 
 def combined(operands: Iterable[torch.Tensor]) -> torch.Tensor | None:
-    """Ids of elements made of several: the sample that all of them are of; None if of two."""
-    found: torch.Tensor | None = None
+    """The sample that several operands' elements belong to; None if they belong to two."""
+    samples: torch.Tensor | None = None
     for ids in operands:
         ids = core(ids)
-        if found is None:
-            found = ids
+        if samples is None:
+            samples = ids
             continue
-        first, other = torch.broadcast_tensors(found, ids)  # type: ignore[no-untyped-call]
-        if bool(((first != other) & (first >= 0) & (other >= 0)).any()):
+        before, added = torch.broadcast_tensors(samples, ids)  # type: ignore[no-untyped-call]
+        if bool(((before != added) & (before >= 0) & (added >= 0)).any()):
             return None
-        found = core(torch.maximum(found, ids))
-    return found
+        samples = core(torch.maximum(samples, ids))
+    return samples
 
 
 def _is_even(ids: torch.Tensor | None, batch: int) -> bool:
-    """Whether elements are of samples, of each as many."""
+    """Whether elements belong to samples, equally many to each."""
     if ids is None:
         return False
     ids = core(ids)
@@ -446,5 +449,5 @@ def _said(node: fx.Node) -> str:
         path, number = frames[-1].removeprefix('File "').split('"', 1)
         line = f", {path.rpartition('/')[2]}:{number.removeprefix(', line ').partition(',')[0]}"
     module = module_of(node) or "the model itself"
-    called = operator_name(node.target).partition(" of ")[0]  # of a Function without what it calls
+    called = operator_name(node.target).partition(" of ")[0]  # for a Function, leaves out its calls
     return f"{called} ({node.name} in {module}{line})"

@@ -29,14 +29,16 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
     for sharers in open_layers.users().values():
         group = {tied[index[id(layer)]] for layer in sharers}
         tied = [min(group) if at in group else at for at in tied]
-    # A sum that is fused into another type travels in a size of its own.
+    # A sum that is fused into another type is sent with elements of another size.
     undivided = {
         tied[at]
         for at, layer in enumerate(layers)
         if any(read.partial for read in layer.reads) and layer.sum_bytes != layer.bytes_per_element
     }
     owned, sizes = _owned(open_layers), _sizes(open_layers)
-    operations = operations_of(open_layers.traced, [(x.name, x.kind, x.operators) for x in layers])
+    operations = operations_of(
+        open_layers.traced, [(layer.name, layer.kind, layer.operators) for layer in layers]
+    )
     table = torch.from_numpy(renumber.astype(np.int32))
     return ChannelGraph(
         layers=tuple(
@@ -94,7 +96,7 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
 
 
 def _owned(open_layers: OpenLayers) -> list[frozenset[str]]:
-    """Parameters of each layer that no layer before it has: each element counts once."""
+    """For each layer, the parameters that no layer before it has: each element counts once."""
     seen: frozenset[str] = frozenset()
     owned = []
     for layer in open_layers.all:
@@ -104,10 +106,10 @@ def _owned(open_layers: OpenLayers) -> list[frozenset[str]]:
 
 
 def _sizes(open_layers: OpenLayers) -> dict[str, int]:
-    """Elements of each parameter that any layer needs."""
+    """Number of elements of each parameter that any layer needs."""
     return {
         name: count_needed(
-            [use for one in layers for use in one.uses[name]], *open_layers.origin(name)
+            [use for layer in layers for use in layer.uses[name]], *open_layers.origin(name)
         )
         for name, layers in open_layers.users().items()
         if name in open_layers.traced.parameters

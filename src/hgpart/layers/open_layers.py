@@ -47,20 +47,20 @@ class OpenLayer:
     bytes_per_element: int
     fixed_elements: int = 0
     batch_statistics: int = 0
-    sum_bytes: int = 0  # an element of what the head computes
+    sum_bytes: int = 0  # bytes of an element that the head computes
     macs: int = 0
     weights: int = 0
-    weight_names: frozenset[str] = frozenset()  # parameters that make up those weights
-    columns: bytes = b""  # which columns of those weights multiply the same channel
+    weight_names: frozenset[str] = frozenset()  # parameters that make up these weights
+    columns: bytes = b""  # tells which columns of these weights multiply the same channel
     operators: list[str] = field(default_factory=list)
-    # of each parameter, and each buffer that the layer updates
+    # For each parameter, and each buffer that the layer updates.
     uses: dict[str, list[Use]] = field(default_factory=dict)
-    fused: dict[str, str] = field(default_factory=dict)  # those of them that came with an operator
+    fused: dict[str, str] = field(default_factory=dict)  # those of them that a fused operator needs
     reads: list[Read] = field(default_factory=list)
 
     @property
     def tasks(self) -> int:
-        """How many tasks make its channels."""
+        """Number of tasks that make its channels."""
         return 1 if self.single else self.channels
 
 
@@ -69,16 +69,14 @@ class OpenLayers:
 
     Attributes
     ----------
-    traced : TracedModel
     values : dict
         What each node met so far makes: `Channels`, a `Constant`, a list of them, or a number.
     moved : set of fx.Node
         Nodes that only pass on what they read.
-    all : list of OpenLayer
     width : int
-        Channels so far.
+        Number of channels so far.
     position : int
-        Of the node that is looked at, in the graph.
+        Place in the graph of the node that is looked at.
     """
 
     def __init__(self, traced: TracedModel) -> None:
@@ -98,12 +96,12 @@ class OpenLayers:
         }
 
     def join(self, node: fx.Node, tuples: Int64) -> tuple[OpenLayer, int] | None:
-        """The layer that a same-index operator joins, and which operand is that layer's map.
+        """The layer that a same-index operator joins, and the operand that is that layer's map.
 
-        Not one whose task j would read what task i makes: another operand may be the map again,
-        channel for channel as in ``x * x``, but not in another order as in ``x + x.flip(1)``.
+        A layer whose task j would read what task i makes is ruled out: another operand may be the
+        map again, channel for channel as in ``x * x``, but not reordered as in ``x + x.flip(1)``.
         """
-        found = []
+        candidates = []
         for column in range(tuples.shape[1]):
             ids = tuples[:, column]
             owner = self.sole_owner(ids, node)
@@ -111,8 +109,8 @@ class OpenLayers:
                 continue
             own = (tuples >= owner.start) & (tuples < owner.start + owner.channels)
             if (own <= (tuples == ids[:, None])).all():
-                found.append((owner, column))
-        return max(found, key=lambda pair: pair[0].position) if found else None
+                candidates.append((owner, column))
+        return max(candidates, key=lambda pair: pair[0].position) if candidates else None
 
     def sole_owner(self, ids: Int64, node: fx.Node) -> OpenLayer | None:
         """The layer that all ids belong to, if `node` is the only reader of its map."""
@@ -140,7 +138,7 @@ class OpenLayers:
 
     @staticmethod
     def belongs(ids: Int64, layer: OpenLayer) -> bool:
-        """Whether all of some channels are a layer's."""
+        """Whether all of these channels belong to a layer."""
         return bool(len(ids)) and bool(
             ids.min() >= layer.start and ids.max() < layer.start + layer.channels
         )
@@ -170,10 +168,10 @@ class OpenLayers:
         held: Iterable[tuple[Constant, torch.Tensor | None]],
         ids: torch.Tensor,
     ) -> None:
-        """Let a layer compute an operator too: with constants, and the task of each element."""
+        """Let a layer compute another operator, with its constants and their elements' tasks."""
         before = set(layer.uses)
         target = str(node.target)
-        makers = {id(self.values.get(one)): one for one in node.all_input_nodes}
+        makers = {id(self.values.get(operand)): operand for operand in node.all_input_nodes}
         for constant, tasks in held:
             use = Use(constant, makers[id(constant)], target, tasks)
             for name in sorted(constant.origins & self.traced.parameters.keys()):
@@ -189,7 +187,7 @@ class OpenLayers:
         layer.position = self.position
         layer.output = node
         results = results_read(node, self.traced.results)
-        if not results:  # a norm of which only its statistics are of use
+        if not results:  # a norm of which only the statistics are read
             layer.map_elements = layer.fixed_elements = 0
             return
         sizes = [result.meta["val"].element_size() for result in results]
@@ -199,10 +197,9 @@ class OpenLayers:
         layer.map_elements, layer.fixed_elements = (-(-count // sizes[0]) for count in in_bytes)
 
     def _batch_statistics(self, node: fx.Node) -> int:
-        """Channels of which an operator takes a mean and a variance over the batch.
+        """Number of channels for which an operator takes a mean and a variance over the batch.
 
-        None of a norm of weights, which have no batch, nor where each sample has channels of its
-        own.
+        0 for a norm of weights, which have no batch, and where each sample has channels of its own.
         """
         if not (operator_of(node).is_batch_norm and argument(node, "training", True)):
             return 0
@@ -212,31 +209,32 @@ class OpenLayers:
         return int(channels) if is_of_batch else 0
 
     def number(self, layer: OpenLayer, channels: int) -> None:
-        """Give a layer so many new channels, in place of those that it had."""
+        """Give a layer new channels in place of those that it had."""
         layer.start, layer.channels = self.width, channels
         self.starts.append(layer.start)
         self.makers.append(layer)
         self.width += channels
 
     def name(self, node: fx.Node) -> str:
-        """A name of its own for the layer that a node begins."""
+        """A unique name for the layer that a node begins."""
         name = module_of(node) or self.traced.parameters.get(node.name, node.name)
         self.names[name] = self.names.get(name, 0) + 1
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
 
     def per_sample(self, elements: int) -> int:
-        """Elements of one sample of so many."""
+        """Elements of one sample, given those of the batch."""
         return -(-elements // self.batch)
 
     def elements(self, node: fx.Node, tasks: int) -> tuple[int, int]:
-        """Elements of a tensor that each of the tasks makes: for every sample, and besides."""
-        found = elements_of_shape(first_tensor(node.meta["val"]).shape) if self.any_batch else None
-        if found is None:  # as in the traced example
+        """Elements of a tensor that each task makes: per sample, and apart from samples."""
+        counts = elements_of_shape(first_tensor(node.meta["val"]).shape) if self.any_batch else None
+        if counts is None:  # as in the traced example
             return divmod(elements_of(node) // tasks, self.batch)
-        return found[0] // tasks, found[1] // tasks
+        per_sample, fixed = counts
+        return per_sample // tasks, fixed // tasks
 
     def single_tasks(self, tuples: Int64) -> dict[int, Int64]:
-        """Operands that one task makes alone, whatever its channels: those that are met."""
+        """Operands made by one task, whatever its channels: the channels that are met."""
         return {
             column: distinct(tuples[:, column])
             for column in range(tuples.shape[1])

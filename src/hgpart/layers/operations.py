@@ -1,4 +1,4 @@
-"""TracedModel + layers -> what each layer computes, as text, for the fingerprint of a model."""
+"""TracedModel + layers -> each layer's computation as text, for the fingerprint of a model."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ from hgpart.tracing.traced_nodes import described, holds_tensors
 def operations_of(
     traced: TracedModel, layers: Sequence[tuple[str, str, Sequence[str]]]
 ) -> list[tuple[str, ...]]:
-    """What each layer computes, with the re-indexing in front of it.
+    """The computation of each layer as text, with the re-indexing in front of it.
 
-    Parameters
-    ----------
-    traced : TracedModel
-    layers : sequence of (name, kind, names of operators)
+    `layers` has the name, the kind and the names of operators of each.
     """
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
     order = {name: at for at, name in enumerate(nodes)}

@@ -1,4 +1,4 @@
-"""Layers that use one parameter in ways that do not fit together: what is done otherwise then."""
+"""Layers that use one parameter in conflicting ways -> exceptions from how layers are made."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hgpart.layers.open_layers import OpenLayer, OpenLayers
 
 @dataclass(frozen=True)
 class Exceptions:
-    """What is not done as usual, as layers use one parameter in ways that don't fit together."""
+    """Exceptions for layers that use one parameter in conflicting ways."""
 
     unfused: frozenset[str] = frozenset()  # operators that join no layer
     undivided: frozenset[str] = frozenset()  # operators whose tasks fine-grain does not split
@@ -21,13 +21,12 @@ class Exceptions:
 
 
 def exceptions_for_sharers(open_layers: OpenLayers, now: Exceptions) -> Exceptions:
-    """What to do otherwise where tasks of several numbers need one element of a parameter.
+    """The exceptions needed where different tasks need one element of a parameter.
 
-    A convolution is not kept from being divided by what is fused behind it: a shared batch
-    norm is then a layer of its own wherever it stands; and if even these differ, its
-    parameters are data, which one task sends. Weights whose rows fit together but whose
-    columns don't, or of which a layer needs rows as well, are not divided; otherwise they
-    have but the last resort: whole tasks.
+    A convolution is not kept from being divided by what is fused into it: a shared batch norm then
+    becomes a layer of its own wherever it stands. If even these norms conflict, their parameters
+    are data that one task sends. Weights whose rows agree but whose columns don't, or of which a
+    layer needs rows as well, are not divided. For all others the last resort is whole tasks.
     """
     unfused, undivided = set(now.unfused), set(now.undivided)
     data, whole = set(now.data), set(now.whole)
@@ -35,7 +34,7 @@ def exceptions_for_sharers(open_layers: OpenLayers, now: Exceptions) -> Exceptio
         rows_fit = _rows_fit(open_layers, name, layers)
         if rows_fit and _columns_fit(name, layers):
             continue
-        pointwise = [at for at in layers if name in at.fused or at.kind == "same index"]
+        pointwise = [layer for layer in layers if name in layer.fused or layer.kind == "same index"]
         fused = {layer.fused[name] for layer in layers if name in layer.fused}
         shared = len(layers) > 1 and not any(layer.kind == PARAMETER for layer in layers)
         if shared and fused - now.unfused:
@@ -50,7 +49,7 @@ def exceptions_for_sharers(open_layers: OpenLayers, now: Exceptions) -> Exceptio
 
 
 def _rows_fit(open_layers: OpenLayers, name: str, layers: Sequence[OpenLayer]) -> bool:
-    """Whether each element of a parameter is needed by tasks of one number alone."""
+    """Whether each element of a parameter is needed only by tasks of one number."""
     if any(layer.single for layer in layers):
         return all(layer.single for layer in layers)
     uses = [use for layer in layers for use in layer.uses[name]]

@@ -1,1 +1,1 @@
-"""Measurements, files, names -> machines: what their devices and links do."""
+"""Files, names -> machines: their devices, their links, and how fast these are."""

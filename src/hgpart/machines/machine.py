@@ -1,6 +1,6 @@
-"""Devices, links -> Machine: how long messages take, and what slows computing.
+"""Devices, links -> Machine: how long messages take, and what slows computing down.
 
-What is measured is seconds of messages of some sizes; what is written by hand is a latency and a
+Measured links are seconds of messages of some sizes; links written by hand are a latency and a
 bandwidth. Both are a `Link`, which says how long any message takes.
 """
 
@@ -15,24 +15,24 @@ from itertools import groupby, pairwise
 from hgpart.errors import ArgumentError, check_number, check_whole
 
 LONG = 2**26  # bytes of the second message of a link that is given by its bandwidth
-# What is plausible. No figure that is made of such ones is too large for a float.
+# The plausible range. No figure computed from such ones is too large for a float.
 MOST_SECONDS = 1e9  # some thirty years
 MOST_FACTOR = 1e6  # times as long
-MOST_BANDWIDTH = 1e18  # bytes a second
+MOST_BANDWIDTH = 1e18  # bytes per second
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a process of a run computes on.
+    """A device that a process of a run computes on.
 
     Attributes
     ----------
     kind : str
-        What it calls itself.
+        The name that it gives itself.
     memory : int or None
-        Bytes, where they are known.
+        Bytes of memory, where known.
     threads : int
-        That compute on it, of a CPU.
+        Number of threads that compute on it, if it is a CPU.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Device:
     threads: int = 1
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Raise an ArgumentError if a number is out of range."""
         if self.memory is not None:
             check_whole("memory", self.memory, unit=" byte")
         check_whole("threads", self.threads)
@@ -48,16 +48,16 @@ class Device:
 
 @dataclass(frozen=True)
 class Link:
-    """How long a message takes from one device to another.
+    """The time that a message takes from one device to another.
 
     Attributes
     ----------
     sizes : tuple of int
-        Bytes of the messages that are known, ascending, two at least.
+        Bytes of the messages that are known, ascending, two or more.
     seconds : tuple of float
-        From the send to the arrival of each.
+        Seconds from the send to the arrival of each.
     both_ways : tuple of float
-        The same while another one of that size travels the other way.
+        The same seconds while a message of that size is sent the other way.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class Link:
     both_ways: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Raise an ArgumentError if the times are not those of messages."""
         _check_times(self.sizes, self.seconds)
         _check_times(self.sizes, self.both_ways)
 
@@ -86,8 +86,8 @@ class Link:
     def of(latency: float, bandwidth: float, both_ways: float | None = None) -> Link:
         """Make the link of a latency, in seconds, and a bandwidth, in bytes per second.
 
-        `both_ways` is the bandwidth of each way while messages travel both ways; left out, these
-        do not disturb each other.
+        `both_ways` is the bandwidth of each way while messages are sent both ways. Default: the
+        two ways do not slow each other down.
 
         >>> Link.of(latency=1e-3, bandwidth=1e6, both_ways=5e5).seconds_of(2e6, both_ways=True)
         4.001
@@ -96,13 +96,13 @@ class Link:
         rates = {"bandwidth": bandwidth, "both_ways": bandwidth if both_ways is None else both_ways}
         for name, rate in rates.items():
             check_number(name, rate, 1, MOST_BANDWIDTH, " bytes per second")
-        one, both = ((latency, latency + LONG / rate) for rate in rates.values())
-        return Link((0, LONG), one, both)
+        one_way, both = ((latency, latency + LONG / rate) for rate in rates.values())
+        return Link((0, LONG), one_way, both)
 
     def seconds_of(self, nbytes: float, both_ways: bool = False) -> float:
-        """Seconds of a message, be it while another one travels the other way.
+        """Seconds of a message, optionally while another is sent the other way.
 
-        On a line between those that are known; longer than all of them, on the last such line.
+        Between known messages, and beyond the longest, times lie on straight lines.
         """
         return _seconds_of(self.sizes, self.both_ways if both_ways else self.seconds, nbytes)
 
@@ -118,12 +118,12 @@ class Link:
 
     @property
     def bandwidth_both_ways(self) -> float:
-        """The same of each way while messages travel both ways."""
+        """Bytes per second of each way while messages are sent both ways, without the latency."""
         return _bandwidth(self.sizes, self.both_ways)
 
     @property
     def least_seconds_a_byte(self) -> float:
-        """Of messages of any size, be it while others travel the other way: none takes less a byte.
+        """Least seconds per byte of any message, even while others are sent the other way.
 
         >>> Link((0, 1000, 5000), (1.0, 2.0, 9.0), (1.0, 3.0, 9.0)).least_seconds_a_byte
         0.0015
@@ -135,41 +135,40 @@ class Link:
 
 @dataclass(frozen=True)
 class AllReduce:
-    """How long all devices take to add up what each of them has.
+    """The time that all devices take to add up what each of them has.
 
     Attributes
     ----------
     sizes : tuple of int
-        Bytes that each has, ascending, two at least.
-    seconds : tuple of float
+        Bytes that each device has, ascending, two or more.
 
     Raises
     ------
     ArgumentError
-        As by `Link`.
+        For the reasons of `Link`.
     """
 
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Raise an ArgumentError if the times are not those of all-reduces."""
         _check_times(self.sizes, self.seconds)
 
     def seconds_of(self, nbytes: float) -> float:
-        """Seconds by what each device has, as those of `Link`."""
+        """Seconds for the bytes that each device has; see `Link.seconds_of`."""
         return _seconds_of(self.sizes, self.seconds, nbytes)
 
 
 @dataclass(frozen=True)
 class Slowdown:
-    """How many times as long computing takes on a device.
+    """Factors by which computing on a device slows down.
 
     Attributes
     ----------
     together : tuple of float
-        At ``[n-1]``, while n devices of its node compute, which is 1 while it alone does; of more
-        than there are numbers, the last one.
+        Entry ``[n-1]`` is the factor while n devices of the node compute; it is 1 for one device.
+        The last entry holds for any higher number.
 
     Raises
     ------
@@ -180,17 +179,17 @@ class Slowdown:
     together: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Raise an ArgumentError if a factor is out of range."""
         for factor in self.together:
-            check_number("times as long", factor, 1, MOST_FACTOR)
+            check_number("slow-down", factor, 1, MOST_FACTOR)
         if self.together[:1] != (1.0,):
             raise ArgumentError(
-                f"times as long together {list(self.together)}: accepted is 1 for one device, then "
-                "those for two and more"
+                f"slow-downs {list(self.together)}: accepted is 1 for one device, then a factor "
+                "for each further device"
             )
 
     def of(self, computing: int) -> float:
-        """While so many compute.
+        """The factor while `computing` devices compute.
 
         >>> Slowdown((1.0, 1.5)).of(3)
         1.5
@@ -204,26 +203,24 @@ class Machine:
 
     Attributes
     ----------
-    name : str
-    devices : tuple of Device
     nodes : tuple of int
-        How many of them are in each node, in their order.
+        Number of devices in each node, in their order.
     inside, between : Link
-        Of two devices of a node, and of two nodes; None if there is but one.
+        Link between two devices of a node, and between two nodes; None for a single node.
     pairs : mapping of (int, int) to Link
-        What is known of single pairs, sender and receiver; one way where the other is as fast.
+        Links of single pairs (sender, receiver), where known; an entry one way holds both ways.
     all_reduce : AllReduce or None
-        Of all devices, where it is known.
+        All-reduces of all devices, where known.
     together : tuple of float
-        As of `Slowdown`, for convolutions, where the time of a CNN goes.
+        Factors as in `Slowdown`, for convolutions, where most time of a CNN goes.
     memory_bound : Slowdown or None
-        The same for what does little more than read and write maps, as norms do, if it is known.
+        Factors for operators that do little more than read and write maps, such as norms, where
+        known.
     handling : float
-        Seconds of computing that a byte of a message costs the device that sends it, and the one
-        that receives it.
+        Seconds of computing that a byte of a message costs its sender, and its receiver.
     stall : float
-        Seconds that a message, however short, costs the device that sends it, and the one that
-        receives it, while others compute.
+        Seconds that a message of any length costs its sender, and its receiver, while others
+        compute.
     note : str
         Where the figures come from.
 
@@ -247,7 +244,7 @@ class Machine:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Check."""
+        """Raise an ArgumentError if the fields do not fit together."""
         Slowdown(self.together)
         check_number("handling", self.handling, 0, MOST_SECONDS, " s a byte")
         check_number("stall", self.stall, 0, MOST_SECONDS, " s a message")
@@ -276,7 +273,7 @@ class Machine:
         return tuple(node for node, size in enumerate(self.nodes) for _ in range(size))
 
     def first(self, k: int) -> Machine:
-        """The machine that its first k devices are.
+        """The machine of its first k devices.
 
         >>> link = Link.of(latency=1e-5, bandwidth=1e9)
         >>> Machine("m", (Device("GPU"),) * 6, (2, 4), link, link).first(3).nodes
@@ -294,7 +291,7 @@ class Machine:
         )
 
     def link(self, sender: int, receiver: int) -> Link:
-        """What messages from one device to another one travel on."""
+        """The link for messages from one device to another."""
         known = self.pairs.get((sender, receiver)) or self.pairs.get((receiver, sender))
         if known is not None:
             return known
@@ -306,8 +303,8 @@ class Machine:
 def _check_times(sizes: Sequence[int], seconds: Sequence[float]) -> None:
     for size in sizes:
         check_whole("size of a message", size, 0, unit=" bytes")
-    for each in seconds:
-        check_number("seconds of a message", each, 0, MOST_SECONDS, " s")
+    for time in seconds:
+        check_number("seconds of a message", time, 0, MOST_SECONDS, " s")
     if len(sizes) < 2 or len(seconds) != len(sizes):
         raise ArgumentError(
             f"{len(seconds)} times of messages of {len(sizes)} sizes: accepted is one of each, "
@@ -315,7 +312,7 @@ def _check_times(sizes: Sequence[int], seconds: Sequence[float]) -> None:
         )
     if any(size >= longer for size, longer in pairwise(sizes)):
         raise ArgumentError(f"messages of {list(sizes)} bytes: accepted are ascending sizes")
-    falls = any(time > later for time, later in pairwise(seconds))
+    falls = any(earlier > later for earlier, later in pairwise(seconds))
     if falls or seconds[0] == seconds[-1]:
         raise ArgumentError(f"messages that take {list(seconds)} s: accepted are ascending times")
     if sizes[-1] - sizes[0] > 1.01 * MOST_BANDWIDTH * (seconds[-1] - seconds[0]):  # 1 % of rounding
@@ -338,8 +335,8 @@ def _bandwidth(sizes: Sequence[int], seconds: Sequence[float]) -> float:
 
 
 def _least_a_byte(sizes: Sequence[int], seconds: Sequence[float]) -> float:
-    # On a line between two sizes, seconds a byte are least at one of them; beyond the longest they
-    # go towards those of the last line.
+    # On a line between two sizes, seconds per byte are least at one of them; beyond the longest
+    # they approach the slope of the last line.
     known = [time / size for size, time in zip(sizes, seconds, strict=True) if size]
     last = (seconds[-1] - seconds[-2]) / (sizes[-1] - sizes[-2])
     return min(*known, last)

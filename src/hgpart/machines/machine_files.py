@@ -10,23 +10,24 @@ alike, and links have a latency, in seconds, and a bandwidth, in bytes per secon
 (devices 0 to 7 are one node, 8 to 15 the other; a machine of one node has no "between"). All other
 fields may be left out:
 
-- ``"device": {"kind": "NVIDIA A100", "memory": 40000000000, "threads": 1}`` of all devices, memory
-  in bytes; or ``"devices"``, a list with an object for each.
-- ``"both_ways"`` of a link: the bandwidth of each way while messages travel both ways, where these
-  disturb each other.
-- Measured links have, instead, ``"sizes"`` of messages in bytes, ``"seconds"`` of each, and its
+- ``"device": {"kind": "NVIDIA A100", "memory": 40000000000, "threads": 1}`` describes all devices,
+  memory in bytes; ``"devices"`` is a list with an object for each instead.
+- ``"both_ways"`` of a link is the bandwidth of each way while messages are sent both ways, if they
+  slow each other down.
+- Measured links have, instead, ``"sizes"`` of messages in bytes, their ``"seconds"``, and their
   seconds ``"both_ways"``.
-- ``"pairs"``: links of single pairs, each with its ``"from"`` and ``"to"``; one way where the
-  other one is as fast.
-- ``"all_reduce"``: ``"sizes"`` and ``"seconds"``, of all devices.
-- ``"together": [1, 1.2]``: how many times as long computing takes while one and while two devices
-  of a node compute, and so on. ``"memory_bound"`` is an object with the same of norms and the like.
-- ``"handling": 5e-10``: seconds of computing that a byte of a message costs the device that sends
-  it, and the one that receives it. ``"stall": 5e-4``: seconds of each message, however short.
-- ``"name"`` and ``"note"``, for who reads it.
+- ``"pairs"`` are links of single pairs, each with its ``"from"`` and ``"to"``; one way suffices if
+  the other is as fast.
+- ``"all_reduce"`` has ``"sizes"`` and ``"seconds"`` of all-reduces by all devices.
+- ``"together": [1, 1.2]`` are the factors by which computing slows down while one and while two
+  devices of a node compute, and so on. ``"memory_bound"`` is an object with the same for norms and
+  the like.
+- ``"handling": 5e-10`` are seconds of computing that a byte of a message costs its sender, and its
+  receiver; ``"stall": 5e-4`` are seconds for each message of any length.
+- ``"name"`` and ``"note"`` are for readers.
 
-Accepted is what is plausible: a message takes 1e9 s at most, a link has 1 to 1e18 bytes per second,
-and nothing takes more than 1e6 times as long beside others.
+Only plausible figures are accepted: a message takes at most 1e9 s, a link has 1 to 1e18 bytes per
+second, and nothing is slowed down by more than a factor of 1e6.
 """
 
 from __future__ import annotations
@@ -51,25 +52,25 @@ WHAT = (
 
 
 def load_machine(source: Path | str, k: int | None = None) -> Machine:
-    """Read a machine, or make that of a name: `NAMES`, with or without a number of devices.
+    """Read a machine file, or make a machine by its name (`NAMES`), as ``10gbe`` or ``10gbe:16``.
 
     Parameters
     ----------
     source : Path or str
-        A file, or a name as in ``10gbe`` or ``10gbe:16``.
+        A file or a name.
     k : int, optional
-        Number of devices of a name that does not say it.
+        Number of devices, for a name without one.
 
     Raises
     ------
     FormatError
-        If the file can't be read or is malformed; says which line.
+        If the file can't be read or is malformed; the message names the line.
     ArgumentError
-        If there is no such number of devices of a name.
+        If the number of devices of a name is missing or not accepted.
     """
-    found = named_machine(str(source), k)
-    if found is not None:
-        return found
+    machine = named_machine(str(source), k)
+    if machine is not None:
+        return machine
     near = did_you_mean(str(source).partition(":")[0], NAMES)
     return machine_of(read_json(source, WHAT + near, FORMAT))
 
@@ -80,10 +81,10 @@ def machine_of(head: JsonObject) -> Machine:
     Raises
     ------
     FormatError
-        As by `load_machine`.
+        For the reasons of `load_machine`.
     """
     nodes = head.wholes("nodes")
-    if not 1 <= sum(nodes) <= MOST_DEVICES or min(nodes) < 1:  # before there are as many
+    if not 1 <= sum(nodes) <= MOST_DEVICES or min(nodes) < 1:  # before that many are made
         raise head.wrong("nodes", f"1 or more devices in each, {MOST_DEVICES} at most in all")
     slowdown = _slowdown(head)
     fields = head.fields
@@ -106,58 +107,58 @@ def machine_of(head: JsonObject) -> Machine:
 def _devices(head: JsonObject, k: int) -> tuple[Device, ...]:
     if "devices" in head.fields:
         return tuple(map(_device, head.objects("devices", k)))
-    one = _device(head.object("device")) if "device" in head.fields else Device("unknown")
-    return (one,) * k
+    device = _device(head.object("device")) if "device" in head.fields else Device("unknown")
+    return (device,) * k
 
 
-def _device(of: JsonObject) -> Device:
+def _device(record: JsonObject) -> Device:
     return Device(
-        of.string("kind") if "kind" in of.fields else "unknown",
-        of.whole("memory", 1) if of.fields.get("memory") is not None else None,
-        of.whole("threads", 1) if "threads" in of.fields else 1,
+        record.string("kind") if "kind" in record.fields else "unknown",
+        record.whole("memory", 1) if record.fields.get("memory") is not None else None,
+        record.whole("threads", 1) if "threads" in record.fields else 1,
     )
 
 
-def _link(of: JsonObject) -> Link:
-    if "sizes" not in of.fields:
-        both_ways = of.number("both_ways") if "both_ways" in of.fields else None
-        latency, bandwidth = of.number("latency"), of.number("bandwidth")
+def _link(record: JsonObject) -> Link:
+    if "sizes" not in record.fields:
+        both_ways = record.number("both_ways") if "both_ways" in record.fields else None
+        latency, bandwidth = record.number("latency"), record.number("bandwidth")
         try:
             return Link.of(latency, bandwidth, both_ways)
         except ArgumentError as error:
             wrong = str(error).split(maxsplit=1)[0]  # which of the three is named first
-            raise of.wrong(wrong, f"that of a link ({error})") from None
-    sizes, seconds = tuple(of.wholes("sizes")), tuple(of.numbers("seconds"))
-    both = tuple(of.numbers("both_ways")) if "both_ways" in of.fields else seconds
+            raise record.wrong(wrong, f"that of a link ({error})") from None
+    sizes, seconds = tuple(record.wholes("sizes")), tuple(record.numbers("seconds"))
+    both = tuple(record.numbers("both_ways")) if "both_ways" in record.fields else seconds
     try:
         return Link(sizes, seconds, both)
     except ArgumentError as error:
-        raise of.wrong("seconds", f"those of messages ({error})") from None
+        raise record.wrong("seconds", f"those of messages ({error})") from None
 
 
 def _pairs(head: JsonObject, k: int) -> dict[tuple[int, int], Link]:
     pairs = {}
-    for of in head.objects("pairs", len(head.items("pairs"))):
-        sender, receiver = of.whole("from", 0, k - 1), of.whole("to", 0, k - 1)
+    for record in head.objects("pairs", len(head.items("pairs"))):
+        sender, receiver = record.whole("from", 0, k - 1), record.whole("to", 0, k - 1)
         if sender == receiver or (sender, receiver) in pairs:
-            raise of.wrong("to", f"another device than {sender}, and each pair once")
-        pairs[sender, receiver] = _link(of)
+            raise record.wrong("to", f"another device than {sender}, and each pair once")
+        pairs[sender, receiver] = _link(record)
     return pairs
 
 
-def _all_reduce(of: JsonObject) -> AllReduce:
+def _all_reduce(record: JsonObject) -> AllReduce:
     try:
-        return AllReduce(tuple(of.wholes("sizes")), tuple(of.numbers("seconds")))
+        return AllReduce(tuple(record.wholes("sizes")), tuple(record.numbers("seconds")))
     except ArgumentError as error:
-        raise of.wrong("seconds", f"those of all-reduces ({error})") from None
+        raise record.wrong("seconds", f"those of all-reduces ({error})") from None
 
 
-def _slowdown(of: JsonObject) -> Slowdown:
-    together = tuple(of.numbers("together")) if "together" in of.fields else (1.0,)
+def _slowdown(record: JsonObject) -> Slowdown:
+    together = tuple(record.numbers("together")) if "together" in record.fields else (1.0,)
     try:
         return Slowdown(together)
     except ArgumentError as error:
-        raise of.wrong("together", f"1, then 1 or more ({error})") from None
+        raise record.wrong("together", f"1, then 1 or more ({error})") from None
 
 
 def _cost(head: JsonObject, name: str, of: str) -> float:
@@ -171,19 +172,19 @@ def _cost(head: JsonObject, name: str, of: str) -> float:
 
 
 def save_machine(machine: Machine, path: Path | str) -> None:
-    """Write a file that `load_machine` reads.
+    """Write a machine file, as `load_machine` reads it.
 
     Raises
     ------
     OutputError
-        If it can't be written.
+        If the file can't be written.
     """
     with replacing(path) as file:
         file.write(machine_json(machine))
 
 
 def machine_json(machine: Machine) -> str:
-    """The text of such a file, a line for each field, device and pair."""
+    """The text of a machine file: a line for each field, device and pair."""
     fields: dict[str, Any] = {
         "format": FORMAT,
         "name": machine.name,
@@ -210,5 +211,5 @@ def machine_json(machine: Machine) -> str:
 
 
 def _listed(name: str, objects: list[Mapping[str, Any]] | list[dict[str, Any]]) -> str:
-    each = ",\n".join(f"    {json.dumps(one)}" for one in objects)
-    return f'  "{name}": [\n{each}\n  ]' if each else f'  "{name}": []'
+    lines = ",\n".join(f"    {json.dumps(item)}" for item in objects)
+    return f'  "{name}": [\n{lines}\n  ]' if lines else f'  "{name}": []'

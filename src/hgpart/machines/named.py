@@ -1,6 +1,6 @@
-"""Name -> Machine: a few that are so common that nobody need write their files.
+"""Name -> Machine: some machines so common that nobody needs to write their files.
 
-Figures are those of public data sheets and standards, none is measured.
+The figures come from public data sheets and standards; none is measured.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ class _Kind:
 
     Attributes
     ----------
-    device : Device
     of_node : int
-        Devices of a node; the last one may have fewer.
-    inside, between : Link
-    note : str
+        Devices per node; the last node may have fewer.
     """
 
     device: Device
@@ -35,7 +32,7 @@ class _Kind:
 
 
 def _10gbe() -> _Kind:
-    # 10GBASE-T carries 10 Gb/s (IEEE 802.3an). Of the 1538 bytes that a frame takes on the wire TCP
+    # 10GBASE-T carries 10 Gb/s (IEEE 802.3an). A frame takes 1538 bytes on the cable, of which TCP
     # with timestamps has 1448. Two network stacks and a switch take tens of microseconds.
     link = Link.of(latency=5e-5, bandwidth=10e9 / 8 * 1448 / 1538)
     return _Kind(Device("CPU"), 1, link, link, "computers on 10 Gb Ethernet, TCP")
@@ -44,7 +41,7 @@ def _10gbe() -> _Kind:
 def _nvlink_8() -> _Kind:
     # NVIDIA A100 data sheet: 40 GB, NVLink 600 GB/s, which is 300 each way, between any two by
     # NVSwitch. EDR InfiniBand: 100 Gb/s after its 64b/66b code; 4096 bytes of a packet of 4122.
-    # The latencies are what a launch of a kernel takes that sends.
+    # The latencies are those of launching a kernel that sends.
     device = Device("NVIDIA A100 40GB", memory=40 * 10**9)
     inside = Link.of(latency=5e-6, bandwidth=300e9)
     between = Link.of(latency=1e-5, bandwidth=100e9 / 8 * 4096 / 4122)
@@ -52,9 +49,9 @@ def _nvlink_8() -> _Kind:
 
 
 def _edge_wifi() -> _Kind:
-    # Raspberry Pi 4 product brief: 4 cores, 4 GB, IEEE 802.11ac. That has 433.3 Mb/s for one stream
-    # at 80 MHz; of these TCP gets about 60 %, half of it as each packet goes by an access point,
-    # and both ways share the air.
+    # Raspberry Pi 4 product brief: 4 cores, 4 GB, IEEE 802.11ac, which has 433.3 Mb/s for a stream
+    # at 80 MHz. TCP gets about 60 % of that, and half of it as each packet goes by an access
+    # point; both ways share the air.
     device = Device("Raspberry Pi 4", memory=4 * 10**9, threads=4)
     rate = 433.3e6 / 8 * 0.6 / 2
     link = Link.of(latency=3e-3, bandwidth=rate, both_ways=rate / 2)
@@ -70,19 +67,19 @@ NAMES = tuple(_KINDS)
 
 
 def named_machine(name: str, k: int | None = None) -> Machine | None:
-    """Make the machine of a name; None if there is none of it.
+    """Make the machine of a name; None if there is no such name.
 
     Parameters
     ----------
     name : str
-        One of `NAMES`, or with a number of devices, as in ``10gbe:16``.
+        One of `NAMES`, optionally with a number of devices, as in ``10gbe:16``.
     k : int, optional
-        Number of devices of a name that does not say it.
+        Number of devices, for a name without one.
 
     Raises
     ------
     ArgumentError
-        If nothing says a number of devices, or it is not accepted.
+        If the number of devices is missing or not accepted.
 
     Examples
     --------
@@ -96,18 +93,18 @@ def named_machine(name: str, k: int | None = None) -> Machine | None:
         raise ArgumentError(f"machine {name!r}: accepted is a number of devices, as in {kind}:16")
     devices = int(count[:10]) if colon else k
     if devices is None or not 1 <= devices <= MOST_DEVICES:
-        found = "no number of devices" if devices is None else f"{devices} devices"
+        given = "no number of devices" if devices is None else f"{devices} devices"
         raise ArgumentError(
-            f"machine {kind!r} has {found}: accepted are 1 to {MOST_DEVICES}, as in {kind}:16"
+            f"machine {kind!r} has {given}: accepted are 1 to {MOST_DEVICES}, as in {kind}:16"
         )
-    of = _KINDS[kind]()
-    whole, rest = divmod(devices, of.of_node)
-    nodes = (of.of_node,) * whole + ((rest,) if rest else ())
+    machines = _KINDS[kind]()
+    whole, rest = divmod(devices, machines.of_node)
+    nodes = (machines.of_node,) * whole + ((rest,) if rest else ())
     return Machine(
         name=f"{kind}:{devices}",
-        devices=(of.device,) * devices,
+        devices=(machines.device,) * devices,
         nodes=nodes,
-        inside=of.inside,
-        between=of.between if len(nodes) > 1 else None,
-        note=f"{of.note}; figures of data sheets",
+        inside=machines.inside,
+        between=machines.between if len(nodes) > 1 else None,
+        note=f"{machines.note}; figures of data sheets",
     )

@@ -1,1 +1,1 @@
-"""ATen operator -> what it does to channels, how its share is cut, its multiply-accumulates."""
+"""ATen operator -> what it does to channels, how a part's share is cut, multiply-accumulates."""

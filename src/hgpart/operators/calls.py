@@ -12,10 +12,10 @@ from torch import fx
 def argument_of(
     target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], name: str, default: Any = None
 ) -> Any:
-    """An argument of a call by the name that the operator's schema gives it.
+    """An argument of a call, by its name in the operator's schema.
 
-    One that was not given has the schema's default; one that the operator does not have is
-    `default`.
+    The schema's default where the call does not give it; `default` where the operator has no
+    such argument.
     """
     schema = getattr(target, "_schema", None)
     for position, declared in enumerate(schema.arguments if schema else ()):
@@ -27,7 +27,7 @@ def argument_of(
 
 
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
-    """An argument of the call that a node is, by the name that the operator's schema gives it."""
+    """An argument of the call that a node is, by its name in the operator's schema."""
     return argument_of(node.target, node.args, node.kwargs, name, default)
 
 
@@ -47,13 +47,13 @@ def module_of(node: fx.Node) -> str:
 
 
 def place_of(node: fx.Node) -> str:
-    """A node as an error names it: operator, name, module."""
+    """A node as an error message names it: operator, name, module."""
     module = module_of(node)
     return f"can't trace {node.target} ({node.name} in {module or 'the model itself'})"
 
 
 def only_updated(node: fx.Node) -> frozenset[fx.Node]:
-    """Running statistics that a norm in training mode replaces: no data of what it computes."""
+    """Running statistics that a norm in training mode replaces but does not compute with."""
     if not (argument(node, "training") or argument(node, "use_input_stats")):
         return frozenset()
     statistics = (argument(node, "running_mean"), argument(node, "running_var"))

@@ -26,7 +26,7 @@ from hgpart.operators.ids import constant_along, in_order, mix_all
 
 
 def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
-    """Number the elements of a constant, viewed in a shape that broadcasts to the result."""
+    """Numbers of a constant's elements, viewed in a shape that broadcasts to the result."""
     numbers = torch.arange(math.prod(constant.shape), dtype=torch.int32)
     return numbers.reshape(tuple(constant.shape if shape is None else shape))
 
@@ -35,7 +35,7 @@ def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.T
 
 
 def same_place(call: Call) -> Effect:
-    """Pointwise with broadcasting: an element depends on the elements at its own place."""
+    """Pointwise with broadcasting: an element depends on the elements at the same place."""
     values = tensors_of(call)
     return SameIndex(
         operands=tuple(
@@ -58,12 +58,12 @@ def along(
 ) -> Effect:
     """Mix the first operand along dimensions only: same index if its ids don't depend on them.
 
-    Whatever size the dimensions then have in the result, its ids are those of the operand.
-    `beside` are the names of further tensors (weight, bias), which are viewed in `shape`.
+    The result may have any size along these dimensions: its ids are those of the operand.
+    `beside` names further tensors (weight, bias), which are viewed in `shape`.
     """
     value = call.args[0]
-    others = [call.argument(name) for name in beside]
-    varying = [other for other in others if isinstance(other, Channels)]
+    constants_and_ids = [call.argument(name) for name in beside]
+    varying = [operand for operand in constants_and_ids if isinstance(operand, Channels)]
     if not isinstance(value, Channels) or len(operands_of(call)) > 1 + len(varying):
         return Whole()
     ids = value.ids
@@ -75,20 +75,20 @@ def along(
     return SameIndex(
         operands=(
             ids.expand(call.shape),
-            *(other.ids.reshape(tuple(shape)).expand(call.shape) for other in varying),
+            *(operand.ids.reshape(tuple(shape)).expand(call.shape) for operand in varying),
         ),
         constants=tuple(
-            (other, _elements(other, shape))
-            for other in others
-            if isinstance(other, Constant) and other.origins
+            (operand, _elements(operand, shape))
+            for operand in constants_and_ids
+            if isinstance(operand, Constant) and operand.origins
         ),
     )
 
 
 def normalised(call: Call, dims: Iterable[int], beside: Sequence[str] = ()) -> Effect:
-    """Mix along dimensions whose extent stays: where channels are among them, each reads all.
+    """Mix along dimensions whose extent stays; if channels lie along them, each reads all.
 
-    A softmax over channels, or a layer norm: a task needs every channel to make its own.
+    Examples are a softmax over channels and a layer norm: a task needs every channel.
     """
     dims = sorted(dim % len(call.shape) for dim in dims)
     effect = along(call, dims, beside=beside, shape=call.shape[dims[0] :])
@@ -121,14 +121,14 @@ def prelu(call: Call) -> Effect:
 
 
 def over_last(count: int) -> Rule:
-    """The rule of operators that mix along so many last dimensions, such as pooling."""
+    """The rule of operators that mix along the last `count` dimensions, such as pooling."""
     return lambda call: along(call, range(-count, 0))
 
 
 def fractional_pool(count: int) -> Rule:
-    """The rule of pooling over so many last dimensions, in steps drawn for each map.
+    """The rule of pooling over the last `count` dimensions, in steps drawn for each map.
 
-    Each map has as many numbers of its own, between 0 and 1, in the last dimension of a tensor.
+    The numbers drawn for a map, between 0 and 1, lie along the last dimension of a tensor.
     """
 
     def rule(call: Call) -> Effect:
@@ -136,8 +136,8 @@ def fractional_pool(count: int) -> Rule:
         if not isinstance(effect, SameIndex) or not samples.origins:
             return effect
         of_maps = _elements(samples).reshape(*call.shape[:-count], *[1] * count, count)
-        each = tuple((samples, numbers) for numbers in of_maps.unbind(-1))
-        return SameIndex(effect.operands, (*effect.constants, *each))
+        numbers_of_maps = tuple((samples, numbers) for numbers in of_maps.unbind(-1))
+        return SameIndex(effect.operands, (*effect.constants, *numbers_of_maps))
 
     return rule
 
@@ -156,7 +156,7 @@ def layer_norm(call: Call) -> Effect:
 
 
 def weight_norm(call: Call) -> Effect:
-    """Slices of a weight along one dimension, each scaled to a length in `g`."""
+    """A norm of a weight's slices along one dimension, each scaled to a length in `g`."""
     kept = call.argument("dim") % len(call.shape)
     shape = [size if dim == kept else 1 for dim, size in enumerate(call.shape)]
     dims = [dim for dim in range(len(call.shape)) if dim != kept]
@@ -164,17 +164,17 @@ def weight_norm(call: Call) -> Effect:
 
 
 def softmax(call: Call) -> Effect:
-    """Along one dimension, of which each task needs all to make its own."""
+    """A softmax along one dimension: a task needs every element along it."""
     return normalised(call, (call.argument("dim"),))
 
 
 def along_one(call: Call) -> Effect:
-    """Along one dimension."""
+    """An operator along one dimension."""
     return along(call, (call.argument("dim"),))
 
 
 def reduction(call: Call) -> Effect:
-    """Along some dimensions, or all; they go."""
+    """A reduction along some dimensions, or all."""
     rank = call.args[0].ids.dim()
     dim = call.argument("dim")
     dims = range(rank) if dim is None or dim == [] else dim

@@ -1,8 +1,7 @@
-"""Operators that torch's own can't stand for where numbers are complex: the same in another form.
+"""Operators on complex numbers in a form that computes what torch's own cannot.
 
-What is written into a slice is traced as an operator that has no gradient of complex numbers. A
-conjugate is noted by torch, not computed: numbers that were one as the model was traced are what
-they stand for where they come from another part.
+Writing into a slice is traced as an operator that has no gradient for complex numbers. A conjugate
+is only noted by torch, not computed, and the note does not travel to another part.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from torch import Tensor
 
 
 def as_real(numbers: Tensor) -> Tensor:
-    """`torch.view_as_real`, of conjugates too."""
+    """`torch.view_as_real`, also of conjugates."""
     return torch.view_as_real(numbers.resolve_conj())
 
 
@@ -29,22 +28,22 @@ def slice_written(
     >>> slice_written(torch.zeros(3, dtype=torch.complex64), torch.ones(1), 0, 1, 2).real
     tensor([0., 1., 0.])
     """
-    found = whole.clone()
-    torch.ops.aten.slice(found, dim, start, end, step).copy_(part)
-    return found
+    result = whole.clone()
+    torch.ops.aten.slice(result, dim, start, end, step).copy_(part)
+    return result
 
 
 def position_written(whole: Tensor, part: Tensor, dim: int, index: int) -> Tensor:
     """`torch.select_scatter`, with a gradient."""
-    found = whole.clone()
-    found.select(dim, index).copy_(part)
-    return found
+    result = whole.clone()
+    result.select(dim, index).copy_(part)
+    return result
 
 
 def diagonal_written(
     whole: Tensor, part: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> Tensor:
     """`torch.diagonal_scatter`, with a gradient."""
-    found = whole.clone()
-    found.diagonal(offset, dim1, dim2).copy_(part)
-    return found
+    result = whole.clone()
+    result.diagonal(offset, dim1, dim2).copy_(part)
+    return result

@@ -1,7 +1,7 @@
-"""What an operator does to the channels of its operands: a call, and the four effects of it.
+"""Effects: what a call of an operator does to the channels of its operands.
 
 Every tensor that depends on the model's inputs carries *ids*: an int32 tensor of the same shape
-that says of each element which channel of which layer it belongs to (-1 where it is a constant,
+that holds, for each element, the channel and layer that it belongs to (-1 for a constant,
 such as padding). A channel rule reads the ids of the operands and answers with an effect:
 
 * `Reindex`: computes nothing, only moves elements about (view, concatenation, split, shuffle);
@@ -45,9 +45,9 @@ class Constant:
     operator has done more than move the elements of one parameter about. `moves` are the
     operators passed through: two uses of a parameter hand out the same rows if theirs are equal.
 
-    `rows` says of each element which row (along dimension 0) of the origins it is made of; None
-    if of several. `value` is the constant itself, where it is known and made of integers, as an
-    index is.
+    `rows` holds, for each element, the row (along dimension 0) of the origins that it is made of;
+    None if it is made of several. `value` is the constant itself where it is known and made of
+    integers, such as an index.
     """
 
     shape: tuple[int, ...]
@@ -60,7 +60,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Call:
-    """One operator call as rules see it.
+    """A call of an operator as rules see it.
 
     `args` and `kwargs` are the node's, with `Channels` and `Constant` in place of tensors and
     numbers in place of symbolic sizes. `shape` is the shape of the (first) result.
@@ -72,10 +72,10 @@ class Call:
     shape: tuple[int, ...]
 
     def argument(self, name: str, default: Any = None) -> Any:
-        """Return an argument by the name that the operator's schema gives it.
+        """Return an argument by its name in the operator's schema.
 
-        One that was not given has the schema's default; one that the operator does not have
-        (another overload may) is `default`.
+        The schema's default where the call does not give it; `default` where the operator has no
+        such argument (another overload may).
         """
         return argument_of(self.node.target, self.args, self.kwargs, name, default)
 
@@ -106,19 +106,19 @@ class Mix:
     Attributes
     ----------
     channels : int64 array, shape (C,)
-        Ids in the operand's order; -1 where there is none.
+        Ids in the operand's order; -1 marks a place without a channel.
     sizes : int64 array, shape (C,)
-        Input features that each channel spans (49 where a 7 x 7 map was flattened).
+        Number of input features of each channel (49 where a 7 x 7 map was flattened).
     axis : int or None
         Dimension of the result that counts the tasks; None for a single task.
     partial : bool
-        Whether a task is a sum with one term per channel, each with columns of the weight that
-        it alone needs: of a `Product`, fine-grain can then split it.
+        Whether a task is a sum with one term per channel, and each term has columns of the weight
+        that no other term needs. The fine-grain model can then split such a `Product`.
     shared : tuple of Constant
-        Those that every task needs as a whole; of the others task j has slice j to itself.
+        Constants that every task needs as a whole. Of any other constant, task j needs slice j.
     slices : mapping of str to int
-        By the name of an argument, the dimension of that constant whose slice j is task j's. One
-        that is not named may have no two dimensions of as many elements as there are tasks.
+        For the name of an argument, the dimension of that constant whose slice j belongs to task
+        j. An argument that is not named may have only one dimension as long as there are tasks.
     """
 
     channels: Int64
@@ -144,17 +144,17 @@ Rule = Callable[[Call], Effect]
 def tensors_of(call: Call) -> list[Channels | Constant]:
     """The tensors among a call's arguments, and in lists of them, in order."""
     leaves = pytree.tree_leaves((call.args, call.kwargs))
-    return [one for one in leaves if isinstance(one, (Channels, Constant))]
+    return [leaf for leaf in leaves if isinstance(leaf, (Channels, Constant))]
 
 
 def operands_of(call: Call) -> tuple[Channels, ...]:
     """All operands of a call that depend on the inputs, in order."""
-    return tuple(one for one in tensors_of(call) if isinstance(one, Channels))
+    return tuple(operand for operand in tensors_of(call) if isinstance(operand, Channels))
 
 
 def constants_of(call: Call) -> tuple[Constant, ...]:
     """All operands of a call that depend on parameters and buffers alone, in order."""
-    return tuple(one for one in tensors_of(call) if isinstance(one, Constant))
+    return tuple(operand for operand in tensors_of(call) if isinstance(operand, Constant))
 
 
 def alone(value: Any, call: Call) -> bool:
@@ -165,8 +165,8 @@ def alone(value: Any, call: Call) -> bool:
 def has_slices(constant: Any, axis: int, tasks: int) -> bool:
     """Whether slice j of a constant along an axis is what task j alone holds of it.
 
-    So it is in a buffer, in a parameter, and where every row was computed from the same row of
-    parameters.
+    This holds for a buffer, for a parameter, and where every row was computed from the same row
+    of parameters.
     """
     if not isinstance(constant, Constant):
         return constant is None

@@ -1,7 +1,7 @@
 """Ids of elements: which channel each belongs to, kept expanded along what they do not depend on.
 
-Ids that are equal along a dimension have stride 0 there, so they cost one number per channel, not
-one per element.
+Ids that are equal along a dimension have stride 0 there, so they cost a number per channel, not
+a number per element.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ def distinct_in_order(values: Int64) -> tuple[Int64, Int64]:
     >>> distinct_in_order(np.array([7, 7, 3, 7]))
     (array([7, 3]), array([3, 1]))
     """
-    found, first, counts = np.unique(values, return_index=True, return_counts=True)
+    distinct, first, counts = np.unique(values, return_index=True, return_counts=True)
     order = np.argsort(first)
-    return found[order], counts[order]
+    return distinct[order], counts[order]
 
 
 def mix_all(ids: torch.Tensor) -> tuple[Int64, Int64]:
-    """Channels that a task reads that reads everything, and the features each one spans."""
+    """Channels that a task reads if it reads everything, and the features of each."""
     channels, sizes = distinct_in_order(core(ids).flatten().numpy().astype(np.int64))
     known = channels != NO_CHANNEL
     return channels[known], sizes[known]
 
 
 def in_order(ids: torch.Tensor, axis: int) -> Int64 | None:
-    """The channel at each place along a dimension; None if others tell channels apart as well."""
+    """The channel at each place along a dimension; None if ids depend on others as well."""
     for dim in reversed(range(ids.dim())):
         if dim != axis and not constant_along(ids, dim):
             return None

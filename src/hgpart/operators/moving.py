@@ -1,4 +1,4 @@
-"""Channel rules of operators that only move elements about: they run on ids as on elements."""
+"""Channel rules of operators that only move elements: they run on ids as they do on elements."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hgpart.operators.ids import NO_CHANNEL, compact
 aten = torch.ops.aten
 
 
-def _ids(value: Channels | Constant) -> torch.Tensor:
+def ids_of(value: Channels | Constant) -> torch.Tensor:
+    """Ids of an operand; those of a constant are no channel's."""
     if isinstance(value, Channels):
         return value.ids
     return torch.full((), NO_CHANNEL, dtype=torch.int32).expand(value.shape)
@@ -24,7 +25,7 @@ def on_ids(call: Call) -> Effect:
     """Run the operator itself on ids: it moves them exactly as it moves the elements."""
 
     def plain(value: Any) -> Any:
-        return _ids(value) if isinstance(value, (Channels, Constant)) else value
+        return ids_of(value) if isinstance(value, (Channels, Constant)) else value
 
     args, kwargs = pytree.tree_map(plain, (call.args, call.kwargs))
     result = call.node.target(*args, **kwargs)  # type: ignore[operator]
@@ -34,7 +35,7 @@ def on_ids(call: Call) -> Effect:
 
 
 def moved(call: Call) -> Effect:
-    """The same, of an operator that leaves no element in two places."""
+    """Like `on_ids`, for an operator that leaves no element in two places."""
     return on_ids(call)
 
 
@@ -49,19 +50,21 @@ def copied(call: Call) -> Effect:
 
 
 def joined(call: Call) -> Effect:
-    """Tensors one behind another along a dimension."""
-    parts = [_ids(value) for value in call.argument("tensors")]
+    """Tensors joined along a dimension."""
+    parts = [ids_of(value) for value in call.argument("tensors")]
     parts = [ids for ids in parts if ids.dim() == len(call.shape)]  # drops the legacy empty tensor
     dim = call.argument("dim") % len(call.shape)
-    for at in range(len(call.shape)):
-        if at != dim and all(ids.stride(at) == 0 or ids.shape[at] == 1 for ids in parts):
-            parts = [ids.narrow(at, 0, 1) for ids in parts]
+    for other_dim in range(len(call.shape)):
+        if other_dim != dim and all(
+            ids.stride(other_dim) == 0 or ids.shape[other_dim] == 1 for ids in parts
+        ):
+            parts = [ids.narrow(other_dim, 0, 1) for ids in parts]
     return Reindex(compact(torch.cat(parts, dim).expand(call.shape)))
 
 
 def indexed(call: Call) -> Effect:
-    """Elements at places that are known as the model is traced."""
-    ids = _ids(call.args[0])
+    """Elements at places that are known when the model is traced."""
+    ids = ids_of(call.args[0])
     indices = call.argument("indices")
     if indices is None:
         dim = call.argument("dim") % ids.dim()
@@ -78,9 +81,9 @@ def indexed(call: Call) -> Effect:
 
 
 def overwritten(call: Call) -> Effect:
-    """Nothing is left of the first operand; another type than its own is computed."""
-    ids = compact(_ids(call.argument("src")).expand(call.shape))
-    types = {one.meta["val"].dtype for one in call.node.all_input_nodes}
+    """The second operand in place of the first; a change of type makes it computed."""
+    ids = compact(ids_of(call.argument("src")).expand(call.shape))
+    types = {node.meta["val"].dtype for node in call.node.all_input_nodes}
     return Reindex(ids) if len(types) == 1 else SameIndex((ids,))
 
 
@@ -88,11 +91,11 @@ def filled(call: Call) -> Effect:
     """One value everywhere."""
     if isinstance(call.argument("value"), Channels):
         return Whole()
-    return Reindex(_ids(Constant(call.shape)))
+    return Reindex(ids_of(Constant(call.shape)))
 
 
 def padded(call: Call) -> Effect:
-    """Elements of a frame: no channel's, where a constant is inserted."""
+    """A frame of elements around the operand; a frame of a constant belongs to no channel."""
     widths = call.argument("pad", call.argument("padding"))
     effect = along(call, [-1 - at // 2 for at, width in enumerate(widths) if width])
     inserts = call.argument("pad") is not None and call.argument("mode", "constant") == "constant"

@@ -14,23 +14,23 @@ from hgpart.operators.samples import convolution, product_of_matrices
 
 @dataclass(frozen=True)
 class Product:
-    """What a product calls its operands, and how its weight lies; called, it is its channel rule.
+    """Names of a product's operands, and the layout of its weight; called, it is a channel rule.
 
     Attributes
     ----------
     operand, weight, bias : str
-        Names of the arguments; no bias is "". One of that name can be None.
+        Names of the arguments; "" where there is no bias. The bias that is passed may be None.
     row_dim : int
         Dimension of the weight that counts the tasks, 0 or 1; the other one counts the input
-        features. An argument ``transposed`` has a word in it.
+        features. An argument ``transposed`` overrides it.
     is_matrix : bool
-        Whether the weight has these dimensions alone: other weights have those of a kernel behind
-        them, and the features may come in as many groups as an argument ``groups`` says.
+        Whether the weight has these two dimensions only. Otherwise those of a kernel follow
+        them, and an argument ``groups`` may divide the features into groups.
     is_scaled : bool
         Whether arguments ``alpha`` and ``beta`` scale the product and the bias.
     multiplies_maps : bool
-        Whether its weight may be a map just as its operand: then a product that makes the weight
-        makes neurons; else all of it goes to the one task that multiplies by it.
+        Whether the weight may be a map just like the operand. Then a product that makes the
+        weight makes neurons; otherwise all of it goes to the one task that multiplies by it.
     """
 
     operand: str = "input"
@@ -43,7 +43,7 @@ class Product:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Names of the arguments that its operator has to have."""
+        """Names of the arguments that the operator has to have."""
         bias = (self.bias,) if self.bias else ()
         return (self.operand, self.weight, *bias, *(("alpha", "beta") if self.is_scaled else ()))
 
@@ -86,7 +86,7 @@ class Product:
         )
 
     def of_samples(self, call: Call) -> Effect:
-        """The same of operands whose samples are their channels; see `hgpart.operators.samples`."""
+        """Rule for operands whose samples are their channels; see `hgpart.operators.samples`."""
         value, weight, bias = map(call.argument, (self.operand, self.weight, self.bias))
         if not self.is_matrix:
             return convolution(call, value, weight, self.rows(call))
@@ -94,7 +94,7 @@ class Product:
         return product_of_matrices(call, value, turned, bias)
 
     def macs(self, call: Call) -> int | None:
-        """Multiply-accumulates of a call: as many at each place as the weight has elements."""
+        """Multiply-accumulates of a call: at each place as many as the weight has elements."""
         value, weight = call.argument(self.operand), call.argument(self.weight)
         if self.is_matrix and len(weight.shape) != 2:
             return None

@@ -1,8 +1,8 @@
-"""The operator table: of each ATen operator one record; `channel_rule` is where users add to it.
+"""The operator table: one record for each ATen operator, and `channel_rule` for users' own.
 
-An operator that is not in it works channel by channel if torch tags it as pointwise; otherwise it
-mixes all channels. Tracing, layers and placement ask this table what an operator is, by
-`operator_of`, and name none themselves but to call it.
+An operator without a record works channel by channel if torch tags it as pointwise; otherwise it
+mixes all channels. Tracing, layers and placement ask `operator_of` what an operator is; they name
+operators only to call them.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from hgpart.operators.samples import Average
 
 Cut = Literal[
     "copy",  # the operand
-    "detach",  # the same, without a gradient
-    "view",  # its elements in their order
-    "reshape",  # the same, by an operator with arguments of its own
-    "permutation",  # its dimensions in another order
+    "detach",  # the operand without a gradient
+    "view",  # the operand's elements in their order
+    "reshape",  # like a view, by an operator with arguments of its own
+    "permutation",  # the operand's dimensions in another order
     "expand",
-    "join",  # operands one behind another
+    "join",  # operands one after another
     "overwrite",  # the second operand
     "slice",
     "narrow",
     "select",
-    "index",  # some of the operand, at places given by tensors
+    "index",  # elements of the operand at places given by tensors
     "pieces",  # several results along a dimension
-    "unbind",  # the same, each without that dimension
-    "norm",  # called as batch norm that updates its statistics in place
-    "dropout",  # multiplied by a mask that was drawn for the whole
+    "unbind",  # several results, each without that dimension
+    "norm",  # called as the batch norm that updates its statistics in place
+    "dropout",  # multiplied by a mask that was drawn for the whole tensor
 ]
 
 SamplesRule = Callable[[Call], Effect | Average]
@@ -47,53 +47,53 @@ SamplesRule = Callable[[Call], Effect | Average]
 
 @dataclass(frozen=True)
 class Operator:
-    """What is known of an operator.
+    """What hgpart knows of an operator.
 
     Attributes
     ----------
     rule : callable or None
-        What it does to channels; None if it keeps them all together.
+        Channel rule; None if the operator mixes all channels.
     cut : str or None
-        How a part's share of it is cut; None: in the way that its rule says, if that is a `Product`
-        or says that channels keep to themselves; else it runs on whole tensors, with zeros for
-        other parts'.
+        How a part's share is cut. None: as the rule implies, if it is a `Product` or keeps
+        channels apart; otherwise the operator runs on whole tensors, with zeros in place of other
+        parts' elements.
     macs : callable or None
         Multiply-accumulates of a `Call`; None: those of a `Product`, else those that torch counts.
     makes : operator or None
-        Of one whose result has the shape of its operand and none of its data: what makes that of
-        a shape.
+        For an operator whose result has its operand's shape but none of its data: the operator
+        that makes such a result from a shape.
     in_place : operator or None
-        What computes the same in the place of its operand.
+        The in-place form of the operator.
     of_complex : callable or None
-        What computes the same of complex numbers, where the operator itself can't.
+        What computes the same for complex numbers, where the operator itself can't.
     frees_result : bool
-        Whether its backward does not need what it made.
+        Whether the backward pass does not need the result.
     updates : mapping of int to str
-        Which results are the next values of buffers, by the names of the arguments.
+        For numbers of results that are the next values of buffers, the names of the arguments.
     is_size : bool
-        Whether it makes a number, which every part knows.
+        Whether the result is a number, which every part knows.
     is_number : bool
-        Whether it makes a tensor of a number.
+        Whether the operator makes a tensor of a number.
     is_fill : bool
-        Whether it makes a tensor of a shape that has one value.
+        Whether the operator makes a tensor of a given shape with one value.
     is_range : bool
-        Whether it makes numbers in steps, as of places.
+        Whether the operator makes numbers in steps, such as places.
     places : int or None
-        Which of its results has numbers of places, from 0 on.
+        Number of the result that holds places, counted from 0.
     is_put : bool
-        Whether it writes into places of its operand that an index or a mask names.
+        Whether the operator writes into places of its operand that an index or a mask names.
     is_batch_norm : bool
-        Whether it takes a mean and a variance of each channel over the batch, but where its
+        Whether the operator takes each channel's mean and variance over the batch, unless its
         argument `training` is false.
     draws_in_order : bool
-        Whether it draws numbers in the order of dimensions, where export writes it for what draws
-        in place, in the order of the memory.
+        Whether the operator draws in the order of dimensions, though the one that export replaced
+        by it draws in the order of memory.
     samples : callable or None
-        What it does to samples of a batch, as a rule of `hgpart.operators.samples`; None if its
-        channel rule says that too.
+        What the operator does to samples of a batch, a rule of `hgpart.operators.samples`; None if
+        the channel rule tells that too.
     linear : str
-        Of one that makes of means over samples the mean of what it would make of each: "sum", or
-        "product" if that is so of its first operand alone. Moving elements about is so anyway.
+        "sum" if the operator turns means over samples into the mean of its results; "product" if
+        that holds for its first operand alone. Operators that move elements always do.
     """
 
     rule: Rule | None = None
@@ -117,17 +117,17 @@ class Operator:
 
     @property
     def product(self) -> Product | None:
-        """What it calls its operands, if it is a product."""
+        """The product that the operator is, which names its operands; else None."""
         return self.rule if isinstance(self.rule, Product) else None
 
     @property
     def moves_only(self) -> bool:
-        """Whether each element of its operand is, once at most, in some place of the result."""
+        """Whether each element of the operand is in at most one place of the result."""
         return self.rule in (moving.copied, moving.viewed, moving.moved)
 
     @property
     def keeps_places(self) -> bool:
-        """Whether an element depends on those at its own place, where all shapes are equal."""
+        """Whether an element depends only on those at its own place, where shapes are equal."""
         rules = (same_place, moving.copied, moving.viewed, moving.overwritten, moving.filled)
         made = self.is_number or self.makes is not None
         return self.rule in rules or self.cut == "expand" or made
@@ -135,14 +135,15 @@ class Operator:
 
 aten = torch.ops.aten
 
-# By packet (all overloads), or by overload.
+# Keyed by packet (all overloads), or by overload.
+# fmt: off
 _ATEN: tuple[tuple[Any, ...], ...] = (
     # ---- products
     (Operator(Product(is_matrix=False)), aten.conv1d, aten.conv3d, aten.convolution),
     (Operator(Product(is_matrix=False), frees_result=True), aten.conv2d),
     (
         Operator(Product(row_dim=1, is_matrix=False)),
-        *(aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d),
+        aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d,
     ),
     (Operator(Product(), frees_result=True), aten.linear),
     (Operator(Product("self", "mat2", "", row_dim=1, multiplies_maps=True)), aten.mm),
@@ -155,34 +156,28 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(samples=samples.einsum), aten.einsum),
     (
         Operator(samples=samples.over_last_two),
-        *(aten.scaled_dot_product_attention, aten.cdist, aten.tril, aten.triu),
-        *(aten.linalg_inv, aten.inverse, aten.linalg_pinv, aten.linalg_cholesky, aten.cholesky),
-        *(aten.cholesky_solve, aten.cholesky_inverse, aten.linalg_solve_triangular),
-        *(aten.linalg_det, aten.det, aten.logdet, aten.linalg_eigvalsh, aten.linalg_svdvals),
-        *(aten.linalg_matrix_exp, aten.matrix_exp, aten.linalg_matrix_power, aten.matrix_power),
+        aten.scaled_dot_product_attention, aten.cdist, aten.tril, aten.triu,
+        aten.linalg_inv, aten.inverse, aten.linalg_pinv, aten.linalg_cholesky, aten.cholesky,
+        aten.cholesky_solve, aten.cholesky_inverse, aten.linalg_solve_triangular,
+        aten.linalg_det, aten.det, aten.logdet, aten.linalg_eigvalsh, aten.linalg_svdvals,
+        aten.linalg_matrix_exp, aten.matrix_exp, aten.linalg_matrix_power, aten.matrix_power,
     ),
     (
         Operator(samples=samples.factors),
-        *(aten.linalg_inv_ex, aten.linalg_cholesky_ex, aten.linalg_slogdet, aten.slogdet),
-        *(aten.linalg_svd, aten.linalg_qr, aten.linalg_eigh, aten.linalg_lu),
+        aten.linalg_inv_ex, aten.linalg_cholesky_ex, aten.linalg_slogdet, aten.slogdet,
+        aten.linalg_svd, aten.linalg_qr, aten.linalg_eigh, aten.linalg_lu,
     ),
     (Operator(samples=samples.solved), aten.linalg_solve),
     (Operator(samples=samples.tensordot), aten.tensordot),
     # ---- element by element; most of these are known by torch's tag
     (
         Operator(same_place),
-        *(aten.dropout, aten.alpha_dropout, aten.masked_fill),
-        *(
-            aten.bernoulli.default,
-            aten.uniform,
-            aten.normal,
-            aten.normal_functional,
-            aten.log_normal,
-        ),
-        *(aten.exponential, aten.cauchy, aten.geometric, aten.random),
-        *(aten.where, aten.hardswish),
-        *(aten.complex, aten.polar, aten.real, aten.imag),
-        *(aten.conj, aten._conj, aten.resolve_conj, aten._neg_view, aten.resolve_neg),
+        aten.dropout, aten.alpha_dropout, aten.masked_fill,
+        aten.bernoulli.default, aten.uniform, aten.normal, aten.normal_functional, aten.log_normal,
+        aten.exponential, aten.cauchy, aten.geometric, aten.random,
+        aten.where, aten.hardswish,
+        aten.complex, aten.polar, aten.real, aten.imag,
+        aten.conj, aten._conj, aten.resolve_conj, aten._neg_view, aten.resolve_neg,
     ),
     (Operator(same_place, linear="sum"), aten.sub, aten.rsub, aten.neg, aten._to_copy, aten.to),
     (Operator(same_place, linear="product"), aten.mul, aten.div),
@@ -196,21 +191,21 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.feature_dropout), aten.feature_dropout, aten.feature_alpha_dropout),
     (
         Operator(over_last(1)),
-        *(aten.max_pool1d, aten.avg_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d),
+        aten.max_pool1d, aten.avg_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d,
     ),
     (
         Operator(over_last(2)),
-        *(aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool2d),
-        *(aten.adaptive_avg_pool2d, aten._adaptive_avg_pool2d, aten.adaptive_max_pool2d),
-        *(aten.upsample_nearest2d, aten._upsample_nearest_exact2d),
-        *(aten.upsample_bilinear2d, aten._upsample_bilinear2d_aa),
-        *(aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa),
+        aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool2d,
+        aten.adaptive_avg_pool2d, aten._adaptive_avg_pool2d, aten.adaptive_max_pool2d,
+        aten.upsample_nearest2d, aten._upsample_nearest_exact2d,
+        aten.upsample_bilinear2d, aten._upsample_bilinear2d_aa,
+        aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa,
     ),
     (
         Operator(over_last(3)),
-        *(aten.max_pool3d, aten.max_pool3d_with_indices, aten.avg_pool3d),
-        *(aten.adaptive_avg_pool3d, aten.adaptive_max_pool3d),
-        *(aten.upsample_nearest3d, aten.upsample_trilinear3d),
+        aten.max_pool3d, aten.max_pool3d_with_indices, aten.avg_pool3d,
+        aten.adaptive_avg_pool3d, aten.adaptive_max_pool3d,
+        aten.upsample_nearest3d, aten.upsample_trilinear3d,
     ),
     (
         Operator(channelwise.fractional_pool(2), samples=samples.by_first),
@@ -245,7 +240,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (
         Operator(channelwise.batch_norm, is_batch_norm=True, samples=samples.own_place),
-        *(aten._native_batch_norm_legit, aten.native_batch_norm, aten.cudnn_batch_norm),
+        aten._native_batch_norm_legit, aten.native_batch_norm, aten.cudnn_batch_norm,
         aten._batch_norm_with_update,
     ),
     (Operator(channelwise.batch_norm, samples=samples.own_place), aten._batch_norm_no_update),
@@ -253,94 +248,94 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.layer_norm), aten.layer_norm, aten.native_layer_norm, aten.rms_norm),
     (
         Operator(channelwise.group_norm, samples=samples.group_norm),
-        *(aten.group_norm, aten.native_group_norm),
+        aten.group_norm, aten.native_group_norm,
     ),
     (Operator(channelwise.weight_norm), aten._weight_norm, aten._weight_norm_interface),
     (
         Operator(channelwise.softmax),
-        *(aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax),
+        aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax,
     ),
     (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
     (Operator(channelwise.reduction, linear="sum", samples=samples.averaged), aten.mean),
     (Operator(channelwise.reduction, linear="sum"), aten.sum),
     (
         Operator(channelwise.reduction),
-        *(aten.prod, aten.amax, aten.amin, aten.linalg_vector_norm),
-        *(aten.var, aten.std, aten.var_mean, aten.std_mean, aten.logsumexp, aten.any, aten.all),
-        *(aten.max.default, aten.min.default),
+        aten.prod, aten.amax, aten.amin, aten.linalg_vector_norm,
+        aten.var, aten.std, aten.var_mean, aten.std_mean, aten.logsumexp, aten.any, aten.all,
+        aten.max.default, aten.min.default,
     ),
     (Operator(channelwise.reduction, places=0), aten.argmax, aten.argmin),
     (Operator(channelwise.reduction, places=1), aten.max.dim, aten.min.dim),
     (
         Operator(samples=channelwise.reduction),
-        *(aten.linalg_norm, aten.linalg_matrix_norm),
-        *(aten.norm, aten.nansum, aten.nanmean, aten.count_nonzero, aten.aminmax),
-        *(aten.median.dim, aten.nanmedian.dim, aten.mode, aten.kthvalue),
+        aten.linalg_norm, aten.linalg_matrix_norm,
+        aten.norm, aten.nansum, aten.nanmean, aten.count_nonzero, aten.aminmax,
+        aten.median.dim, aten.nanmedian.dim, aten.mode, aten.kthvalue,
     ),
     (
         Operator(samples=samples.along_dim),
-        *(aten.index_fill, aten.index_add, aten.index_copy, aten.index_reduce),
-        *(aten.linalg_cross, aten.linalg_vecdot, aten.gather, aten.take_along_dim),
-        *(aten.logcumsumexp, aten.cosine_similarity, aten.diff),
-        *(aten.fft_fft, aten.fft_ifft, aten.fft_rfft, aten.fft_irfft, aten.fft_hfft),
-        *(aten.fft_fft2, aten.fft_ifft2, aten.fft_rfft2, aten.fft_irfft2),
-        *(aten.fft_fftn, aten.fft_ifftn, aten.fft_rfftn, aten.fft_irfftn),
-        *(aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.fft_fftshift, aten.fft_ifftshift),
+        aten.index_fill, aten.index_add, aten.index_copy, aten.index_reduce,
+        aten.linalg_cross, aten.linalg_vecdot, aten.gather, aten.take_along_dim,
+        aten.logcumsumexp, aten.cosine_similarity, aten.diff,
+        aten.fft_fft, aten.fft_ifft, aten.fft_rfft, aten.fft_irfft, aten.fft_hfft,
+        aten.fft_fft2, aten.fft_ifft2, aten.fft_rfft2, aten.fft_irfft2,
+        aten.fft_fftn, aten.fft_ifftn, aten.fft_rfftn, aten.fft_irfftn,
+        aten._fft_c2c, aten._fft_c2r, aten._fft_r2c, aten.fft_fftshift, aten.fft_ifftshift,
     ),
     (
         Operator(samples=samples.scattered),
-        *(aten.scatter, aten.scatter_add, aten.scatter_reduce),
+        aten.scatter, aten.scatter_add, aten.scatter_reduce,
     ),
     (Operator(samples=samples.norms_along), aten.renorm),
     (Operator(samples=samples.along_dim, places=0), aten.argsort),
     (
         Operator(samples=samples.along_dim, places=1),
-        *(aten.sort, aten.topk, aten.cummax, aten.cummin),
+        aten.sort, aten.topk, aten.cummax, aten.cummin,
     ),
     (Operator(samples=samples.searched), aten.bucketize, aten.searchsorted),
     (Operator(samples=samples.diagonals), aten.diag_embed),
     (Operator(samples=sample_places.bags), aten.embedding_bag),
     (
         Operator(samples=samples.by_first),
-        *(aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d),
-        *(aten.affine_grid_generator, aten.im2col, aten.col2im),
-        *(aten.max_unpool2d, aten.max_unpool3d),
-        *(aten.upsample_nearest1d, aten._upsample_nearest_exact1d, aten.upsample_linear1d),
-        *(aten._upsample_nearest_exact3d, aten.view_as_complex),
+        aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d,
+        aten.affine_grid_generator, aten.im2col, aten.col2im,
+        aten.max_unpool2d, aten.max_unpool3d,
+        aten.upsample_nearest1d, aten._upsample_nearest_exact1d, aten.upsample_linear1d,
+        aten._upsample_nearest_exact3d, aten.view_as_complex,
     ),
     (Operator(samples=samples.recurrent), aten.lstm.input, aten.gru.input),
     (Operator(samples=samples.recurrent), aten.rnn_tanh.input, aten.rnn_relu.input),
     (
         Operator(samples=moving.on_ids),
-        *(aten.unfold, aten.repeat_interleave.self_int, aten.diagonal, aten.rot90),
-        *(aten.fliplr, aten.flipud, aten.swapaxes, aten.swapdims, aten.unsafe_split),
-        *(aten.broadcast_to, aten.expand_as, aten.view_as, aten.reshape_as),
+        aten.unfold, aten.repeat_interleave.self_int, aten.diagonal, aten.rot90,
+        aten.fliplr, aten.flipud, aten.swapaxes, aten.swapdims, aten.unsafe_split,
+        aten.broadcast_to, aten.expand_as, aten.view_as, aten.reshape_as,
     ),
     (
         Operator(samples=moving.padded),
-        *(aten.reflection_pad1d, aten.reflection_pad3d),
-        *(aten.replication_pad1d, aten.replication_pad3d),
+        aten.reflection_pad1d, aten.reflection_pad3d,
+        aten.replication_pad1d, aten.replication_pad3d,
     ),
     (Operator(samples=samples.broadcast), aten.broadcast_tensors),
     (Operator(samples=samples.looked_up), aten.embedding, aten.one_hot),
     (
         Operator(samples=samples.loss),
-        *(aten.mse_loss, aten.l1_loss, aten.smooth_l1_loss, aten.huber_loss),
-        *(aten.binary_cross_entropy, aten.binary_cross_entropy_with_logits, aten.kl_div),
+        aten.mse_loss, aten.l1_loss, aten.smooth_l1_loss, aten.huber_loss,
+        aten.binary_cross_entropy, aten.binary_cross_entropy_with_logits, aten.kl_div,
     ),
     (
         Operator(samples=samples.loss_of_classes),
-        *(aten.cross_entropy_loss, aten.nll_loss, aten.nll_loss2d, aten.nll_loss_nd),
-        *(aten.nll_loss_forward, aten.nll_loss2d_forward),
+        aten.cross_entropy_loss, aten.nll_loss, aten.nll_loss2d, aten.nll_loss_nd,
+        aten.nll_loss_forward, aten.nll_loss2d_forward,
     ),
     # ---- elements moved about
     (
         Operator(moving.padded),
-        *(aten.constant_pad_nd, aten.pad, aten.reflection_pad2d, aten.replication_pad2d),
+        aten.constant_pad_nd, aten.pad, aten.reflection_pad2d, aten.replication_pad2d,
     ),
     (
         Operator(moving.copied, "copy"),
-        *(aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy),
+        aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy,
     ),
     (Operator(moving.copied, "detach"), aten.detach),
     (Operator(is_number=True), aten.lift_fresh),
@@ -348,24 +343,24 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(moving.viewed, "reshape"), aten.reshape),
     (
         Operator(moving.moved, "reshape"),
-        *(aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze),
+        aten.flatten, aten.unflatten, aten.squeeze, aten.unsqueeze,
     ),
     (
         Operator(moving.moved, "permutation"),
-        *(aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim),
+        aten.permute, aten.transpose, aten.t, aten.numpy_T, aten.movedim,
     ),
     (Operator(moving.moved, "slice"), aten.slice),
     (Operator(moving.moved, "narrow"), aten.narrow),
     (Operator(moving.moved, "select"), aten.select),
     (
         Operator(moving.moved, "pieces"),
-        *(aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split),
+        aten.split, aten.split_with_sizes, aten.chunk, aten.tensor_split,
     ),
     (Operator(moving.moved, "unbind"), aten.unbind),
     (
         Operator(moving.moved),
-        *(aten.stack, aten.flip, aten.roll),
-        *(aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle),
+        aten.stack, aten.flip, aten.roll,
+        aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle,
     ),
     (Operator(moving.on_ids, "expand"), aten.expand),
     (Operator(moving.on_ids), aten.repeat, aten.tile),
@@ -376,7 +371,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(moving.joined, "join"), aten.cat),
     (
         Operator(moving.indexed, "index", samples=sample_places.picked),
-        *(aten.index.Tensor, aten.index_select),
+        aten.index.Tensor, aten.index_select,
     ),
     (Operator(moving.overwritten, "overwrite", samples=samples.written), aten.copy, aten.copy_),
     (Operator(moving.filled, samples=samples.own_place), aten.fill, aten.fill_, aten.zero_),
@@ -387,25 +382,28 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(is_fill=True), aten.zeros, aten.ones, aten.full, aten.empty.memory_format),
     (
         Operator(makes=aten.zeros.default),
-        *(aten.empty_like, aten.zeros_like, aten.new_empty, aten.new_zeros),
+        aten.empty_like, aten.zeros_like, aten.new_empty, aten.new_zeros,
     ),
     (Operator(makes=aten.ones.default), aten.ones_like, aten.new_ones),
     (Operator(makes=aten.full.default), aten.full_like, aten.new_full),
     (Operator(makes=aten.rand.default), aten.rand_like),
     (Operator(makes=aten.randn.default), aten.randn_like),
 )
-_records: dict[Any, Operator] = {one: record for record, *named in _ATEN for one in named}
-_users: dict[Any, dict[str, Any]] = {}  # what a user's rule replaces in the record of an operator
-_USERS_CUTS = ("copy", "reshape", "permutation")  # need no arguments by ATen's names
+# fmt: on
+_records: dict[Any, Operator] = {
+    operator: record for record, *operators in _ATEN for operator in operators
+}
+_users: dict[Any, dict[str, Any]] = {}  # what a user's rule replaces in an operator's record
+_USERS_CUTS = ("copy", "reshape", "permutation")  # those that need no arguments by ATen's names
 _UNKNOWN = Operator()
 _POINTWISE = Operator(same_place)
 
 
 def callable_of(node: fx.Node) -> Any:
-    """What computes a node: its operator, or what stands for that where numbers are complex."""
+    """What computes a node: its operator, or its replacement where numbers are complex."""
     of_complex = operator_of(node).of_complex
-    values = (one.meta.get("val") for one in (node, *node.all_input_nodes))
-    if of_complex is not None and any(is_complex(one) for one in values):
+    values = (computed.meta.get("val") for computed in (node, *node.all_input_nodes))
+    if of_complex is not None and any(is_complex(value) for value in values):
         return of_complex
     return node.target
 
@@ -416,17 +414,17 @@ def is_complex(value: Any) -> bool:
 
 
 def operator_of(node: fx.Node) -> Operator:
-    """What is known of the operator that a node calls."""
+    """What hgpart knows of the operator that a node calls."""
     return record_of(node.target)
 
 
 def record_of(target: Any) -> Operator:
-    """What is known of an operator: an overload, else the packet that it is of."""
+    """What hgpart knows of an operator: of an overload, else of its packet."""
     packet = getattr(target, "overloadpacket", None)
-    other = _POINTWISE if torch.Tag.pointwise in getattr(target, "tags", ()) else _UNKNOWN
-    known = _records.get(target) or _records.get(packet) or other
-    given = _users.get(target) or _users.get(packet)
-    return replace(known, **given) if given else known
+    default = _POINTWISE if torch.Tag.pointwise in getattr(target, "tags", ()) else _UNKNOWN
+    known = _records.get(target) or _records.get(packet) or default
+    replaced = _users.get(target) or _users.get(packet)
+    return replace(known, **replaced) if replaced else known
 
 
 def channel_rule(
@@ -438,43 +436,42 @@ def channel_rule(
 
     An operator is a ``torch.ops`` packet (all overloads) or one overload. The rule gets a `Call`,
     with `Channels` and `Constant` for tensors, and returns `Reindex`, `SameIndex`, `Mix` or
-    `Whole`. A part's share of what works channel by channel is cut by that alone. Of a convolution,
-    or a product with a matrix, the rule is a `Product`: it says how shares are cut, and what it
-    counts. All these are in `hgpart`, as are the rules `same_place` and `moved`; the other rules of
-    ATen's operators are in `hgpart.operators.channelwise` and `hgpart.operators.moving`.
+    `Whole`. If it works channel by channel, that alone says how a part's share is cut. The rule of
+    a convolution, or of a product with a matrix, is a `Product`: it says how shares are cut and
+    counts multiply-accumulates. All these are in `hgpart`, as are the rules `same_place` and
+    `moved`; the other rules are in `hgpart.operators.channelwise` and `hgpart.operators.moving`.
 
-    A later rule replaces an earlier one, with its `cut` and `macs`. What else is known of an
-    operator of ATen's stays: how its elements move, what computes it in place, which results
-    are statistics.
+    A later rule replaces an earlier one, with its `cut` and `macs`. Everything else known of an
+    ATen operator stays: how its elements move, what computes it in place, which results are
+    statistics.
 
     Parameters
     ----------
-    *operators : packets or overloads
     cut : str, optional
-        Of one that only moves elements about: that its result is a "copy", a "reshape" or a
-        "permutation" of dimensions of its operand; without it, a share is taken from the whole,
-        but where ATen's own is known.
+        For an operator that only moves elements: whether its result is a "copy", a "reshape" or a
+        "permutation" of the operand's dimensions. Default: as ATen's own operator; for others, a
+        share is taken from the whole result.
     macs : callable, optional
-        Multiply-accumulates of a `Call`, or None. Without them, those of a `Product`, else those
-        that torch counts.
+        Multiply-accumulates of a `Call`, or None. Default: those of a `Product`, else those that
+        torch counts.
 
     Raises
     ------
     ArgumentError
-        If `cut` is no such word, an operator no such operator, or a `Product` names an argument
-        that an overload does not have.
+        If `cut` is none of these words, an operator is neither a packet nor an overload, or a
+        `Product` names an argument that an overload does not have.
     """
     if cut not in (None, *_USERS_CUTS):
         raise not_one_of("cut", cut, _USERS_CUTS)
-    overloads = [one for operator in operators for one in _overloads(operator)]
+    overloads = [overload for operator in operators for overload in _overloads(operator)]
 
     def register(rule: Rule) -> Rule:
         if isinstance(rule, Product):
             for overload in overloads:
                 _check_names(rule, overload)
         given = {"rule": rule, "macs": macs} | ({"cut": cut} if cut else {})
-        for replaced in (*overloads, *operators):
-            _users.pop(replaced, None)
+        for operator in (*overloads, *operators):
+            _users.pop(operator, None)
         _users.update(dict.fromkeys(operators, given))
         return rule
 
@@ -520,7 +517,7 @@ def effect_of(call: Call) -> Effect:
 
 
 def effect_on_samples(call: Call) -> Effect | Average:
-    """Apply what is known of an operator and samples to a call whose ids are those of samples.
+    """Apply what is known of an operator and samples to a call whose ids are numbers of samples.
 
     Raises
     ------
@@ -536,12 +533,12 @@ def effect_on_samples(call: Call) -> Effect | Average:
 
 
 def macs_of(call: Call) -> int | None:
-    """Multiply-accumulates of a call; None: those that torch counts.
+    """Multiply-accumulates of a call; None where those that torch counts hold.
 
     Raises
     ------
     TraceError
-        If what counts them raises anything or returns anything but a whole number or None.
+        If the function that counts them raises, or returns anything but a whole number or None.
     """
     known = operator_of(call.node)
     count = known.macs or (known.product.macs if known.product else None)
@@ -554,7 +551,7 @@ def macs_of(call: Call) -> int | None:
 
 
 def _answer(call: Call, kind: str, function: Callable[[Call], Any]) -> tuple[Any, str]:
-    """What a function says of a call, and its place for an error."""
+    """A function's answer to a call, and its place for an error message."""
     where = f"{place_of(call.node)}: its {kind} {getattr(function, '__name__', function)}"
     try:
         return function(call), where

@@ -1,1 +1,1 @@
-"""What a step takes before it is run: published formulas, and a simulation."""
+"""Placement + Schedule + Machine -> seconds of a step before it runs: formulas, a simulation."""

@@ -1,4 +1,4 @@
-"""Schedule + CostModel -> Planned: the actions of all parts as jobs, their messages as journeys."""
+"""Schedule + CostModel -> Planned: the actions of all parts as jobs, and their messages."""
 
 from __future__ import annotations
 
@@ -6,27 +6,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from hgpart.prediction.jobs import Job, Journey, Span, Spans
+from hgpart.prediction.jobs import Span, Spans, TimedJob, TimedMessage
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Piece, Schedule
 
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """What is to be simulated of a schedule.
+    """A schedule as it is simulated.
 
     Attributes
     ----------
-    jobs : sequence of sequence of Job
-        Of each part.
-    journeys : sequence of Journey
-    order : sequence of Action
+    jobs : sequence of sequence of TimedJob
+        Jobs of each part.
     places : sequence of int
-        Where the job of each action stands among the jobs of its part.
+        For each action, the place of its job among the jobs of its part.
     """
 
-    jobs: Sequence[Sequence[Job]]
-    journeys: Sequence[Journey]
+    jobs: Sequence[Sequence[TimedJob]]
+    messages: Sequence[TimedMessage]
     order: Sequence[Action]
     places: Sequence[int]
 
@@ -41,25 +39,23 @@ class Planned:
 def jobs_of(
     schedule: Schedule,
     costs: CostModel,
-    job: Callable[[Action], Job] | None = None,
-    late: Mapping[int, Job] = MappingProxyType({}),
+    job: Callable[[Action], TimedJob] | None = None,
+    late: Mapping[int, TimedJob] = MappingProxyType({}),
 ) -> Planned:
-    """Find what each action of a schedule takes, awaits and sends.
+    """Find what each action of a schedule takes, waits for and sends.
 
     Parameters
     ----------
-    schedule : Schedule
-    costs : CostModel
     job : callable, optional
-        Says what an action takes, and how much of that is memory-bound. When left out, the seconds
-        are the cost model's, and none of them is.
-    late : mapping of int to Job
-        What each part has still to compute behind its actions: it does so before it adds up
+        Gives the job of an action. Default: the seconds of the cost model, none of them
+        memory-bound.
+    late : mapping of int to TimedJob
+        What each part still has to compute after its actions; it does so before it adds up
         gradients of copies.
     """
-    jobs: list[list[Job]] = [[] for _ in range(schedule.k)]
-    journeys: list[Journey] = []
-    numbers: dict[tuple[int, Piece], int] = {}  # by what arrives where
+    jobs: list[list[TimedJob]] = [[] for _ in range(schedule.k)]
+    messages: list[TimedMessage] = []
+    numbers: dict[tuple[int, Piece], int] = {}  # messages, by the part and what arrives there
     places, left = [], dict(late)
     for action in schedule.order:
         part, chunk = action.part, schedule.chunk(action)
@@ -68,16 +64,16 @@ def jobs_of(
         awaits = dict.fromkeys(numbers[part, piece] for piece in schedule.awaits(action))
         sends = []
         for receiver, pieces in schedule.sends(action).items():
-            numbers.update(((receiver, piece), len(journeys)) for piece in pieces)
-            sends.append(len(journeys))
+            numbers.update(((receiver, piece), len(messages)) for piece in pieces)
+            sends.append(len(messages))
             one_way, both_ways = (
                 costs.travel(action, chunk, receiver, both_ways=both) for both in (False, True)
             )
             handling = costs.handling(action, chunk, receiver)
-            journeys.append(Journey(part, receiver, one_way, both_ways, handling))
-        done = Job(costs.action(action, chunk)) if job is None else job(action)
+            messages.append(TimedMessage(part, receiver, one_way, both_ways, handling))
+        done = TimedJob(costs.action(action, chunk)) if job is None else job(action)
         places.append(len(jobs[part]))
         jobs[part].append(done._replace(awaits=tuple(awaits), sends=tuple(sends)))
-    for part, behind in left.items():
-        jobs[part].append(behind)
-    return Planned(jobs, journeys, schedule.order, places)
+    for part, last in left.items():
+        jobs[part].append(last)
+    return Planned(jobs, messages, schedule.order, places)

@@ -1,12 +1,12 @@
-"""Seconds of one device, links -> seconds of a batch on several, by published formulas.
+"""Seconds on one device, links -> seconds of a batch on several, by published formulas.
 
-They are those of Jansen, "A performance-based recommender system for distributed DNN training"
-(chapters 4 to 7), which has none for PipeDream: that one is of its own authors. They know
-nothing of a plan inside layers, of waiting or of devices that share a processor; they are here to
-be compared with.
+They are from Jansen, "A performance-based recommender system for distributed DNN training"
+(chapters 4 to 7), except the one for PipeDream, which is by its own authors. They know nothing of
+a plan inside layers, of waiting, or of devices that share a processor; they are here for
+comparison.
 
-A link is a function: of a number of bytes, the seconds that they take over it. In that thesis it
-is ``L + bytes / BW`` with a latency L in seconds and a bandwidth BW in bytes a second.
+A link is a function from a number of bytes to the seconds that they take over it. In the thesis it
+is ``L + bytes / BW`` with a latency L in seconds and a bandwidth BW in bytes per second.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def sequential_seconds(measured: Sequence[float], batches: int) -> float:
     measured : sequence of float
         Seconds of some batches.
     batches : int
-        Of an epoch.
+        Number of batches in an epoch.
 
     Raises
     ------
     ArgumentError
-        If no batch was measured, or there are to be less than none.
+        If no batch was measured, or `batches` is negative.
 
     >>> sequential_seconds([0.25, 0.75], batches=100)
     50.0
@@ -42,7 +42,7 @@ def sequential_seconds(measured: Sequence[float], batches: int) -> float:
     if not measured:
         raise ArgumentError("no measured batch: accepted is one or more")
     _check_count("batches", batches, least=0)
-    return sum(_seconds("a batch", one) for one in measured) / len(measured) * batches
+    return sum(_seconds("a batch", batch) for batch in measured) / len(measured) * batches
 
 
 def data_parallel_seconds(
@@ -51,22 +51,22 @@ def data_parallel_seconds(
     ring: Sequence[LinkSeconds],
     threshold: float = math.inf,
 ) -> float:
-    """Seconds of a batch by data parallelism with a ring all-reduce, as Horovod's (equation 5.1).
+    """Seconds of a batch by data parallelism with a ring all-reduce, like Horovod's (equation 5.1).
 
-    ``T_seq / W + 2 (W - 1) max_i (L_i + min(G, th) / (W BW_i))``: all devices compute their share
-    of the batch, and only the last all-reduce is not hidden behind that.
+    ``T_seq / W + 2 (W - 1) max_i (L_i + min(G, th) / (W BW_i))``: each device computes its share of
+    the batch, and only the last all-reduce is not hidden behind computing.
 
     Parameters
     ----------
     sequential : float
         T_seq, seconds of the batch on one device.
     gradient_bytes : float
-        G, of the whole model.
+        G, bytes of the whole model's gradients.
     ring : sequence of link
-        From each of the W devices to the next one, and from the last to the first; of one device
-        none are used.
+        From each of the W devices to the next one, and from the last to the first; a single device
+        uses none.
     threshold : float
-        th, bytes that are reduced at a time at most.
+        th, most bytes that are reduced at a time.
 
     Raises
     ------
@@ -83,23 +83,23 @@ def data_parallel_seconds(
 
 
 def gpipe_scalability(workers: int, micro_batches: int) -> float:
-    """Share of one device's seconds that GPipe computes for (equation 6.1, table 6.1).
+    """GPipe's seconds of computing as a fraction of one device's (equation 6.1, table 6.1).
 
-    ``(W + #mb - 1) / (W #mb)``: W equal stages, a fill and an emptying of W - 1 micro-batches.
+    ``(W + #mb - 1) / (W #mb)``: W equal stages; W - 1 micro-batches fill and empty the pipeline.
 
     Parameters
     ----------
     workers : int
-        W, stages.
+        W, number of stages.
     micro_batches : int
-        #mb, of a batch.
+        #mb, number of micro-batches in a batch.
 
     Raises
     ------
     ArgumentError
         If one of them is less than 1.
 
-    >>> [f"{gpipe_scalability(4, each):.2f}" for each in (12, 12, 20, 28, 30)]
+    >>> [f"{gpipe_scalability(4, count):.2f}" for count in (12, 12, 20, 28, 30)]
     ['0.31', '0.31', '0.29', '0.28', '0.28']
     """
     _check_count("workers", workers)
@@ -110,7 +110,7 @@ def gpipe_scalability(workers: int, micro_batches: int) -> float:
 def gpipe_sending_seconds(
     links: Sequence[LinkSeconds], nbytes: Sequence[float], micro_batches: int
 ) -> float:
-    """Seconds in which GPipe's stages send, where nothing is hidden behind it (equation 6.2).
+    """Seconds in which GPipe's stages send, if nothing is hidden behind it (equation 6.2).
 
     All stages send at once, and wait for the slowest: ``2 (sum_i max_{j<=i} c_j + (#mb - (W - 2))
     max_j c_j + sum_{i>=2} max_{j>=i} c_j)`` with ``c_j = L_j + mb A_j / BW_j``, forward and
@@ -119,11 +119,11 @@ def gpipe_sending_seconds(
     Parameters
     ----------
     links : sequence of link
-        From each of the W stages, but the last, to the next one.
+        From each of the W stages, except the last, to the next one.
     nbytes : sequence of float
-        mb A_j, of the maps of a micro-batch that go over each link.
+        mb A_j, bytes of the maps of a micro-batch that go over each link.
     micro_batches : int
-        #mb, of a batch.
+        #mb, number of micro-batches in a batch.
 
     Raises
     ------
@@ -135,34 +135,34 @@ def gpipe_sending_seconds(
     """
     if len(links) != len(nbytes):
         raise ArgumentError(
-            f"{len(links)} links and bytes of {len(nbytes)}: accepted are as many of both"
+            f"{len(links)} links and {len(nbytes)} sizes: accepted are equally many"
         )
     _check_count("micro-batches", micro_batches)
     if not links:
         return 0.0
-    each = [link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
+    costs = [link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
     filling = len(links) - 1
-    fill = sum(max(each[: step + 1]) for step in range(filling))
-    empty = sum(max(each[step + 1 :]) for step in range(filling))
-    return 2 * (fill + (micro_batches - filling) * max(each) + empty)
+    fill = sum(max(costs[: step + 1]) for step in range(filling))
+    empty = sum(max(costs[step + 1 :]) for step in range(filling))
+    return 2 * (fill + (micro_batches - filling) * max(costs) + empty)
 
 
 def gpipe_seconds(
     sequential: float, links: Sequence[LinkSeconds], nbytes: Sequence[float], micro_batches: int
 ) -> float:
-    """Seconds of a batch by GPipe: computing (equation 6.1), and sending (6.2) behind it.
+    """Seconds of a batch by GPipe: computing (equation 6.1), then sending (6.2).
 
     Parameters
     ----------
     sequential : float
-        T_seq, seconds of the batch on one device, in as small batches as the micro-batches.
+        T_seq, seconds of the batch on one device, in batches as small as the micro-batches.
     links, nbytes, micro_batches
-        As of `gpipe_sending_seconds`.
+        See `gpipe_sending_seconds`.
 
     Raises
     ------
     ArgumentError
-        As `gpipe_sending_seconds`; or if the seconds are negative.
+        For the reasons of `gpipe_sending_seconds`, or if the seconds are negative.
 
     >>> gpipe_seconds(8.0, [lambda nbytes: nbytes / 100], [50], micro_batches=4)
     9.0
@@ -173,18 +173,18 @@ def gpipe_seconds(
 
 @dataclass(frozen=True)
 class PipeDreamStage:
-    """A run of layers that some devices have copies of, each for other batches.
+    """A run of layers with copies on several devices, each for other batches.
 
     Attributes
     ----------
     seconds : float
-        Of a batch, forward and backward, on one device.
+        Seconds of a batch, forward and backward, on one device.
     workers : int
-        Devices that have it.
+        Number of devices with a copy.
     weight_bytes : float
-        Of its weights.
+        Bytes of its weights.
     among : link
-        Between its devices.
+        Link between its devices.
     """
 
     seconds: float
@@ -198,46 +198,46 @@ def pipedream_seconds(
 ) -> float:
     """Seconds from one batch's end to the next one's in PipeDream's full pipeline.
 
-    The slowest of all stages and links: ``max(T / m, 2 (m - 1) |w| / (m B))`` of a stage of m
+    The slowest of all stages and links: ``max(T / m, 2 (m - 1) |w| / (m B))`` for a stage of m
     devices, which takes m batches at a time and hides the exchange of gradients behind them, and
-    ``2 a / B`` of a link, for maps and their gradients. From Narayanan et al., "PipeDream:
+    ``2 a / B`` for a link, for maps and their gradients. From Narayanan et al., "PipeDream:
     Generalized Pipeline Parallelism for DNN Training" (SOSP 2019, section 3.1). The thesis has no
-    formula, as what it measured did not work so (figures 7.1 and 7.2).
+    formula, because what it measured did not work this way (figures 7.1 and 7.2).
 
     Parameters
     ----------
     stages : sequence of PipeDreamStage
-        In order.
+        The stages in order.
     links : sequence of link
-        From each stage, but the last, to the next one.
+        From each stage, except the last, to the next one.
     nbytes : sequence of float
-        a, of the maps of a batch that go over each link.
+        a, bytes of the maps of a batch that go over each link.
 
     Raises
     ------
     ArgumentError
-        If there is no stage, there are not as many links and sizes as there are between them, or
+        If there is no stage, if there is not one link and one size between each two stages, or if
         a number is too small.
 
-    >>> one = lambda nbytes: nbytes / 100  # the 2-1-1 setup of figure 7.1
-    >>> stages = [PipeDreamStage(2.0, 2, 50, one), *[PipeDreamStage(1.0, 1, 50, one)] * 2]
-    >>> pipedream_seconds(stages, [one, one], [10, 20])
+    >>> link = lambda nbytes: nbytes / 100  # the 2-1-1 setup of figure 7.1
+    >>> stages = [PipeDreamStage(2.0, 2, 50, link), *[PipeDreamStage(1.0, 1, 50, link)] * 2]
+    >>> pipedream_seconds(stages, [link, link], [10, 20])
     1.0
     """
     between = _check_count("stages", len(stages)) - 1
     if len(links) != between or len(nbytes) != between:
         raise ArgumentError(
-            f"{len(links)} links and bytes of {len(nbytes)} for {len(stages)} stages: accepted are "
-            f"{between} of both"
+            f"{len(links)} links and {len(nbytes)} sizes for {len(stages)} stages: accepted are "
+            f"{between} of each"
         )
-    found = [2 * link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
+    seconds = [2 * link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
     for stage in stages:
         workers = _check_count("workers of a stage", stage.workers)
-        found.append(_seconds("a stage", stage.seconds) / workers)
+        seconds.append(_seconds("a stage", stage.seconds) / workers)
         if workers > 1:
             size = _bytes("weights", stage.weight_bytes)
-            found.append(2 * (workers - 1) / workers * stage.among(size))
-    return max(found)
+            seconds.append(2 * (workers - 1) / workers * stage.among(size))
+    return max(seconds)
 
 
 def _check_count(what: str, number: int, least: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""What is simulated: jobs of parts, journeys of messages, and what slows them."""
+"""The subjects of a simulation: jobs of parts, messages, and what slows them down."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from hgpart.machines.machine import Slowdown
 NO_SLOWDOWN = Slowdown()
 
 
-class Job(NamedTuple):
+class TimedJob(NamedTuple):
     """What a part computes between waiting and sending.
 
     Attributes
     ----------
     seconds : float
-        That it takes on a device whose node does nothing else.
+        Seconds that it takes while nothing else runs on the node.
     awaits, sends : tuple of int
-        Numbers of the journeys that have to have ended, and of those that begin when it is done.
+        Numbers of the messages that it waits for, and of those that it sends when it is done.
     memory_bound : float
-        Of its seconds, the share in which it does little more than read and write.
+        Fraction of its seconds in which it does little more than read and write.
     """
 
     seconds: float
@@ -30,20 +30,20 @@ class Job(NamedTuple):
     memory_bound: float = 0.0
 
 
-class Journey(NamedTuple):
-    """A message on its way.
+class TimedMessage(NamedTuple):
+    """A message and the seconds that it takes.
 
     Attributes
     ----------
     sender, receiver : int
-        Parts.
+        Numbers of the parts.
     seconds : float
-        That it takes over a link on which nothing else travels.
+        Seconds over a link without other messages.
     both_ways : float
-        The same while messages travel the other way, too.
+        Seconds while messages are sent the other way as well.
     handling : float
-        Seconds of computing that it takes of its sender and of its receiver, if they compute while
-        it travels: these go on as much slower.
+        Seconds of computing that it costs its sender and its receiver, if they compute while it is
+        on its way: these slow down accordingly.
     """
 
     sender: int
@@ -55,18 +55,18 @@ class Journey(NamedTuple):
 
 @dataclass(frozen=True)
 class Sharing:
-    """How much slower things go while others do.
+    """How much jobs and messages slow each other down.
 
     Attributes
     ----------
     nodes : tuple of int
         The node of each part, numbered from 0.
     slowdown, memory_bound : Slowdown
-        Of computing, and of what does little more than read and write, while other parts of the
-        node compute.
+        Slow-down of computing, and of memory-bound computing, while other parts of the node
+        compute.
     queues : bool
-        Whether a part sends one message at a time and takes in one at a time, as by one cable, and
-        the others wait.
+        Whether a part sends one message at a time and receives one at a time, as over a cable,
+        while the others wait.
     """
 
     nodes: tuple[int, ...]
@@ -75,24 +75,24 @@ class Sharing:
     queues: bool = False
 
     def factor(self, computing: int, memory_bound: float) -> float:
-        """How many times as long a job takes.
+        """The factor by which a job slows down.
 
         Parameters
         ----------
         computing : int
-            Parts of its node that compute, itself among them.
+            Number of parts of its node that compute, including its own.
         memory_bound : float
-            Of its seconds, the share that is.
+            Fraction of its seconds that is memory-bound.
 
         >>> Sharing((0, 0), Slowdown((1.0, 1.5))).factor(2, memory_bound=0.0)
         1.5
         """
-        found = self.slowdown.of(computing)
-        return found + memory_bound * (self.memory_bound.of(computing) - found)
+        plain = self.slowdown.of(computing)
+        return plain + memory_bound * (self.memory_bound.of(computing) - plain)
 
 
 class Span(NamedTuple):
-    """Seconds at which something begins and ends, from the begin of all."""
+    """Seconds at which something begins and ends, from the beginning of the simulation."""
 
     begin: float
     end: float
@@ -100,21 +100,21 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """When everything begins and ends.
+    """When each job and each message begins and ends.
 
     Attributes
     ----------
     jobs : sequence of sequence of Span
-        Of each part.
-    journeys : sequence of Span
-        By number; a message that waits for others of its sender begins behind them.
+        Jobs of each part.
+    messages : sequence of Span
+        Messages by number; one that queues at its sender begins when it leaves.
     """
 
     jobs: Sequence[Sequence[Span]]
-    journeys: Sequence[Span]
+    messages: Sequence[Span]
 
     @property
     def end(self) -> float:
-        """When all of it is done."""
-        ends = [span.end for of_part in (*self.jobs, self.journeys) for span in of_part]
+        """When everything is done."""
+        ends = [span.end for part_spans in (*self.jobs, self.messages) for span in part_spans]
         return max(ends, default=0.0)

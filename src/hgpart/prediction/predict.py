@@ -14,46 +14,47 @@ from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
 from hgpart.prediction.actions import Planned, jobs_of
-from hgpart.prediction.jobs import Job, Sharing, Span
-from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, Weights
+from hgpart.prediction.jobs import Sharing, Span, TimedJob
+from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeights
 from hgpart.prediction.simulation import simulate
 from hgpart.prediction.steps import part_steps
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.work.layer_times import LayerTimes
 
-STEPS = 3  # in a row, by which the period is found: the first one finds all parts idle
+STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What a step should take, by a simulation.
+    """The simulated time of a step.
 
     Attributes
     ----------
     seconds : float
-        From its begin to its end, of all parts; of a stream, of all its batches.
+        Seconds from the beginning of the step to the end of its last part; for a stream, of all its
+        batches.
     period : float
-        From one step's end to the next one's, where steps follow each other, without the optimizer:
-        less than `seconds` where parts that are done can begin the next one. Of a stream the same.
-    batch_size : int
+        Seconds from one step's end to the next one's when steps follow each other, without the
+        optimizer: less than `seconds` where parts that are done can begin the next step. For a
+        stream, equal to `seconds`.
     schedule : Schedule
-        With the weights that travel (see `hgpart.schedules.lowering`).
+        The schedule, including the weights that travel (see `hgpart.schedules.lowering`).
     spans : tuple of Span
         When each action of the schedule's order begins and ends.
     busy : float64 array, shape (k,)
         Seconds in which each part computes.
     update_seconds : float
-        Of the optimizer behind the step, in the part that takes longest; in a stream 0, as its
-        updates are actions.
+        Seconds of the optimizer after the step, in the part that takes longest; 0 for a stream,
+        whose updates are actions.
     peak_bytes : tuple of int or None
-        The most that each part holds for what it has still to do, as of `hgpart.peak_bytes`; None
-        where that can't be known.
+        Most bytes that each part holds for work it still has to do, as `hgpart.peak_bytes`
+        counts; None where that can't be known.
     step_bytes : tuple of int or None
-        The most that each part takes at any time, as `hgpart.placement.accounting.StepBytes` says
-        it. Weights, their gradients and what an optimizer keeps are in neither.
+        Most bytes that each part takes at any time, as `hgpart.placement.accounting.StepBytes`
+        counts. Weights, their gradients and the optimizer's state are in neither.
     sent_bytes : int64 array, shape (k, k)
-        From the part of the row to the part of the column.
+        Bytes from the part of the row to the part of the column.
     """
 
     seconds: float
@@ -69,12 +70,12 @@ class Prediction:
 
     @property
     def batches(self) -> int:
-        """Of what was simulated: of a stream, several."""
+        """Number of batches that were simulated: 1, or several for a stream."""
         return 1 if self.schedule.in_flight is None else self.schedule.micro_batches
 
     @property
     def batch_seconds(self) -> float:
-        """Of a batch, with the optimizer's, where one follows another."""
+        """Seconds of a batch, including the optimizer, when batches follow each other."""
         return self.period / self.batches + self.update_seconds
 
     @property
@@ -89,7 +90,7 @@ class Prediction:
 
     @property
     def bubble(self) -> float:
-        """Share of all parts' time in which they do not compute."""
+        """Fraction of all parts' time in which they do not compute."""
         return float(self.idle.sum() / (self.seconds * len(self.busy))) if self.seconds else 0.0
 
 
@@ -106,24 +107,24 @@ def predict(
     Parameters
     ----------
     placement : Placement
-        All its parts in this process; on the meta device, too.
+        The placement, with all its parts in this process; it may be on the meta device.
     schedule : Schedule
-        Of this placement.
+        A schedule of this placement.
     machine : Machine
-        Of as many devices as there are parts, or more: part p is on device p.
+        A machine with at least as many devices as there are parts: part p is on device p.
     times : LayerTimes
-        Of the model's layers on such a device.
+        Times of the model's layers on such a device.
     batch_size : int, optional
-        Of a step, or of each batch of a stream; the plan's when left out.
+        Samples in a step, or in each batch of a stream. Default: the plan's batch size.
     overheads : Overheads, optional
-        What steps of programs and messages cost besides; the usual ones when left out.
+        Costs of steps and messages in Python. Default: `Overheads()`.
 
     Raises
     ------
     ArgumentError
-        If the machine has fewer devices, or there are fewer samples than micro-batches.
+        If the machine has fewer devices than parts, or the batch fewer samples than micro-batches.
     PlanError
-        If the schedule is for another placement, or the times are of another model, or of inputs
+        If the schedule is for another placement, or the times are for another model, or for inputs
         of other sizes than the placement's present ones.
     RunError
         If this process does not hold all parts.
@@ -143,92 +144,99 @@ def predict(
     if not placement.forms.is_as_placed:
         now, first = placement.forms.present, placement.forms.first
         raise PlanError(
-            f"a placement at inputs of {now.said_beside(first)}: accepted is one at "
-            f"{first.said_beside(now)}, which it was placed for, and times are of"
+            f"a placement for inputs of {now.said_beside(first)}: accepted is one for "
+            f"{first.said_beside(now)}, as it was placed and times were measured"
         )
     check_fits(schedule, placement.programs.parts, k)
     size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
-    again = [outline.again for outline in schedule.outlines]
+    recomputed = [outline.again for outline in schedule.outlines]
     steps = part_steps(placement)
     lowered, weights = with_weights(placement, schedule)
-    facts = sizes, again, times, machine, overheads or Overheads(), is_stream, weights
+    facts = sizes, recomputed, times, machine, overheads or Overheads(), is_stream, weights
     costs = MeasuredCosts(steps, *facts)
     products = {part: costs.products(part) for part in range(k) if schedule.backward}
     late = {part: job for part, job in products.items() if job.seconds}
     planned = jobs_of(lowered, costs, costs.job, late)
     sharing = sharing_of(machine, k, times)
-    found = simulate(planned.jobs, planned.journeys, sharing)
+    simulated = simulate(planned.jobs, planned.messages, sharing)
     known = known_step_bytes(placement, schedule, size)
     return Prediction(
-        seconds=found.end,
-        period=found.end if is_stream else period(planned, sharing),
+        seconds=simulated.end,
+        period=simulated.end if is_stream else period(planned, sharing),
         batch_size=size,
         schedule=lowered,
-        spans=tuple(planned.times(found)),
-        busy=np.array([sum(end - begin for begin, end in of_part) for of_part in found.jobs]),
+        spans=tuple(planned.times(simulated)),
+        busy=np.array([sum(end - begin for begin, end in spans) for spans in simulated.jobs]),
         update_seconds=0.0 if is_stream else max(costs.update(part) for part in range(k)),
-        peak_bytes=tuple(None if one is None else one.held for one in known),
-        step_bytes=tuple(None if one is None else one.taken for one in known),
+        peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
+        step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
         sent_bytes=_sent(placement, sizes, schedule.backward),
     )
 
 
 def with_weights(
     placement: Placement, schedule: Schedule
-) -> tuple[Schedule, tuple[Weights | None, ...]]:
-    """A schedule with all that travels of weights in its order, and what each of them comes to.
+) -> tuple[Schedule, tuple[SentWeights | None, ...]]:
+    """A schedule with the weights that travel in its order, and the size of each of them.
 
     Parameters
     ----------
     placement : Placement
-        All its parts in this process.
+        The placement, with all its parts in this process.
     schedule : Schedule
-        As a rule makes it.
+        The schedule as a rule makes it.
     """
     if len(placement.programs.shares) == 1:
         return schedule, ()
     copies = placement.copies.present
     weights = tuple(
-        None if one.owner == one.holder else Weights(copies.nbytes(one), len(one.elements) > 1)
-        for one in copies.weights
+        None
+        if copy.owner == copy.holder
+        else SentWeights(copies.nbytes(copy), len(copy.elements) > 1)
+        for copy in copies.weights
     )
     travelling = Travelling(copies, copies.weights)
     return placement.runtime.lowered(schedule, travelling), weights
 
 
 def period(planned: Planned, sharing: Sharing) -> float:
-    """Seconds from one step's end to the next one's: the mean of the last of `STEPS` in a row."""
-    count = len(planned.journeys)
+    """Seconds from one step's end to the next one's: the mean over the last of `STEPS` steps."""
+    count = len(planned.messages)
 
-    def later(job: Job, step: int) -> Job:
-        awaits, sends = ([one + step * count for one in some] for some in (job.awaits, job.sends))
+    def later(job: TimedJob, step: int) -> TimedJob:
+        awaits, sends = (
+            [number + step * count for number in numbers] for numbers in (job.awaits, job.sends)
+        )
         return job._replace(awaits=tuple(awaits), sends=tuple(sends))
 
     jobs = [[later(job, step) for step in range(STEPS) for job in own] for own in planned.jobs]
-    found = simulate(jobs, [*planned.journeys] * STEPS, sharing)
+    simulated = simulate(jobs, [*planned.messages] * STEPS, sharing)
     ends = [
-        max((own[step * len(own) // STEPS - 1].end for own in found.jobs if own), default=0.0)
+        max((own[step * len(own) // STEPS - 1].end for own in simulated.jobs if own), default=0.0)
         for step in range(1, STEPS + 1)
     ]
     return (ends[-1] - ends[0]) / (STEPS - 1)
 
 
 def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:
-    """What the first k devices of a machine share: processors by node, and each its cable.
+    """What the first k devices of a machine share: processors of a node; each has its own cable.
 
-    Where devices of a node slow each other down, steps of the model do so as much as was measured
-    of them at least.
+    Where devices of a node slow each other down, the slow-down is at least the one measured for
+    steps of the model.
     """
     slowdown = Slowdown(machine.together)
     memory_bound = machine.memory_bound or slowdown
     if len(machine.together) > 1:
         slowdown, memory_bound = (
             Slowdown(
-                tuple(max(one.of(n), times.together(n)) for n in range(1, max(machine.nodes) + 1))
+                tuple(
+                    max(factors.of(count), times.together(count))
+                    for count in range(1, max(machine.nodes) + 1)
+                )
             )
-            for one in (slowdown, memory_bound)
+            for factors in (slowdown, memory_bound)
         )
     return Sharing(machine.node_of[:k], slowdown, memory_bound, queues=True)
 

@@ -1,4 +1,4 @@
-"""Placement -> PartSteps: what the steps of its parts compute, of which layers and samples."""
+"""Placement -> PartSteps: the layers and samples that the steps of its parts compute."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from hgpart.placement.building.blueprint import Blueprint
 
 @dataclass(frozen=True)
 class LayerShare:
-    """What a step computes.
+    """The share of a layer that a step computes.
 
     Attributes
     ----------
     layer : int
-        Its index.
+        Index of the layer.
     share : float
-        Of the layer's tasks.
+        Fraction of the layer's tasks.
     of_batch : float
-        Share of the batch, or micro-batch, that it computes them for.
+        Fraction of the batch, or micro-batch, that it computes them for.
     trains : bool
-        Whether gradients are computed of some of its parameters.
+        Whether gradients of some of its parameters are computed.
     returns : bool
-        Whether they are computed of what it reads.
+        Whether gradients of what it reads are computed.
     multiplies : bool
-        Whether it has multiply-accumulates; else it does little more than read and write.
+        Whether it has multiply-accumulates; if not, it does little more than read and write.
     matrix_bytes, row_bytes : int
-        Of matrices that samples are multiplied by, and of what it reads and makes of a sample.
+        Bytes of matrices that samples are multiplied by, and of what it reads and makes for a
+        sample.
     """
 
     layer: int
@@ -58,14 +59,13 @@ class LayerShare:
         return self.matrix_bytes >= SEVERAL * samples * self.row_bytes
 
 
-class Moved(NamedTuple):
-    """What a chunk packs to send it, or takes apart when it has come.
+class Packed(NamedTuple):
+    """Transfers that a chunk packs or unpacks.
 
     Attributes
     ----------
-    transfers : int
     nbytes : int
-        For a sample.
+        Bytes per sample.
     """
 
     transfers: int
@@ -79,27 +79,26 @@ class PartSteps:
     Attributes
     ----------
     forward, backward : tuple of tuple of str
-        Of each chunk.
+        Names of the steps in each chunk.
     forward_places, backward_places : tuple of tuple of int
-        Where the instruction of each of these steps stands in its chunk.
-    forward_moved, backward_moved : tuple of Moved
-        Of each chunk.
-    again : tuple of tuple of int
-        Of each backward chunk, the forward chunks that end in it: of these, it computes again what
-        is to be computed again.
+        The place of each of these steps' instructions in its chunk.
+    forward_packed, backward_packed : tuple of Packed
+        Transfers of each chunk.
+    recomputable : tuple of tuple of int
+        For each backward chunk, the forward chunks that end in it, which it may have to recompute.
     shares : mapping of str to LayerShare
-        By name; a layer's in several steps is the first one's.
+        Shares by the steps' names; a layer in several steps counts in the first of them.
     owned : mapping of int to float
-        By layer, the share of its parameters that the part's optimizer changes.
+        For each layer, the fraction of its parameters that the part's optimizer changes.
     """
 
     forward: tuple[tuple[str, ...], ...]
     backward: tuple[tuple[str, ...], ...]
     forward_places: tuple[tuple[int, ...], ...]
     backward_places: tuple[tuple[int, ...], ...]
-    forward_moved: tuple[Moved, ...]
-    backward_moved: tuple[Moved, ...]
-    again: tuple[tuple[int, ...], ...]
+    forward_packed: tuple[Packed, ...]
+    backward_packed: tuple[Packed, ...]
+    recomputable: tuple[tuple[int, ...], ...]
     shares: Mapping[str, LayerShare]
     owned: Mapping[int, float]
 
@@ -115,17 +114,17 @@ def part_steps(placement: Placement) -> dict[int, PartSteps]:
 
 
 def _shares(blueprint: Blueprint) -> Float64:
-    """Of each layer, the share of its tasks that each part has; of split ones by their work."""
+    """For each layer, the fraction of its tasks that each part has; of split tasks, by work."""
     partition, graph = blueprint.partition, blueprint.graph
     model, k = partition.model, partition.k
     work = part_shares(model, partition.parts, k).layer_work
-    found = np.zeros((len(graph.layers), k))
+    shares = np.zeros((len(graph.layers), k))
     for at, view in enumerate(model.views):
-        of_parts = work[view.first]
-        if view.split is None or not of_parts.sum():
-            of_parts = np.array([len(blueprint.finishes(at, part)) for part in range(k)])
-        found[at] = of_parts / max(1, of_parts.sum())
-    return found
+        of_part = work[view.first]
+        if view.split is None or not of_part.sum():
+            of_part = np.array([len(blueprint.finishes(at, part)) for part in range(k)])
+        shares[at] = of_part / max(1, of_part.sum())
+    return shares
 
 
 def _of_part(
@@ -136,59 +135,71 @@ def _of_part(
     learns: list[bool],
 ) -> dict[str, LayerShare]:
     graph, of_batch = blueprint.graph, len(blueprint.share.slices) / blueprint.share.of
-    program, found = placement.programs.parts[part], {}
+    program, of_steps = placement.programs.parts[part], {}
     steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
     for at in np.flatnonzero(shares).tolist():
         name = blueprint.names[at]
-        first = next((one for one in (f"{name}_partial", f"{name}_before_0") if one in steps), name)
+        candidates = (f"{name}_partial", f"{name}_before_0")
+        first = next((candidate for candidate in candidates if candidate in steps), name)
         layer = graph.layers[at]
         step = dict(program.module.named_children()).get(first)
-        of_step = [] if step is None else [*matrices(step)]
-        found[first] = LayerShare(
+        operands = [] if step is None else [*matrices(step)]
+        of_steps[first] = LayerShare(
             layer=at,
             share=float(shares[at]),
             of_batch=of_batch,
             trains=not blueprint.trainable.isdisjoint(layer.parameter_names),
             returns=any(learns[source] for source in graph.sources(layer)),
             multiplies=layer.macs > 0,
-            matrix_bytes=sum(one.nbytes for one in of_step),
-            row_bytes=sum(one.element_size() * sum(one.shape) for one in of_step),
+            matrix_bytes=sum(matrix.nbytes for matrix in operands),
+            row_bytes=sum(matrix.element_size() * sum(matrix.shape) for matrix in operands),
         )
-    return found
+    return of_steps
 
 
 def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) -> PartSteps:
     program = placement.programs.parts[part]
     prepared, of_steps = prepare(program), {**shares}
     for name, joined in program.joined.items():
-        several = [shares[one] for one in joined if one in shares]
+        several = [shares[slice_name] for slice_name in joined if slice_name in shares]
         if several:
-            of_steps[name] = replace(several[0], of_batch=sum(one.of_batch for one in several))
+            of_batch = sum(share.of_batch for share in several)
+            of_steps[name] = replace(several[0], of_batch=of_batch)
 
     def names(places: range) -> tuple[str, ...]:
         instructions = (prepared.instructions[at][0] for at in places)
-        computes = (one for one in instructions if isinstance(one, Compute))
-        return tuple(step.name for one in computes for step in one.steps)
+        computes = (instruction for instruction in instructions if isinstance(instruction, Compute))
+        return tuple(step.name for instruction in computes for step in instruction.steps)
 
     def steps_at(places: range) -> tuple[int, ...]:
         instructions = (prepared.instructions[at][0] for at in places)
-        return tuple(at for at, one in enumerate(instructions) if isinstance(one, Compute))
+        return tuple(
+            at for at, instruction in enumerate(instructions) if isinstance(instruction, Compute)
+        )
 
-    def moved(places: range, backward: bool) -> Moved:
-        found = (prepared.instructions[at][0] for at in places)
-        transfers = (one.transfer for one in found if isinstance(one, Receive | Send))
-        sizes = [nbytes_a_sample(one) for one in transfers if one.differentiable or not backward]
-        return Moved(len(sizes), sum(sizes))
+    def packed(places: range, backward: bool) -> Packed:
+        instructions = (prepared.instructions[at][0] for at in places)
+        transfers = (
+            instruction.transfer
+            for instruction in instructions
+            if isinstance(instruction, Receive | Send)
+        )
+        sizes = [
+            nbytes_a_sample(transfer)
+            for transfer in transfers
+            if transfer.differentiable or not backward
+        ]
+        return Packed(len(sizes), sum(sizes))
 
-    ends = [places[-1] if places else None for places in prepared.forward]  # some do nothing
+    ends = [places[-1] if places else None for places in prepared.forward]  # some chunks are empty
     return PartSteps(
         forward=tuple(map(names, prepared.forward)),
         backward=tuple(map(names, prepared.backward)),
         forward_places=tuple(map(steps_at, prepared.forward)),
         backward_places=tuple(map(steps_at, prepared.backward)),
-        forward_moved=tuple(moved(places, False) for places in prepared.forward),
-        backward_moved=tuple(moved(places, True) for places in prepared.backward),
-        again=tuple(
+        forward_packed=tuple(packed(places, False) for places in prepared.forward),
+        backward_packed=tuple(packed(places, True) for places in prepared.backward),
+        recomputable=tuple(
             tuple(chunk for chunk, end in enumerate(ends) if end in places)
             for places in prepared.backward
         ),
@@ -200,7 +211,7 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
 def _owned(placement: Placement, part: int) -> dict[int, float]:
     blueprint, slices = placement.programs.blueprint, placement.programs.slices[part]
     shapes, layers = blueprint.parameter_shapes, blueprint.graph.layers
-    # One that several layers have is the first one's.
+    # A parameter of several layers belongs to the first.
     of_layers = {
         name: at for at in reversed(range(len(layers))) for name in layers[at].parameter_names
     }

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import nn
 
+from hgpart.calibration.here import device_here
 from hgpart.cores import processor, usable_cores
 from hgpart.errors import RunError
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.machines.calibration.here import device_here
 from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import load_machine
 from hgpart.processes import run

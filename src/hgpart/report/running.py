@@ -273,7 +273,7 @@ def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
     >>> in_micro_batches(Scheduling("async", stash=False))
     ', 2 in flight (async, no stash)'
     """
-    again = " with maps computed again" * scheduling.recompute
+    again = " with maps recomputed" * scheduling.recompute
     if scheduling.is_stream:
         stash = ", no stash" * (not scheduling.stash)
         return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){again}"

@@ -1,1 +1,1 @@
-"""The runtimes: the same submodules in one process or in many."""
+"""Placements at work: steps and training, in one process or in several."""

@@ -40,7 +40,6 @@ class DistributedModel(nn.Module):
     ----------
     placement : Placement
         Holds at least the part of this rank.
-    connection : Connection
 
     Raises
     ------
@@ -64,11 +63,11 @@ class DistributedModel(nn.Module):
     def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
         self._together, self._transport = Together(placement, connection), Rank(connection)
-        self._pass: OpenPass | None = None  # the last one in grad mode, until its backward
+        self._pass: OpenPass | None = None  # the last pass in grad mode, until its backward
         self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModel:
-        """A copy with parameters of its own, as of averaged weights, over the same connection."""
+        """A copy with parameters of its own, e.g. for averaged weights, on the same connection."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         nn.Module.__init__(copied)
@@ -86,7 +85,7 @@ class DistributedModel(nn.Module):
 
     @property
     def program(self) -> PartProgram:
-        """What this rank does, in the present mode."""
+        """The program of this rank, in the present mode."""
         return self.placement.programs.parts[self.connection.rank]
 
     @property
@@ -99,7 +98,7 @@ class DistributedModel(nn.Module):
 
     @property
     def makes_result(self) -> bool:
-        """Whether this rank gets the result, or some samples' where the batch is in slices."""
+        """Whether this rank gets the result, or that of some samples if the batch is in slices."""
         return self.connection.rank in self.placement.programs.output_parts
 
     def forward(self, *inputs: Any, batch_size: int | None = None, **named: Any) -> Any:
@@ -108,31 +107,31 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         inputs, named
-            As the model takes them. In place of tensors, a rank that does not read them may have
-            None, or tensors on the meta device, or nothing at all; with a batch size, others may
-            have them of their own samples alone: see `Programs.samples_needed` and
+            The arguments of the model. In place of tensors, a rank that does not read them may have
+            None, tensors on the meta device, or nothing at all. With a batch size, other ranks may
+            have tensors of only their own samples: see `Programs.samples_needed` and
             `Programs.samples_read`.
         batch_size : int, optional
-            Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
-            may be of this rank's own samples alone. A model's own argument of this name is given by
-            position.
+            Number of all ranks' samples. It is required if no input says it, and if the batch is in
+            slices, because inputs may hold only this rank's samples. A model's own argument of this
+            name is given by position.
 
         Returns
         -------
         Any
-            What the model returns on the rank that makes the result, None on the others. In grad
-            mode a loss is computed from it, for `backward`, which comes before the next pass in
-            grad mode (over slices, before any other): `loss.backward()` raises a RunError. Where
-            the batch is in slices, several ranks may have results, each of its own samples: see
+            What the model returns, on the rank that makes the result; None on the others. In grad
+            mode a loss is computed from it for `backward`, which comes before the next pass in
+            grad mode (over slices, before any other): `loss.backward()` raises a RunError. If the
+            batch is in slices, several ranks may have results, each for its own samples: see
             `Programs.samples_of_result`.
 
         Raises
         ------
         ArgumentError
-            If the batch size is not known, or not the same on all ranks, or the inputs are not the
-            model's, as where a `Placement` is called.
+            If the batch size is not known, or not the same on all ranks, or the inputs do not fit
+            the model, as for a `Placement`.
         RunError
-            If another rank is gone, or is refused what it begins.
+            If another rank is gone, or refuses to begin.
         """
         self._forget_pass()
         given = self.placement.programs.arguments.tensors_here(inputs, named)
@@ -160,19 +159,19 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         loss : Tensor or None
-            A number computed from what the last `forward` in grad mode returned, and from no other
-            pass's result; None on the other ranks. Where several ranks have results, each has its
-            part of the loss: what they add up to is the batch's.
+            A number computed from the result of the last `forward` in grad mode, and from no other
+            pass's result; None on the other ranks. If several ranks have results, each has its part
+            of the loss: the batch's loss is their sum.
 
         Raises
         ------
         ArgumentError
-            If the loss is no tensor of one element that is computed from the result.
+            If the loss is not a tensor of one element that is computed from the result.
         RunError
-            If there was no forward pass in grad mode before, the loss is computed from the result
-            of an earlier one, too, or another rank is gone.
+            If there was no forward pass in grad mode before, if the loss also depends on the result
+            of an earlier one, or if another rank is gone.
         """
-        if self._pass is None:  # on no rank, as all have begun in one grad mode
+        if self._pass is None:  # so on every rank, as all have begun in one grad mode
             raise RunError(
                 "backward without a forward pass in grad mode before it: accepted is one for each "
                 "such pass, before the next begins; over slices, before any other pass"
@@ -196,33 +195,33 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         inputs : tensor, sequence or mapping
-            As in `Placement.step`, and in place of tensors as in `forward`.
+            See `Placement.step`; in place of tensors, see `forward`.
         targets : tensors in any structure, optional
-            Looked at by the ranks that make the result; of the whole batch, or of their own samples
-            alone: see `Programs.samples_needed` and `Programs.samples_of_result`.
+            Read by the ranks that make the result; for the whole batch, or for only their own
+            samples: see `Programs.samples_needed` and `Programs.samples_of_result`.
         loss_fn : callable, optional
-            As in `Placement.step`, also called once more for each micro-batch if it returns
-            (sum, count); the same on all ranks.
+            See `Placement.step`; called once more per micro-batch if it returns (sum, count). It
+            must be the same on all ranks.
         schedule : Schedule, optional
-            The same on all ranks, as of `hgpart.run.scheduling.schedule`; the whole batch at
-            once when left out.
+            A schedule of `hgpart.run.scheduling.schedule`, the same on all ranks. Default: the
+            whole batch at once.
         batch_size : int, optional
-            Of all ranks' samples. Where no input says it, and where the batch is in slices: inputs
-            may be of this rank's own samples alone.
+            Number of all ranks' samples. It is required if no input says it, and if the batch is in
+            slices, because inputs may hold only this rank's samples.
 
         Returns
         -------
         Tensor or list
-            As `Placement.step` on the rank that makes the result, None on the others.
+            The result of `Placement.step` on the rank that makes the result, None on the others.
 
         Raises
         ------
         ArgumentError
-            As in `forward`, and in `Placement.step`.
+            For the reasons of `forward` and `Placement.step`.
         RunError
-            If another rank is gone, or is refused what it begins.
+            If another rank is gone, or refuses to begin.
         PlanError
-            If the schedule is for another placement, or for its other mode.
+            If the schedule is for another placement, or for the other mode.
         """
         self._forget_pass()
         if schedule is not None:
@@ -243,9 +242,9 @@ class DistributedModel(nn.Module):
         with self._together.whole_pass():
             batches = self.placement.passes.divided(here, sizes, rank)
             made: dict[int, Score] = {}
-            if self.makes_result:  # now, as all that processes do together has one order
-                asked = targets, loss_fn, sizes, rank
-                made[rank] = programs.score(*asked, alone=True, total=self._together.total)
+            if self.makes_result:  # now, so that all ranks do what they do together in one order
+                scoring = targets, loss_fn, sizes, rank
+                made[rank] = programs.score(*scoring, alone=True, total=self._together.total)
             elif own.counts_classes:
                 self._together.total((0.0, 0.0))
             with programs.batch():
@@ -263,7 +262,7 @@ class DistributedModel(nn.Module):
         Returns
         -------
         dict of str to Tensor, or None
-            On rank 0, as `Placement.state_dict`; None on the others.
+            The state as in `Placement.state_dict` on rank 0, None on the others.
 
         Raises
         ------
@@ -271,35 +270,38 @@ class DistributedModel(nn.Module):
             If another rank is gone.
         """
         placement, rank = self.placement, self.connection.rank
-        mine = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
-        every = self.connection.collect(mine)
-        return None if every is None else placement.held_state.whole(chain.from_iterable(every))
+        own_held = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
+        all_held = self.connection.collect(own_held)
+        return (
+            None if all_held is None else placement.held_state.whole(chain.from_iterable(all_held))
+        )
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
     ) -> Any:
-        """Load the model's own state_dict, of which this rank takes its slices; all call it.
+        """Load the model's own state_dict, from which this rank takes its slices; all call it.
 
         Raises
         ------
         PlacementError
-            As `Placement.load_state_dict`.
+            For the reasons of `Placement.load_state_dict`.
         """
         return self.placement.load_state_dict(state_dict, strict)
 
     def _forget_pass(self) -> None:
-        """Begin something else; a pass without gradients leaves what others need as it is.
+        """Drop the last pass when another begins, unless this has no gradients.
 
-        Not over slices, where it may bring copies of running statistics that a graph has kept.
+        Over slices it is always dropped: a pass may bring copies of running statistics that its
+        graph keeps.
         """
         if torch.is_grad_enabled() or len(self.placement.programs.shares) > 1:
             self._pass = None
 
     def _own_result(self, results: Sequence[Tensor]) -> Any:
-        """What the model returns, of the samples whose result is here."""
+        """The model's result, for the samples whose result is on this rank."""
         here = len(self.placement.programs.shares_of_result(self.connection.rank))
-        each = len(results) // here
-        by_share = [results[at * each : (at + 1) * each] for at in range(here)]
+        per_share = len(results) // here
+        by_share = [results[at * per_share : (at + 1) * per_share] for at in range(here)]
         return self.placement.programs.whole_result(by_share)
 
     def stream(
@@ -318,19 +320,18 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         batches : iterable of (inputs, targets)
-            Inputs as in `step`; targets are looked at by the ranks that make the result.
-        loss_fn : callable
+            Inputs as for `step`; targets are read by the ranks that make the result.
         update : callable
-            Told this rank when it is to change its parameters by their `grad`.
+            Called with this rank when it is to change its parameters by their `grad`.
         schedule : Schedule
-            The same on all ranks, as of `hgpart.run.scheduling.schedule`.
+            A schedule of `hgpart.run.scheduling.schedule`, the same on all ranks.
         batch_size : int
-            Of every batch. By a plan over slices, where inputs may be of this rank's samples alone,
-            a smaller last batch can't be told from these: a loader has to have ``drop_last=True``.
-        stash : bool
+            Number of samples in every batch. With a plan over slices, inputs may hold only this
+            rank's samples, so a smaller last batch can't be noticed: the loader needs
+            ``drop_last=True``.
         on_loss : callable
-            Told of each batch after this rank's update: its loss on the rank that makes the result,
-            or its part of it where several do, None on the others.
+            Called after this rank's update for each batch: with its loss on the rank that makes
+            the result (or its part of it if several do), with None on the others.
 
         Returns
         -------
@@ -342,7 +343,7 @@ class DistributedModel(nn.Module):
         RunError
             If another rank is gone.
         ArgumentError, PlanError, PlacementError
-            As `Placement.stream`; and if a batch is of another size.
+            For the reasons of `Placement.stream`, or if a batch has another size.
         """
         self._forget_pass()
         placement = self.placement
@@ -379,8 +380,8 @@ class DistributedModel(nn.Module):
         source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
         with self._together.whole_pass(), placement.copies.in_flight(placement.parameters()):
             check_modules_of_stream([self.program.module])
-            runs = schedule, source.values(), source.score, update, tell, stash
-            self.runtime.stream(*runs, batch_size)
+            streaming = schedule, source.values(), source.score, update, tell, stash
+            self.runtime.stream(*streaming, batch_size)
             self._together.agreement.settle()
         return losses if makes_result else None
 
@@ -390,44 +391,48 @@ class DistributedModel(nn.Module):
         Parameters
         ----------
         inputs : tensor, sequence or mapping
-            As in `step`; only their sizes matter. A rank that has none may leave them out.
+            Inputs as for `step`; only their sizes matter. A rank that has none may leave them out.
 
         Raises
         ------
         ArgumentError
-            If no rank has a tensor of the inputs, or two have it of different sizes.
+            If no rank has a tensor for an input, or ranks have it in different sizes.
         PlacementError
-            As `Placement.for_inputs`; if it can't be on one rank, all stay as they were.
+            For the reasons of `Placement.for_inputs`; if it fails on a rank, all stay as they were.
         """
-        own = [None if one is None else tuple(one.shape[1:]) for one in self._given(inputs)]
+        own = [
+            None if tensor is None else tuple(tensor.shape[1:]) for tensor in self._given(inputs)
+        ]
         by_input = zip(*self.connection.gather(own), strict=True)
         sizes = []
-        for name, found in zip(self.placement.programs.arguments.names, by_input, strict=True):
-            known = {*found} - {None}
+        for name, sizes_of_input in zip(
+            self.placement.programs.arguments.names, by_input, strict=True
+        ):
+            known = {*sizes_of_input} - {None}
             if len(known) != 1:
-                said = " and ".join(sorted(said_of([one]) for one in known)) or "no size"
-                raise ArgumentError(f"{name} has {said} on the ranks: accepted is one size")
+                seen = " and ".join(sorted(said_of([size]) for size in known)) or "no size"
+                raise ArgumentError(f"{name} has {seen} on the ranks: accepted is one size")
             sizes.append(known.pop())
         self._together.switch(tuple(sizes), None)
         return self
 
     def for_batch(self, batch_size: int) -> DistributedModel:
-        """Switch all ranks to a batch of so many samples; see `Placement.for_batch`.
+        """Switch all ranks to a batch of `batch_size` samples; see `Placement.for_batch`.
 
         Raises
         ------
         PlacementError
-            As `Placement.for_batch`; if it can't be on one rank, all stay as they were.
+            For the reasons of `Placement.for_batch`; if it fails on a rank, all stay as they were.
         """
         if not self.placement.forms.takes(batch_size):  # as all ranks find
             self._together.switch(self.placement.forms.present.sizes, batch_size)
         return self
 
     def _given(self, inputs: Inputs) -> list[Tensor | None]:
-        """The tensors among the inputs, None where there is none in the place of one."""
+        """The tensors among the inputs, with None where a tensor is left out."""
         return self.placement.programs.arguments.tensors_here(*as_called(inputs))
 
     def _here(self, inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """The inputs whose values are here, and needed."""
+        """The inputs whose values are needed and present on this rank."""
         reads = self.reads_inputs
         return [None if not reads or value is None or value.is_meta else value for value in inputs]

@@ -1,4 +1,4 @@
-"""nn.Module -> Learner: one face for all that run steps of a model, be it in parts or whole."""
+"""nn.Module -> Learner: one interface for models whose steps are run, whole or in parts."""
 
 from __future__ import annotations
 
@@ -16,25 +16,21 @@ from hgpart.execution.records.totals import Totals
 from hgpart.placement.cutting.slices import Slice
 from hgpart.schedule_wanted import Scheduling
 
-LossFunction = Callable[[Any, Any], Tensor]  # of results and targets; see `Placement.step`
+LossFunction = Callable[[Any, Any], Tensor]  # called with results and targets; `Placement.step`
 
 
 class Learner:
-    """A model whose steps are run: any module, all of it in this process.
+    """A model whose steps are run: any module, whole in this process.
 
-    Of one that is in parts, here or in several processes, `PlacedModel` says what differs.
-
-    Parameters
-    ----------
-    model : nn.Module
+    `PlacedModel` overrides what differs for a model in parts, in this process or in several.
     """
 
-    processes = 1  # that the model is divided among
+    processes = 1  # number of processes that the model is divided among
     scheduling = Scheduling("sequential")  # of a step
-    norms = "micro-batch"  # what updates running statistics, as `hgpart.place` takes it
-    first = True  # whether this process is the one that writes and prints
-    device: torch.device  # where labels go
-    dtype: torch.dtype  # of the images
+    norms = "micro-batch"  # what updates running statistics, as in `hgpart.place`
+    first = True  # whether this process writes and prints
+    device: torch.device  # of labels
+    dtype: torch.dtype  # of images
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -43,19 +39,19 @@ class Learner:
 
     @property
     def has_norms(self) -> bool:
-        """Whether norms take their statistics of the samples of a batch, in training."""
-        return any(isinstance(one, _BatchNorm) for one in self.model.modules())
+        """Whether norms take their statistics from the samples of a batch, in training."""
+        return any(isinstance(module, _BatchNorm) for module in self.model.modules())
 
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Which samples are looked at here, of a batch of micro-batches of some sizes."""
+        """The samples that are read here, in a batch of micro-batches of these sizes."""
         return range(sum(sizes))
 
     def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Which samples of such a batch have their result here."""
+        """The samples of such a batch whose result is here."""
         return range(sum(sizes))
 
     def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
-        """Samples that norms take their statistics of, share by share of each micro-batch."""
+        """Numbers of samples that norms take statistics from, per share of each micro-batch."""
         return [(size,) for size in self.scheduling.sizes(batch_size)]
 
     def train(self, mode: bool) -> None:
@@ -63,9 +59,9 @@ class Learner:
         self.model.train(mode)
 
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
-        """Compute the result, which is None where another process has it, of images that are read.
+        """Compute the result of images; None where another process has it.
 
-        Both are of the samples whose numbers `samples_read` and `samples_of_result` say.
+        Images are those of `samples_read`, results those of `samples_of_result`.
         """
         assert images is not None
         return self.model(images.to(self.device, self.dtype))
@@ -73,10 +69,10 @@ class Learner:
     def step(
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
-        """Run forward and, in grad mode, backward, which adds to the gradients of what is held.
+        """Run forward and, in grad mode, backward, which adds to the gradients held here.
 
-        Images and targets are of the samples that are read, and of those with their result here.
-        Returns the loss where the result is, if there is a loss function.
+        Images and targets belong to the samples that are read here, and to those whose result is
+        here. Returns the loss where the result is, if there is a loss function.
         """
         result = self.forward(images, batch_size)
         if loss_fn is None:
@@ -96,14 +92,14 @@ class Learner:
         on_loss: Callable[[float], object],
         on_step: Callable[[], object] = lambda: None,
     ) -> Sequence[Sequence[int]]:
-        """Run steps with updates, one after the other or some in flight, as `scheduling` has it.
+        """Run steps with updates, one after another or several in flight, by `scheduling`.
 
-        `update` is told the parts that are here, when the gradients of their parameters are of one
-        batch; they are None afterwards, and have to be before. `on_step` is called when a step has
-        ended here. `on_loss` is told the steps' losses, in all processes: some steps later where
-        another one has them, as nobody waits for what has yet to be computed.
+        `update` is called with each part here when its gradients are those of one batch; they are
+        None afterwards, and must be None before. `on_step` is called when a step has ended here.
+        `on_loss` is called with the steps' losses, in all processes; some steps later where another
+        process has them, because nobody waits for losses that are still to be computed.
 
-        Returns the `Schedule.staleness` of what is no step of its own; else nothing.
+        Returns the `Schedule.staleness` of a stream; otherwise nothing.
         """
         losses, learned = Losses(self, on_loss, behind=1), self.learned()
         for images, targets in batches:
@@ -119,41 +115,41 @@ class Learner:
 
     @property
     def events(self) -> Sequence[Event]:
-        """What was done here when in the last step; like what follows, nothing without parts."""
+        """What was done here and when, in the last step; empty for a model without parts."""
         return ()
 
     def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
-        """What all parts should do when, in the present mode, by the schedule's own costs.
+        """What all parts should do and when, in the present mode, by the schedule's own costs.
 
-        In a step, or in a stream of so many batches; all call it.
+        This holds for a step, or a stream of `batches` batches; all processes call it.
         """
         return ()
 
     def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
-        """The most that each part holds in a step, or a stream; see `hgpart.peak_bytes`.
+        """Most bytes that each part holds in a step or a stream; see `hgpart.peak_bytes`.
 
-        None of a part for which that can't be computed.
+        None for a part for which that can't be computed.
         """
         return ()
 
     def count_anew(self) -> None:
-        """Let `totals` be of what is done from now on."""
+        """Let `totals` begin again from zero."""
 
     def totals(self) -> Totals:
-        """What all parts have done up to now."""
+        """Everything that all parts have done since `count_anew`."""
         return Totals.none(parts=0, k=1)
 
     def sums(self, batch_size: int) -> str:
-        """What sums, and so losses, have their order by, in the present mode; all call it.
+        """The rule for the order of sums, on which losses depend; all processes call it.
 
-        With batches in flight that is what each part does in a stream, which depends on costs.
+        With batches in flight this includes what each part does in a stream, by its costs.
         """
         return self.scheduling.sums
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
         """Part, slice and tensor of all parameters and buffers here.
 
-        One that has several names counts under the first.
+        A tensor with several names counts under the first.
         """
         seen: set[int] = set()
         for name, tensor in self.model.state_dict(keep_vars=True).items():
@@ -162,7 +158,7 @@ class Learner:
                 yield 0, Slice(name, tuple(tensor.shape)), tensor
 
     def learned(self) -> dict[int, list[nn.Parameter]]:
-        """Those parameters of each part here that learn, if it has some."""
+        """The parameters that learn, for each part here that has some."""
         parts: dict[int, list[nn.Parameter]] = {}
         for part, _, tensor in self.held():
             if isinstance(tensor, nn.Parameter) and tensor.requires_grad:
@@ -170,23 +166,23 @@ class Learner:
         return parts
 
     def whole_state(self) -> dict[str, Tensor] | None:
-        """The model's own state_dict, in the first process; all call it."""
+        """The model's own state_dict, in the first process; all processes call it."""
         return self.model.state_dict()
 
     def add_later(self, value: float) -> Callable[[], float]:
-        """Add up what the processes found that have results, for all of them; all call it.
+        """Add up a number over the processes that have results; all processes call it.
 
-        Nobody waits before calling what is returned.
+        Nobody waits before the returned function is called.
         """
         return lambda: value
 
     def gather(self, value: Any) -> list[Any]:
-        """Tell all processes what each of them has, in their order."""
+        """The values of all processes, in their order; all processes call it."""
         return [value]
 
 
 class Losses:
-    """Losses of steps, told in their order, so many steps later if other processes have them."""
+    """Losses of steps, told in order; some steps later if other processes have them."""
 
     def __init__(self, learner: Learner, on_loss: Callable[[float], object], behind: int) -> None:
         self._learner, self._on_loss = learner, on_loss
@@ -194,17 +190,17 @@ class Losses:
         self._waiting = deque[Callable[[], float]]()
 
     def add(self, loss: Tensor | None) -> None:
-        """Share a step's loss, which is None where others have it."""
+        """Share a step's loss, which is None where other processes have it."""
         self._waiting.append(self._learner.add_later(0.0 if loss is None else loss.item()))
         self.tell(self._behind)
 
     def tell(self, left: int = 0) -> None:
-        """Wait for all but the last few."""
+        """Wait for all losses but the last `left`, and pass them on."""
         while len(self._waiting) > left:
             self._on_loss(self._waiting.popleft()())
 
 
 def timeline_of(learner: Learner, events: Sequence[Sequence[Event]]) -> Timeline:
-    """What all parts did when, of the events of each step here; all processes call it."""
-    of_all: list[Sequence[Sequence[Event]]] = learner.gather(events)
-    return tuple(tuple(chain(*step)) for step in zip(*of_all, strict=True))
+    """What all parts did and when, from the events of each step here; all processes call it."""
+    events_of_processes: list[Sequence[Sequence[Event]]] = learner.gather(events)
+    return tuple(tuple(chain(*step)) for step in zip(*events_of_processes, strict=True))

@@ -29,30 +29,30 @@ from hgpart.schedules.simulation import bubble
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """What some steps on equal batches took, and what travelled in them.
+    """The time of some steps on equal batches, and what was sent in them.
 
     Attributes
     ----------
-    steps, batch_size : int
     backward : bool
         Whether a step is a forward and a backward pass, or a forward pass only.
     seconds : float
-        Of all steps.
+        Seconds of all steps.
     totals : Totals
-        Of all parts, in all steps.
+        Totals of all parts, in all steps.
     simulated_bubble : float
-        What `bubble` is by the schedule's own costs.
+        The `bubble` by the schedule's own costs.
     timeline : Timeline
-        Of the steps, if it was wanted; else empty. A stream's are one.
+        Timeline of the steps, if it was wanted; else empty. A stream counts as one step.
     planned : tuple of Event
-        What should have been done when in the last of them, by the schedule's own costs.
+        What should have been done in the last step and when, by the schedule's own costs.
     staleness : tuple of tuple of int
-        Of each part, in each batch of the first stream: updates that its forward pass is without.
+        For each part, and each batch of the first stream, the number of updates that its forward
+        pass lacks.
     peak_bytes : tuple of int
-        The most that each part held for what it had still to do, counted in a step more, or in a
-        stream of some batches; see `hgpart.execution.held_memory`.
+        Most bytes that each part held for work it still had to do, counted in an extra step or
+        stream; see `hgpart.execution.held_memory`.
     planned_peak_bytes : tuple of int or None
-        The same, computed from the schedule, where that can be.
+        The same bytes computed from the schedule, where possible.
     """
 
     steps: int
@@ -69,17 +69,17 @@ class Measurement:
 
     @property
     def samples_per_second(self) -> float:
-        """Throughput."""
+        """Throughput of the steps."""
         return self.steps * self.batch_size / self.seconds
 
     @property
     def busiest(self) -> float:
-        """Share of the time in which the part that works longest does."""
+        """Fraction of the time in which the busiest part works."""
         return max(timing.busy for timing in self.totals.timings) / self.seconds
 
     @property
     def bubble(self) -> float:
-        """Share of all parts' time in which they did not work: they waited, or had no step."""
+        """Fraction of all parts' time in which they did not work: they waited, or had no step."""
         timings = self.totals.timings
         return 1 - sum(timing.busy for timing in timings) / (self.seconds * len(timings))
 
@@ -95,29 +95,27 @@ def measure(
     timeline: bool = False,
     on_step: Callable[[int], None] = lambda done: None,
 ) -> Measurement:
-    """Run one step whose time does not count, and in which memory does, then `steps` that do.
+    """Run a step whose memory is counted, then `steps` steps whose time is measured.
 
     Called in every process of a `connection`, with the same arguments and its part of the
-    placement; without one, the placement runs in this process.
+    placement; without a connection, the placement runs in this process.
 
     Parameters
     ----------
     placement : Placement
-        Is left in training mode if there are backward passes, else in evaluation.
+        It is left in training mode if there are backward passes, else in evaluation.
     images : Tensor
-        A batch, of a model with one input.
-    steps : int
+        A batch, for a model with one input.
     backward : bool
-        Also a backward pass, of the mean square of what the model returns. An update of a
-        stream changes nothing, but batches in flight keep weights as if it did.
-    connection : Connection, optional
+        Whether a step has a backward pass as well, from the mean square of what the model returns.
+        An update of a stream changes nothing, but batches in flight keep weights as if it did.
     scheduling : Scheduling, optional
-        The whole batch at once when left out. By the rule ``async`` the steps are streams of
-        `LONGEST` at most, which begin and end with no batch in flight.
+        Default: the whole batch at once. With the rule ``async`` the steps are streams of at most
+        `LONGEST`, which begin and end with no batch in flight.
     timeline : bool
-        Whether to keep what each part did when.
+        Whether to keep what each part did and when.
     on_step : callable
-        Told the number of steps done.
+        Called with the number of steps done.
     """
     if steps < 1:
         raise ArgumentError(f"{steps} steps: accepted is 1 or more")
@@ -126,10 +124,10 @@ def measure(
     learner = PlacedModel(model, scheduling)
     wanted = learner.scheduling
     if wanted.is_stream and not backward:
-        raise ArgumentError(f"{wanted.rule} without backward passes: accepted is with them")
+        raise ArgumentError(f"{wanted.rule} without backward passes: it needs them")
     at_once = min(steps, LONGEST) if wanted.is_stream else 1
     with torch.set_grad_enabled(backward):
-        with memory_counted():  # threads start, connections are made
+        with memory_counted():  # the first step also starts threads and makes connections
             _run(learner, images, wanted.sample_batches)
         peak = learner.counted_peak()
         learner.count_anew()
@@ -160,9 +158,9 @@ def measure(
 
 
 def _run(learner: PlacedModel, images: Tensor, count: int) -> None:
-    """One pass, or two; of a stream, of some batches, with updates that change nothing."""
+    """Run a pass or two; or a stream of `count` batches, with updates that change nothing."""
     learner.model.zero_grad()
-    learner.placement.copies.let_weights_travel()  # as behind an update, which there is none of
+    learner.placement.copies.let_weights_travel()  # as after an update
     if learner.scheduling.is_stream:
         batches = repeat((images, None), count)
         learner.learn(batches, count, len(images), _mean_square_of, _ignore, _ignore)
@@ -171,8 +169,8 @@ def _run(learner: PlacedModel, images: Tensor, count: int) -> None:
     learner.step(images, None, len(images), _mean_square_of if learns else None)
 
 
-def _ignore(found: object) -> None:
-    """Neither parts that are to be updated nor losses matter."""
+def _ignore(ignored: object) -> None:
+    """For callbacks whose values do not matter: parts to update, and losses."""
 
 
 def _mean_square_of(result: object, targets: None) -> Tensor:
@@ -180,7 +178,7 @@ def _mean_square_of(result: object, targets: None) -> Tensor:
 
 
 def _now(learner: PlacedModel) -> float:
-    """Seconds, when all that was begun is done, in all processes."""
+    """The present time, after everything that was begun is done, in all processes."""
     for device in set(learner.placement.devices):
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -189,7 +187,7 @@ def _now(learner: PlacedModel) -> float:
 
 
 def mean_square(result: object) -> Tensor:
-    """A loss of whatever a model returns.
+    """A loss for whatever a model returns.
 
     >>> mean_square({"a": torch.ones(2, 3), "b": (torch.zeros(2), torch.tensor([3 + 4j]))})
     tensor(26.)
@@ -197,14 +195,12 @@ def mean_square(result: object) -> Tensor:
     Raises
     ------
     RunError
-        If it returns no numbers that a gradient could be of.
+        If the model returns no numbers that could have a gradient.
     """
     tensors = [value for value in pytree.tree_leaves(result) if isinstance(value, Tensor)]
     squares = [
         (value * value.conj()).real.mean().cpu() for value in tensors if has_gradients(value.dtype)
     ]
     if not squares:
-        raise RunError(
-            "the model returns no floating-point numbers: accepted is without --backward"
-        )
+        raise RunError("the model returns no floating-point numbers: leave out --backward")
     return torch.stack(squares).sum()

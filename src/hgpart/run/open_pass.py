@@ -1,7 +1,7 @@
-"""Pass + Together -> OpenPass: a process's forward pass, whose gradients come by its own backward.
+"""Pass + Together -> OpenPass: a process's forward pass, with a backward pass of its own.
 
-What it returns is in nobody's autograd graph but the caller's: other ranks hear of a gradient in
-`DistributedModel.backward` alone.
+Only the caller's autograd graph holds its results: other ranks learn of a gradient only by
+`DistributedModel.backward`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,12 @@ from hgpart.run.together import Together
 
 
 class OpenPass:
-    """A forward pass of this process, of which a backward pass is to go on.
+    """A forward pass of this process that a backward pass can follow.
 
     Parameters
     ----------
-    forward : Pass
-    together : Together
     result_ranks : sequence of int
-        Those that make results.
+        Ranks that make results.
     """
 
     def __init__(self, forward: Pass, together: Together, result_ranks: Sequence[int]) -> None:
@@ -38,17 +36,17 @@ class OpenPass:
         self._goes_back = False
 
     def results(self) -> tuple[Tensor, ...]:
-        """What a loss can be computed from; it is not kept here, as its graph has this pass."""
+        """Results for a loss; they are not kept here, because their graph refers to this pass."""
         return guarded(self._leaves, self._check)
 
     def backward(self, loss: Tensor | None) -> None:
-        """Add to gradients, where results are by a loss; see `DistributedModel.backward`."""
+        """Add to gradients, by a loss where results are; see `DistributedModel.backward`."""
         rank, makers = self._together.rank, self._makers
         if (rank in makers) != (loss is not None):
-            said = f"rank{'s' * (len(makers) > 1)} {' and '.join(map(str, makers))}"
+            result_ranks = f"rank{'s' * (len(makers) > 1)} {' and '.join(map(str, makers))}"
             raise ArgumentError(
                 f"rank {rank} got {'no' if loss is None else 'a'} loss: accepted is one on "
-                f"{said}, where results are, and None on the others"
+                f"{result_ranks}, where results are, and None on the others"
             )
         if loss is not None:
             check_loss(loss, any(leaf.requires_grad for leaf in self._leaves))
@@ -62,37 +60,37 @@ class OpenPass:
         self._forward.backward({rank: gradients} if rank in makers else {})
 
     def _check(self) -> None:
-        """Raise a RunError if results get gradients that others know nothing of.
+        """Raise a RunError if results get gradients that other ranks do not know of.
 
-        They go on to the other ranks in its own backward alone, of which there is one.
+        Only its own backward, of which there is one, sends gradients on to them.
         """
         if self._goes_back:
             return
         if self._together.is_passing:
             raise RunError(
-                "a loss of what an earlier forward pass returned: accepted is one of the last pass "
-                "in grad mode alone, whose backward comes before the next pass, or of one pass of "
-                "both batches"
+                "the loss depends on the result of an earlier forward pass: accepted is a loss of "
+                "the last pass in grad mode alone, whose backward comes before the next pass, or "
+                "of one pass over both batches"
             )
         with self._together.whole_pass():
             raise RunError(
-                "loss.backward() of what a DistributedModel returned, of which other ranks do not "
-                "hear: accepted is model.backward(loss), in all processes"
+                "loss.backward() on the result of a DistributedModel does not reach other ranks: "
+                "accepted is model.backward(loss), in all processes"
             )
 
 
 def guarded(results: Sequence[Tensor], check: Callable[[], None]) -> tuple[Tensor, ...]:
-    """What a loss can be computed from.
+    """Results whose gradients are checked before they are added.
 
     Parameters
     ----------
     results : sequence of Tensor
-        Leaves, which gradients are added to.
+        Leaves that gradients are added to.
     check : callable
-        Called before a gradient is; raises an error where none may come.
+        Called before a gradient is added; raises an error if none may come.
     """
-    found: tuple[Tensor, ...] = _Guarded.apply(check, *results)  # type: ignore[no-untyped-call]
-    return found
+    checked: tuple[Tensor, ...] = _Guarded.apply(check, *results)  # type: ignore[no-untyped-call]
+    return checked
 
 
 class _Guarded(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Placement or DistributedModel -> PlacedModel: a Learner for what is in parts."""
+"""Placement or DistributedModel -> PlacedModel: a Learner for a model in parts."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ from hgpart.schedules.simulation import times
 
 
 class PlacedModel(Learner):
-    """A Learner for a placed model: all of its parts, in threads, or the one of this process.
+    """A Learner for a placed model: all of its parts, in threads, or this process's part.
 
     Parameters
     ----------
-    model : Placement or DistributedModel
     scheduling : Scheduling, optional
-        The whole batch at once when left out.
+        Default: the whole batch at once.
     """
 
     model: Placement | DistributedModel
@@ -51,38 +50,38 @@ class PlacedModel(Learner):
         self.first = 0 in devices
         own = devices[self._parts[0]]
         self.device = devices.get(self.placement.programs.output_part, own)
-        # Several parts move to their devices what each of them reads.
+        # If there are several parts here, each moves what it reads to its own device.
         self._images_go_to = own if len(devices) == 1 else None
         self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
         self.count_anew()
 
     @property
     def has_norms(self) -> bool:
-        """Whether steps have some that take their statistics of samples, in the present mode."""
+        """Whether steps have norms that take statistics from samples, in the present mode."""
         return self.placement.programs.blueprint.has_norms
 
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Those of the slices that the part begins with."""
+        """The samples of the slices that this process begins with."""
         if self.processes == 1:
             return super().samples_read(sizes)
         return self.placement.programs.samples_read(self._parts[0], sizes)
 
     def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Those of the slices that the part ends."""
+        """The samples of the slices that this process ends with."""
         if self.processes == 1:
             return super().samples_of_result(sizes)
         return self.placement.programs.samples_of_result(self._parts[0], *sizes)
 
     def shares(self, batch_size: int) -> Sequence[Sequence[int]]:
-        """Those of the slices that lie alike, or of all."""
+        """Numbers of samples of the slices that share parts, or of the whole batch."""
         together = self.placement.programs.blueprint.partition.modelling.norms == "batch"
         shares = (WHOLE,) if together else self.placement.programs.shares
         return [sizes_of(shares, size) for size in self.scheduling.sizes(batch_size)]
 
     def schedule(self, batches: int = 1, batch_size: int | None = None) -> Schedule:
-        """What a step, or a stream, is done by, in the present mode and grad mode, in all sizes.
+        """The schedule of a step, or a stream, in the present mode, grad mode and sizes.
 
-        Where the parts are in several processes, all call it.
+        If the parts are in several processes, all call this.
         """
         key = self.placement.training, torch.is_grad_enabled(), batches, batch_size
         if key not in self._schedules:
@@ -94,7 +93,7 @@ class PlacedModel(Learner):
         self.model.train(mode)
 
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
-        """Compute what the parts here do."""
+        """Compute the share of the parts here."""
         result = self.model(self._cast(images), **self._said(batch_size))
         self._count()
         return result
@@ -103,10 +102,10 @@ class PlacedModel(Learner):
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
         """Run the batch in micro-batches."""
-        order, said = self.schedule(batch_size=batch_size), self._said(batch_size)
-        made = self.model.step([self._cast(images)], targets, loss_fn, order, **said)
+        schedule, sizes = self.schedule(batch_size=batch_size), self._said(batch_size)
+        loss = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
         self._count()
-        return None if loss_fn is None else made
+        return None if loss_fn is None else loss
 
     def learn(
         self,
@@ -122,8 +121,8 @@ class PlacedModel(Learner):
         if not self.scheduling.is_stream:
             return super().learn(batches, count, batch_size, loss_fn, update, on_loss, on_step)
         self.model.for_batch(batch_size)
-        made = self.schedule(count, batch_size)
-        losses = Losses(self, on_loss, behind=made.under_way + 1)
+        schedule = self.schedule(count, batch_size)
+        losses = Losses(self, on_loss, behind=schedule.under_way + 1)
 
         def end(loss: Tensor | None) -> None:
             on_step()
@@ -131,83 +130,83 @@ class PlacedModel(Learner):
 
         cast = (([self._cast(images)], targets) for images, targets in batches)
         options = {"stash": self.scheduling.stash, "on_loss": end, **self._said(batch_size)}
-        self.model.stream(cast, loss_fn, update, made, **options)
+        self.model.stream(cast, loss_fn, update, schedule, **options)
         losses.tell()
         self._count()
-        return made.staleness
+        return schedule.staleness
 
     def _cast(self, images: Tensor | None) -> Tensor | None:
         return None if images is None else images.to(self._images_go_to, self.dtype)
 
     def _said(self, batch_size: int) -> dict[str, Any]:
-        """What processes are told beside the images, of which each has some samples' alone."""
+        """The batch size for processes, each of which has only some samples' images."""
         return {"batch_size": batch_size} if isinstance(self.model, DistributedModel) else {}
 
     @property
     def events(self) -> Sequence[Event]:
-        """What was done here when in the last step."""
+        """What was done here and when, in the last step."""
         return self.model.runtime.last.events
 
     def planned(self, batches: int, batch_size: int) -> tuple[Event, ...]:
-        """What all parts should do when, by estimated costs."""
-        made = self.schedule(batches if self.scheduling.is_stream else 1, batch_size)
+        """What all parts should do and when, by estimated costs."""
+        schedule = self.schedule(batches if self.scheduling.is_stream else 1, batch_size)
         costs = costs_of(self.placement, self.scheduling.micro_batches, batch_size)
-        return planned_events(made.order, times(made.outlines, made.order, costs))
+        return planned_events(schedule.order, times(schedule.outlines, schedule.order, costs))
 
     def sums(self, batch_size: int) -> str:
-        """What sums have their order by."""
-        said = self.scheduling.sums
+        """The rule for the order of sums, and the order itself if batches are in flight."""
+        rule = self.scheduling.sums
         if self.scheduling.most_in_flight == 1:
-            return said
-        return f"{said}, order {self._sample(batch_size).fingerprint}"
+            return rule
+        return f"{rule}, order {self._sample(batch_size).fingerprint}"
 
     def _sample(self, batch_size: int) -> Schedule:
-        """Of a step, or of enough batches of a stream."""
+        """The schedule of a step, or of enough batches of a stream."""
         return self.schedule(self.scheduling.sample_batches, batch_size)
 
     def held(self) -> Iterator[tuple[int, Slice, Tensor]]:
-        """What the parts here hold."""
+        """Part, slice and tensor of what the parts here hold."""
         return held_by_parts(self.placement)
 
     def whole_state(self) -> dict[str, Tensor] | None:
-        """Gathered from all parts."""
+        """The model's own state_dict, gathered from all parts."""
         if isinstance(self.model, Placement):
             return self.model.state_dict()
         return self.model.gathered_state_dict()
 
     def add_later(self, value: float) -> Callable[[], float]:
-        """What the only process has that has the result, or all that have samples of it add up."""
+        """The number of the only process with the result, or the sum over all that have some."""
         makers = {*self.placement.programs.output_parts}
         total = self._transport.add_later(value, makers)
         if self.processes == 1 or len(makers) == 1:
             return total
-        dtype = torch.promote_types(self.dtype, torch.float32)  # as a step in one process adds up
+        dtype = torch.promote_types(self.dtype, torch.float32)  # the type of a step's own sums
         return lambda: torch.tensor(total(), dtype=torch.float64).to(dtype).item()
 
     def gather(self, value: Any) -> list[Any]:
-        """Hear from all processes."""
+        """The values of all processes, in their order."""
         return self._transport.gather(value)
 
     def count_anew(self) -> None:
-        """Let `totals` be of what is done from now on."""
+        """Let `totals` begin again from zero."""
         self._done = Totals.none(len(self._parts), self.placement.k)
 
     def _count(self) -> None:
         self._done = self._done + self.model.runtime.last.totals
 
     def totals(self) -> Totals:
-        """What was done up to now, in all processes."""
-        done: list[Totals] = self.gather(self._done)
-        timings = tuple(timing for each in done for timing in each.timings)
-        return Totals(timings, reduce(add, (each.traffic for each in done)))
+        """Everything done since `count_anew`, in all processes."""
+        all_totals: list[Totals] = self.gather(self._done)
+        timings = tuple(timing for totals in all_totals for timing in totals.timings)
+        return Totals(timings, reduce(add, (totals.traffic for totals in all_totals)))
 
     def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
-        """The most that each part holds in a step, in the present mode and grad mode."""
+        """Most bytes that each part holds in a step, in the present mode and grad mode."""
         here = known_peak_bytes(self.placement, self._sample(batch_size), batch_size)
         return tuple(chain.from_iterable(self.gather(here)))
 
     def counted_peak(self) -> tuple[int, ...]:
-        """The same, counted in the last step, if that was to be."""
+        """Most bytes that each part held in the last step, if they were counted."""
         return tuple(chain.from_iterable(self.gather(self.model.runtime.last.peak_bytes)))
 
 

@@ -1,4 +1,4 @@
-"""Model + batch -> what it makes of micro-batches one after the other, with the whole's masks."""
+"""Model + batch -> its gradients by micro-batches in turn, with the random masks of the batch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def accumulated(
     shares: int = 1,
     together: bool = False,
 ) -> None:
-    """Add up gradients over micro-batches, as without parts and schedules.
+    """Add up gradients over micro-batches, without parts and schedules.
 
-    Each micro-batch's loss counts by its number of samples. What random operators draw is what
-    they draw for the whole batch, sliced: a first pass over it notes that. Running statistics are
-    updated by each micro-batch, or where `norms` is ``batch`` by what they were given together.
-    Where each micro-batch is in `shares`, one of `sizes` each, they are those of the first; unless
+    Each micro-batch's loss is weighted by its number of samples. Random operators draw what they
+    draw for the whole batch, sliced: a first pass over it records that. Running statistics are
+    updated per micro-batch or, with `norms` ``batch``, once by the input of all of them. If each
+    micro-batch is in `shares`, with a size each in `sizes`, the first share updates them; unless
     the model is given all shares `together`, and they only have a loss each.
     """
     args, kwargs = call = as_called(inputs)
@@ -45,32 +45,32 @@ def accumulated(
     scored = [[size] for size in sizes]
     if together:
         scored = [[*sizes[at : at + shares]] for at in range(0, len(sizes), shares)]
-        sizes, shares = [sum(each) for each in scored], 1
+        sizes, shares = [sum(sizes_of_shares) for sizes_of_shares in scored], 1
     with _as_it_was(model), torch.no_grad(), _Note() as note:
         model(*args, **kwargs)
     given = list[_Given]()
     counters: dict[str, Tensor] = {}
     for number, (start, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
-        some = slice(start, start + size)
+        span = slice(start, start + size)
         with _as_it_was(model) if number % shares else nullcontext():
             with _Repeat(note.drawn, start, size, sum(sizes)), ExitStack() as modes:
                 if norms == "batch":
                     given.append(modes.enter_context(_Given()))
-                of_some = partial(_some, samples=some, batch_size=sum(sizes))
-                args, kwargs = pytree.tree_map(of_some, call)
+                sliced = partial(_some, samples=span, batch_size=sum(sizes))
+                args, kwargs = pytree.tree_map(sliced, call)
                 result = model(*args, **kwargs)
-            losses, samples = [], targets[some]
+            losses, samples = [], targets[span]
             firsts = accumulate(scored[number], initial=0)
-            for first, each in zip(firsts, scored[number], strict=False):
-                own = slice(first, first + each)
-                of_own = pytree.tree_map(partial(_some, samples=own, batch_size=size), result)
-                losses.append(loss_fn(of_own, samples[own]) * (each / sum(sizes)))
+            for first, share_size in zip(firsts, scored[number], strict=False):
+                own = slice(first, first + share_size)
+                own_result = pytree.tree_map(partial(_some, samples=own, batch_size=size), result)
+                losses.append(loss_fn(own_result, samples[own]) * (share_size / sum(sizes)))
             _backward(reduce(add, losses))
-        counters = counters or {name: one.clone() for name, one in _counters(model)}
+        counters = counters or {name: counter.clone() for name, counter in _counters(model)}
     if norms == "batch":
         _update_once(given)
-        for name, one in _counters(model):
-            one.copy_(counters[name])
+        for name, counter in _counters(model):
+            counter.copy_(counters[name])
 
 
 def _backward(loss: Tensor) -> None:
@@ -85,24 +85,24 @@ def _some(value: Any, samples: slice, batch_size: int) -> Any:
 
 @contextmanager
 def _as_it_was(model: nn.Module) -> Iterator[None]:
-    """Put buffers back at the end."""
-    before = [one.clone() for one in model.buffers()]
+    """Put buffers back at the end of the block."""
+    before = [buffer.clone() for buffer in model.buffers()]
     try:
         yield
     finally:
-        for one, value in zip(model.buffers(), before, strict=True):
-            one.copy_(value)
+        for buffer, value in zip(model.buffers(), before, strict=True):
+            buffer.copy_(value)
 
 
 def _counters(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """The numbers of batches that norms have seen."""
-    for name, one in model.named_buffers():
+    """The buffers in which norms count batches."""
+    for name, buffer in model.named_buffers():
         if name.rpartition(".")[2] == "num_batches_tracked":
-            yield name, one
+            yield name, buffer
 
 
 class _Given(TorchFunctionMode):
-    """Keeps what norms of batches are given, in order; they change no running statistics."""
+    """Records the inputs of batch norms, in order, which then change no running statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,8 +124,8 @@ class _Given(TorchFunctionMode):
 
 
 def _update_once(given: Sequence[_Given]) -> None:
-    """Give each norm at once what it was given of all micro-batches."""
-    for calls in zip(*(one.calls for one in given), strict=True):
+    """Update each norm's statistics once, by its inputs from all micro-batches."""
+    for calls in zip(*(recorder.calls for recorder in given), strict=True):
         whole = torch.cat([call["input"] for call in calls])
         with torch.no_grad():
             functional.batch_norm(**{**calls[0], "input": whole})
@@ -136,7 +136,7 @@ def _is_random(func: Any) -> bool:
 
 
 class _Note(TorchDispatchMode):
-    """Keeps what random operators draw, in order."""
+    """Records what random operators draw, in order."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -151,12 +151,12 @@ class _Note(TorchDispatchMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         if _is_random(func):
-            self.drawn += (one.clone() for one in pytree.tree_leaves(made))
+            self.drawn += (tensor.clone() for tensor in pytree.tree_leaves(made))
         return made
 
 
 class _Repeat(TorchDispatchMode):
-    """Lets random operators draw what was kept, of some samples."""
+    """Lets random operators draw what was recorded, for some samples."""
 
     def __init__(self, drawn: Sequence[Tensor], start: int, size: int, batch_size: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -171,8 +171,8 @@ class _Repeat(TorchDispatchMode):
     ) -> Any:
         made = func(*args, **(kwargs or {}))
         if _is_random(func):
-            for one in pytree.tree_leaves(made):
-                one.copy_(self._slice(next(self._drawn), one.shape))
+            for tensor in pytree.tree_leaves(made):
+                tensor.copy_(self._slice(next(self._drawn), tensor.shape))
         return made
 
     def _slice(self, whole: Tensor, shape: torch.Size) -> Tensor:

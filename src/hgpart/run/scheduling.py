@@ -1,4 +1,4 @@
-"""Placement + a rule -> Schedule: what each part does when, micro-batch by micro-batch."""
+"""Placement + a rule -> Schedule: what each part does and when, micro-batch by micro-batch."""
 
 from __future__ import annotations
 
@@ -40,48 +40,48 @@ def schedule(
     recompute: bool = False,
     batch_size: int | None = None,
 ) -> Schedule:
-    """Order what the parts of a placement do in a step or a stream, in its present mode.
+    """Order the actions of a placement's parts in a step or a stream, in its present mode.
 
-    All parts' sequences are cut from one global order, in which each action stands behind what it
-    needs: so no schedule can come to a stop, and sums have one order, the same in each run. It is
-    the same by all rules, but for the gradients of weights that several layers share, and where
-    backward is in halves: there results may differ between rules by rounding.
+    All parts' sequences are cut from one global order, in which each action comes after what it
+    needs. So no schedule can deadlock, and sums have one order, the same in each run. All rules
+    give the same order, except for the gradients of weights that several layers share, and where
+    backward is in halves: there, results of different rules may differ by rounding.
 
     Parameters
     ----------
     model : Placement or DistributedModel
-        A placement has all its parts in this process. Of a distributed model each rank has its own,
-        and all ranks call this: of what they take costs to be, rank 0's counts.
+        A placement has all its parts in this process. A distributed model has this rank's part,
+        and all ranks call this function: the costs of rank 0 count.
     rule : str
         ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async`` is for
         `Placement.stream`.
     micro_batches : int
-        That a batch is divided into; of a stream, its batches.
+        Number of micro-batches in a batch; for a stream, its number of batches.
     costs : CostModel, optional
-        What actions and messages are taken to last; `costs_of` the placement when left out.
+        Costs of actions and messages. Default: `costs_of` the placement.
     backward : bool
         Whether a step has backward passes.
     in_flight : int, optional
-        Batches of a stream that each part may have begun at a time; 2 when left out.
+        For a stream, the number of batches that each part may have begun at a time. Default: 2.
     recompute : bool
-        Keep only what chunks read, and let backward compute them again, with the same results:
-        chunks that keep more than they read, in parts whose `peak_bytes` are less by that. In such
-        a batch no part holds more than without. The order of a stream stays as it is without: its
-        results depend on that.
+        Whether chunks keep only what they read, and backward recomputes the rest, with the same
+        results. This holds for chunks that keep more than they read, in parts where it lowers
+        `peak_bytes`; with such a batch no part holds more than without. The order of a stream stays
+        as it is without recomputing, because its results depend on that.
     batch_size : int, optional
-        Of a step, or of each batch of a stream, which costs and `recompute` go by; the plan's when
-        left out, or a sample for each micro-batch if that is more.
+        Samples in a step, or in each batch of a stream, for costs and `recompute`. Default: the
+        plan's batch size, or one sample per micro-batch if that is more.
 
     Raises
     ------
     ArgumentError
-        If there is no such rule, there are no micro-batches, or more than samples, a stream is to
-        do without backward passes, or there are to be batches in flight by another rule.
+        If there is no such rule, there are no micro-batches, or more than samples, a stream has no
+        backward passes, or `in_flight` is given for another rule.
     PlacementError
-        If there are to be several micro-batches, and the model mixes samples, or reads a
-        buffer and changes it.
+        If there are several micro-batches, and the model mixes samples, or reads a buffer and
+        changes it.
     RunError
-        If a placement does not hold all parts. On all ranks, if they ask for different schedules.
+        If a placement does not hold all parts; on all ranks, if they ask for different schedules.
     """
     placement, gather = _among(model, batch_size)
     check_rule(rule)
@@ -102,15 +102,15 @@ def schedule(
     def make(outlines: Sequence[Outline], costs: CostModel) -> Schedule:
         return make_schedule(outlines, costs=costs, **options)
 
-    said = {**options, "recompute": recompute, "batch_size": batch_size}
-    again = divided if recompute and backward else None
-    return _made(placement, gather, make, said, again, batch_size, costs)
+    request = {**options, "recompute": recompute, "batch_size": batch_size}
+    recomputed_for = divided if recompute and backward else None
+    return _made(placement, gather, make, request, recomputed_for, batch_size, costs)
 
 
 def _among(
     model: Placement | DistributedModel, batch_size: int | None = None
 ) -> tuple[Placement, Gather]:
-    """The placement, switched to a batch size if there is one, and how its processes gather."""
+    """The placement, switched to a batch size if given, and how its processes gather values."""
     if isinstance(model, Placement):
         held = model.programs.parts
         if len(held) != model.k:
@@ -126,18 +126,18 @@ def _among(
 
 
 def _from_one(value: Any) -> list[Any]:
-    """Gather from the only process that there is."""
+    """Gather from the only process."""
     return [value]
 
 
 def _from_file(
     placement: Placement, gather: Gather, wanted: Scheduling, backward: bool, batch_size: int | None
 ) -> Schedule:
-    """Raises an ArgumentError if there are to be backward passes, and the file has none."""
+    """The schedule of a file; an ArgumentError if backward passes are needed and it has none."""
     file = wanted.file
     assert file is not None
-    again = wanted.micro_batches if wanted.recompute and backward else None
-    said = {
+    recomputed_for = wanted.micro_batches if wanted.recompute and backward else None
+    request = {
         "file": file.fingerprint,
         "backward": backward,
         "recompute": wanted.recompute,
@@ -147,7 +147,7 @@ def _from_file(
     def make(outlines: Sequence[Outline], costs: None) -> Schedule:
         return file.of(outlines)
 
-    made = _made(placement, gather, make, said, again, batch_size, None)
+    made = _made(placement, gather, make, request, recomputed_for, batch_size, None)
     if backward and not made.backward:
         raise ArgumentError(
             f"{wanted.name} is a schedule without backward passes: accepted in training is one "
@@ -160,36 +160,36 @@ def _made(
     placement: Placement,
     gather: Gather,
     make: Callable[[Sequence[Outline], Any], Schedule],
-    said: Mapping[str, Any],
-    again: int | None,
+    request: Mapping[str, Any],
+    recomputed_for: int | None,
     batch_size: int | None,
     costs: CostModel | None,
 ) -> Schedule:
-    """Make a schedule of all parts' outlines, by the costs of the first process.
+    """Make a schedule from all parts' outlines, by the costs of the first process.
 
-    With `again` micro-batches, chunks are computed again.
+    With `recomputed_for` micro-batches, chunks are recomputed.
 
     Raises
     ------
     RunError
-        If processes say that they want different ones.
+        If processes make different requests.
     """
-    found = gather(([*outlines_here(placement, again, batch_size)], said, costs))
-    outlines = [one for here, _, _ in found for one in here]
-    _, first, costs = found[0]
-    for rank, (_, other, _) in enumerate(found):
-        if other != first:
+    gathered = gather(([*outlines_here(placement, recomputed_for, batch_size)], request, costs))
+    outlines = [outline for here, _, _ in gathered for outline in here]
+    _, first_request, costs = gathered[0]
+    for rank, (_, other_request, _) in enumerate(gathered):
+        if other_request != first_request:
             raise RunError(
-                f"rank 0 asks for a schedule by {_words(first)}, rank {rank} for one by "
-                f"{_words(other)}: accepted is the same on all ranks"
+                f"rank 0 asks for a schedule by {_words(first_request)}, rank {rank} for one by "
+                f"{_words(other_request)}: accepted is the same on all ranks"
             )
-    if again is None:
+    if recomputed_for is None:
         return make(outlines, costs)
 
     def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
         return dict(ChainMap(*gather(peaks_by(placement, schedules, batch_size))))
 
-    return _holding_less(outlines, lambda some: make(some, costs), peaks)
+    return _holding_less(outlines, lambda outlines: make(outlines, costs), peaks)
 
 
 def _words(said: Mapping[str, Any]) -> str:
@@ -201,30 +201,30 @@ def _holding_less(
     make: Callable[[Sequence[Outline]], Schedule],
     peaks_of: Callable[[Sequence[Schedule]], Mapping[int, Sequence[int]]],
 ) -> Schedule:
-    """Compute chunks again in the parts that hold less by that, and let no part hold more.
+    """Recompute chunks in the parts that hold less by that, and let no part hold more.
 
-    The order is one by the costs of doing so, or, where a part would hold more in that, and in a
-    stream, the order without.
+    The order is made with the costs of recomputing. In a stream, or where a part would hold more
+    in that order, it is the order without recomputing.
     """
     parts = range(len(outlines))
-    plain = make([one.keeping for one in outlines])
+    plain = make([outline.keeping for outline in outlines])
     same = replace(plain, outlines=tuple(outlines))
     timed = make(outlines) if plain.in_flight is None else same
     peaks = peaks_of([timed, timed.keeping(parts), same, plain])
     fits = all(min(peaks[part][:2]) <= peaks[part][3] for part in parts)
-    found, at = (timed, 0) if fits else (same, 2)
-    return found.keeping([part for part in parts if peaks[part][at] >= peaks[part][at + 1]])
+    chosen, at = (timed, 0) if fits else (same, 2)
+    return chosen.keeping([part for part in parts if peaks[part][at] >= peaks[part][at + 1]])
 
 
 def load_schedule(path: Path | str, placement: Placement) -> Schedule:
-    """Read a file of `save_schedule`, which has to be for this placement, in its present mode.
+    """Read a file of `save_schedule`, which must fit this placement in its present mode.
 
     Raises
     ------
     FormatError
-        If it is no schedule, or no valid one.
+        If the file is no schedule, or no valid one.
     PlanError
-        If it is for another placement.
+        If the schedule is for another placement.
     """
     _among(placement)
     return read_schedule(path).of([*outlines_here(placement)])
@@ -237,16 +237,16 @@ def wanted_schedule(
     batches: int = 1,
     batch_size: int | None = None,
 ) -> Schedule:
-    """What is wanted, by a rule as `schedule` or from a file as `load_schedule`.
+    """The wanted schedule, by a rule like `schedule` or from a file like `load_schedule`.
 
-    Of a stream, for a number of batches; of a batch size as of `schedule`.
+    For a stream it has `batches` batches; for `batch_size`, see `schedule`.
 
     Raises
     ------
     ArgumentError
-        If there are to be backward passes, and the file has none.
+        If backward passes are needed, and the file has none.
     RunError
-        If a placement does not hold all parts. On all ranks, if they ask for different schedules,
+        If a placement does not hold all parts; on all ranks, if they ask for different schedules,
         or have files of different orders.
     """
     if wanted.file is None:
@@ -264,52 +264,52 @@ def wanted_schedule(
 
 
 def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = None) -> Costs:
-    """Estimates for a batch: by measured work, or so many operations a second.
+    """Estimated costs of a batch: by measured work, or a number of operations per second.
 
-    Of the batch size that `schedule` goes by.
+    For `batch_size`, see `schedule`.
     """
     check_micro_batches(micro_batches)
     if batch_size is not None:
         check_whole("batch size", batch_size)
     work = placement.programs.work
-    each = 1.0 if work.unit == "s" else Costs.work
+    seconds_per_unit = 1.0 if work.unit == "s" else Costs.work
     if batch_size is None:
         batch_size = max(placement.programs.partition.modelling.batch_size, micro_batches)
-    return Costs(samples=batch_size / micro_batches, work=each / work.units)
+    return Costs(samples=batch_size / micro_batches, work=seconds_per_unit / work.units)
 
 
 def outlines_here(
     placement: Placement, micro_batches: int | None = None, batch_size: int | None = None
 ) -> Iterator[Outline]:
-    """The chunks of the parts that this process holds.
+    """The outlines of the parts that this process holds.
 
-    With so many micro-batches of a batch, those that keep more than they read are computed again.
+    With `micro_batches` of a batch, chunks that keep more than they read are recomputed.
     """
-    again = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
+    recomputed = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
     work = [
-        part_shares(one.partition.model, one.partition.parts, placement.k).layer_work
-        for one in placement.programs.blueprints
+        part_shares(blueprint.partition.model, blueprint.partition.parts, placement.k).layer_work
+        for blueprint in placement.programs.blueprints
     ]
     owners = placement.programs.owned_elsewhere()
     for part in sorted(placement.programs.parts):
         of_steps: dict[str, float] = {}
-        for one, layer_work in zip(placement.programs.blueprints, work, strict=True):
-            of_steps.update(_step_work(placement, one, part, layer_work[:, part]))
+        for blueprint, layer_work in zip(placement.programs.blueprints, work, strict=True):
+            of_steps.update(_step_work(placement, blueprint, part, layer_work[:, part]))
         program = placement.programs.parts[part]
-        found = with_again(outline(program, of_steps), program, again.get(part, ()))
-        yield replace(found, owners=owners[part])
+        own_outline = with_again(outline(program, of_steps), program, recomputed.get(part, ()))
+        yield replace(own_outline, owners=owners[part])
 
 
 def _step_work(
     placement: Placement, blueprint: Blueprint, part: int, shares: Int64
 ) -> Mapping[str, float]:
-    """Work of a part's steps by name, for a sample; a layer's is that of its first step."""
+    """Work of a part's steps by name, per sample; a layer's work counts in its first step."""
     names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
     program = placement.programs.parts[part]
     steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
-    found = {}
+    work = {}
     for at in np.flatnonzero(shares).tolist():
-        first = (f"{names[at]}{behind}" for behind in ("_partial", "_before_0"))
+        first = (f"{names[at]}{suffix}" for suffix in ("_partial", "_before_0"))
         step = next((name for name in first if name in steps), names[at])
-        found[step] = float(shares[at]) * part_of_batch
-    return found
+        work[step] = float(shares[at]) * part_of_batch
+    return work

@@ -22,15 +22,8 @@ from hgpart.tracing.forms import Sizes
 class Together:
     """A rank among the others, from pass to pass.
 
-    Parameters
-    ----------
-    placement : Placement
-    connection : Connection
-
     Attributes
     ----------
-    agreement : Agreement
-    rank : int
     is_passing : bool
         Whether a pass is under way here.
     """
@@ -42,15 +35,15 @@ class Together:
 
     @contextmanager
     def whole_pass(self) -> Iterator[None]:
-        """Between begin and end of what all ranks take part in, which has to come to its end.
+        """A pass that all ranks take part in, and that must come to its end.
 
-        If it does not, here, the others are told why, and wait no longer: also if this rank alone
-        finds that it can't begin. What was sent by then would be taken for what a later pass gets.
+        If it fails here, the others are told why, and wait no longer; even if only this rank finds
+        that it can't begin. What was sent by then would be taken for part of a later pass.
         """
         if self._failed:
             raise RunError(
-                f"rank {self._connection.rank} begins a pass after one that has failed, which "
-                "has ended its connections: accepted are new processes"
+                f"rank {self._connection.rank} begins a pass after a failed one, which ended its "
+                "connections: accepted are new processes"
             )
         self.is_passing = True
         try:
@@ -81,7 +74,7 @@ class Together:
     def beginning(
         self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
     ) -> Batch:
-        """What this rank begins, in the present modes; of how many samples is still to be known."""
+        """The batch that this rank begins, in the present modes; its size is not known yet."""
         return Batch(
             samples=0,
             micro_batches=micro_batches,
@@ -95,24 +88,24 @@ class Together:
     def agreed_size(
         self, inputs: Sequence[Tensor | None], batch_size: int | None, own: Batch
     ) -> int:
-        """Samples of the batch that all ranks begin now.
+        """Number of samples in the batch that all ranks now begin.
 
-        What is wrong with the batch size alone, all find alike: nobody has to be told.
+        Errors about the batch size alone occur on all ranks: nobody has to be told.
         """
         if batch_size is not None:
             check_size(batch_size)
         elif len(self._placement.programs.shares) > 1:
             raise ArgumentError(
-                "no batch size, and inputs by a plan over slices may be of this process alone: "
-                "accepted is that of all, as in batch_size=32"
+                "no batch size, and with a plan over slices inputs may hold only this process's "
+                "samples: accepted is the size of the whole batch, as in batch_size=32"
             )
         with self.whole_pass():
             if torch.is_grad_enabled() and any(
-                one.requires_grad for one in inputs if one is not None
+                tensor.requires_grad for tensor in inputs if tensor is not None
             ):
                 raise PlacementError(
-                    "an input requires a gradient, as what another model returned does, which "
-                    "processes do not compute: accepted are inputs without, as of detach()"
+                    "an input requires a gradient, like the result of another model, which "
+                    "processes do not compute: accepted are inputs without one, as from detach()"
                 )
             size = (
                 self._placement.programs.arguments.batch_size(inputs)
@@ -122,36 +115,38 @@ class Together:
             if size is None:
                 raise ArgumentError(
                     f"neither inputs nor a batch size on rank {self._connection.rank}: accepted is "
-                    "one of them, as in batch_size=32; another model's result is on one rank alone"
+                    "one of them, as in batch_size=32; another model's result is on only one rank"
                 )
             self.check_same(size, own)
         return size
 
     def check_same(self, batch_size: int, own: Batch) -> None:
-        """Raise an ArgumentError if other ranks begin another batch, or in another way.
+        """Raise an ArgumentError if other ranks begin another batch, or in another mode.
 
-        Before anything that all do together, where one in another mode may have more to do.
+        This comes before anything that all do together, which may be more in another mode.
         """
         check_size(batch_size)
         own = own._replace(samples=batch_size)
         if len(self._placement.programs.shares) > 1:  # where a rank may send nothing
             self.agreement.check_among_all(own)
             return
-        ways = [
-            (one.sender, one.receiver, one)
-            for one in self._placement.programs.parts[self._connection.rank].transfers.values()
+        messages = [
+            (transfer.sender, transfer.receiver, transfer)
+            for transfer in self._placement.programs.parts[self._connection.rank].transfers.values()
         ]
         if own.learns:
-            ways += [
-                (receiver, sender, one) for sender, receiver, one in ways if one.differentiable
+            messages += [
+                (receiver, sender, transfer)
+                for sender, receiver, transfer in messages
+                if transfer.differentiable
             ]
         rank = self._connection.rank
-        senders = dict.fromkeys(sender for sender, receiver, _ in ways if receiver == rank)
-        receivers = dict.fromkeys(receiver for sender, receiver, _ in ways if sender == rank)
+        senders = dict.fromkeys(sender for sender, receiver, _ in messages if receiver == rank)
+        receivers = dict.fromkeys(receiver for sender, receiver, _ in messages if sender == rank)
         self.agreement.check(own, [*senders], [*receivers])
 
     def total(self, counts: Counts) -> Counts:
-        """Add up what targets count on all ranks, where several have some."""
+        """Add up the counts of targets over all ranks, if several have some."""
         if len({*self._placement.programs.output_parts}) == 1:
             return counts
         first, second = zip(*self._connection.numbers(counts, torch.float64), strict=True)
@@ -159,6 +154,6 @@ class Together:
 
 
 def check_size(batch_size: object) -> None:
-    """Raise an ArgumentError for what is no number of samples."""
+    """Raise an ArgumentError unless `batch_size` is a number of samples."""
     if not isinstance(batch_size, Integral) or batch_size < 1:
         raise ArgumentError(f"batch size {batch_size!r}: accepted are whole numbers from 1 on")

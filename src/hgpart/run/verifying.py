@@ -1,4 +1,4 @@
-"""Model + Placement + inputs -> Verification: the placed model side by side with the original."""
+"""Model + Placement + inputs -> Verification: the placed model beside the original."""
 
 from __future__ import annotations
 
@@ -28,30 +28,28 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.arguments import Inputs, as_called
 
 # The parts add the same terms in another order, so results differ by rounding: by the type's
-# epsilon (2e-16, 1e-7), times what the layers make of it. These leave room for a factor of half
-# a million and of a thousand; what is wrong in the placement differs by far more.
+# epsilon (2e-16, 1e-7), amplified by the layers. These tolerances leave room for a factor of half a
+# million and of a thousand; errors in the placement differ by far more.
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
 
-# Tensors much smaller than the others are compared on the others' scale: the gradient of a bias
-# in front of a batch norm, say, is nothing but rounding.
+# Tensors much smaller than the others are compared on the others' scale: the gradient of a bias in
+# front of a batch norm, for example, is nothing but rounding.
 FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
 class Difference:
-    """The largest relative difference among tensors of one kind, and which has it.
+    """The largest relative difference among tensors of one kind, and the tensor that has it.
 
-    The difference of two tensors is the largest of their elements', over the largest element of
-    the original, or over a thousandth of the largest of all originals if that is more. Elements
-    that are NaN in both, or the same infinity, are equal. It is infinite where shapes or whole
-    numbers differ, and where an element is NaN or infinite in one alone.
+    The difference of two tensors is the largest difference of their elements, divided by the
+    largest element of the original, or by a thousandth of the largest of all originals if that is
+    more. Elements that are NaN in both, or the same infinity, are equal. The difference is infinite
+    if shapes or whole numbers differ, or if an element is NaN or infinite in only one.
 
     Attributes
     ----------
-    value : float
-    name : str
     nan_in : str
-        The first tensor that has NaN, at the same places in both; empty if none has.
+        The first tensor with NaN, at the same places in both; empty if there is none.
     """
 
     value: float = 0.0
@@ -61,33 +59,31 @@ class Difference:
 
 @dataclass(frozen=True, eq=False)
 class Verification:
-    """A placed model beside the original, on one batch.
+    """A placed model compared with the original, on one batch.
 
     Attributes
     ----------
-    k, batch_size : int
     scheduling : Scheduling or None
-        By which micro-batches were run; None if the placement was called like the model.
+        Schedule of the micro-batches; None if the placement was called like the model.
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     training : bool
         The mode of both.
-    dtype : torch.dtype
     tolerance : float
-        What differences may be.
+        Largest accepted difference.
     outputs, gradients, buffers : Difference
-        Of the results, of the parameters' gradients, and of what the pass made of the buffers,
+        Differences of the results, of the parameters' gradients, and of the buffers after the pass,
         such as running statistics.
     traffic : Traffic
-        As the runtime counted it.
+        Traffic as the runtime counted it.
     planned : Traffic
-        As the table says it: forward from the partition's hypergraph; backward all that can have
-        a gradient comes back.
+        Traffic by the table: forward from the partition's hypergraph; backward everything that can
+        have a gradient comes back.
     planned_bytes : int or None
-        All that travels forward, by the plan's hypergraph over all slices. None where a slice has
-        no sample, of which a plan says nothing.
+        Bytes sent forward, by the plan's hypergraph over all slices. None if a slice has no sample,
+        which a plan does not provide for.
     misplaced : tuple of str
-        Parameters with an element that not exactly one part holds.
+        Parameters with an element that no part holds, or several.
     """
 
     k: int
@@ -112,26 +108,26 @@ class Verification:
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """One line for each thing that is not as it should be, the results first."""
-        found = [
-            f"{kind} differ {self._how(one)}"
-            for kind, one in (
+        """A line for each thing that is not as it should be, the results first."""
+        lines = [
+            f"{kind} differ {self._how(difference)}"
+            for kind, difference in (
                 ("outputs", self.outputs),
                 ("gradients", self.gradients),
                 ("buffers", self.buffers),
             )
-            if not one.value <= self.tolerance
+            if not difference.value <= self.tolerance
         ]
         for figure in ("forward_bytes", "forward_messages", "backward_bytes", "backward_messages"):
-            found += _unequal(figure, getattr(self.traffic, figure), getattr(self.planned, figure))
+            lines += _unequal(figure, getattr(self.traffic, figure), getattr(self.planned, figure))
         parts_send = int(self.planned.forward_bytes.sum())
         if self.planned_bytes is not None and parts_send != self.planned_bytes:
-            found.append(
+            lines.append(
                 f"forward, parts send {parts_send:,} bytes by the table of their shares of the "
                 f"batch, {self.planned_bytes:,} by the plan's"
             )
         return (
-            *found,
+            *lines,
             *(f"an element of {name} is in no part, or in several" for name in self.misplaced),
         )
 
@@ -154,38 +150,38 @@ def verify(
     tolerance: float | None = None,
     scheduling: Scheduling | None = None,
 ) -> Verification:
-    """Run both on the same batch, forward and backward, and compare all that comes of it.
+    """Run both on the same batch, forward and backward, and compare all their results.
 
-    Random masks are the same in both, since torch's generator has the same seed before each; they
+    Random masks are the same in both, because torch's generator has the same seed before each; they
     are drawn on the CPU, so a model with dropout has to be there. Both are left with the gradients
-    and running statistics of this pass, and the generator with the state that it had.
+    and running statistics of this pass, and the generator with its previous state.
 
     Parameters
     ----------
     model : nn.Module
         The original, with the weights and in the mode of the placement.
     placement : Placement
-        All its parts in this process.
+        The placement, with all its parts in this process.
     inputs : tensor, sequence or mapping
-        A batch, as `Placement.step` takes it.
+        A batch, as for `Placement.step`.
     seed : int
-        Of the masks, and of the random gradients of the results.
+        Seed of the masks, and of the random gradients of the results.
     tolerance : float, optional
-        By default 1e-10 for float64 and 1e-4 for float32.
+        Default: 1e-10 for float64 and 1e-4 for float32.
     scheduling : Scheduling, optional
-        Run in micro-batches, beside the original that adds up their gradients one after the other.
-        Where the batch is in slices it is always run so. The original is run on the whole batch at
-        once, unless that makes something else: norms in training take statistics of, or update
-        running ones by, each micro-batch and slice (of all slices together if norms are of the
-        batch), and a loss that the model returns is one of each.
+        If given, the placement runs in micro-batches, and the original adds up their gradients in
+        turn. If the batch is in slices this is always so. The original runs on the whole batch at
+        once, unless that computes something else: norms in training take statistics from, or update
+        running ones by, each micro-batch and slice (all slices together with norms of the batch),
+        and a loss that the model returns is one for each.
 
     Raises
     ------
     ArgumentError
         If the two are not in the same mode, there is no tolerance for the model's type, or the
-        inputs are not the model's.
+        inputs do not fit the model.
     PlacementError
-        As in `Passes.check_batch`, for each micro-batch.
+        For the reasons of `Passes.check_batch`, for any micro-batch.
     RunError
         If the results are not of the same kind.
     """
@@ -193,7 +189,7 @@ def verify(
         modes = {True: "training", False: "evaluation"}
         raise ArgumentError(
             f"the model is in {modes[model.training]} mode, the placement in "
-            f"{modes[placement.training]} mode: accepted are two in one mode"
+            f"{modes[placement.training]} mode: accepted is the same mode for both"
         )
     # Where a tensor lies in memory decides in which order a model draws a mask for it.
     args, kwargs = pytree.tree_map_only(Tensor, Tensor.contiguous, as_called(inputs))
@@ -211,31 +207,31 @@ def verify(
     sizes = (batch_size,) if scheduling is None else scheduling.sizes(batch_size)
     placement.passes.check_batch(batch_size, [None] * len(tensors))
     placement.passes.check_alike(sizes)
-    placement.copies.let_weights_travel()  # as the table has it, whatever was run before
+    placement.copies.let_weights_travel()  # as the table counts, whatever was run before
     with torch.random.fork_rng(devices=[]):
         if scheduling is None:
             expected = _passes(model, inputs, seed)
-            found = _passes(placement, inputs, seed)
+            placed = _passes(placement, inputs, seed)
         else:
-            of_shares = [each for size in sizes for each in sizes_of(shares, size)]
+            sizes_of_shares = [share for size in sizes for share in sizes_of(shares, size)]
             whole = partial(
                 accumulated,
                 model,
                 inputs,
-                sizes=of_shares,
+                sizes=sizes_of_shares,
                 norms=placement.programs.norms,
                 shares=len(shares),
                 together=placement.programs.has_norms_of_batch,
             )
             if placement.programs.blueprint.keeps_samples_apart:
-                whole = partial(whole, shares=len(of_shares), together=True)
+                whole = partial(whole, shares=len(sizes_of_shares), together=True)
             expected = _steps(model, whole, sizes, seed)
             order = wanted_schedule(placement, scheduling, backward=True, batch_size=batch_size)
             step = partial(placement.step, inputs, schedule=order)
-            found = _steps(placement, step, sizes, seed)
-    if found.keys() != expected.keys():
+            placed = _steps(placement, step, sizes, seed)
+    if placed.keys() != expected.keys():
         raise RunError(
-            f"the placed model returns {', '.join(found)}; the original {', '.join(expected)}"
+            f"the placed model returns {', '.join(placed)}; the original {', '.join(expected)}"
         )
     last = placement.runtime.last
     learns = any(result.requires_grad for result in expected.values())
@@ -247,7 +243,7 @@ def verify(
         training=model.training,
         dtype=dtype,
         tolerance=tolerance,
-        outputs=_largest(_gap(name, expected[name], found[name]) for name in expected),
+        outputs=_largest(_gap(name, expected[name], placed[name]) for name in expected),
         gradients=_largest(_gradients(model, placement)),
         buffers=_largest(_buffers(model, placement)),
         traffic=last.traffic,
@@ -258,7 +254,7 @@ def verify(
 
 
 def _passes(model: nn.Module, inputs: Inputs, seed: int) -> dict[str, Tensor]:
-    """Forward, and backward from random gradients; the results by where they stand."""
+    """Run forward, and backward from random gradients; returns the results by their places."""
     args, kwargs = as_called(inputs)
     model.zero_grad()
     torch.manual_seed(seed)
@@ -279,23 +275,27 @@ def _passes(model: nn.Module, inputs: Inputs, seed: int) -> dict[str, Tensor]:
 def _steps(
     model: nn.Module, step: Callable[..., object], sizes: Sequence[int], seed: int
 ) -> dict[str, Tensor]:
-    """The same in micro-batches, by a function of targets and loss function."""
+    """Run micro-batches, by a function of targets and loss function; returns their results."""
     model.zero_grad()
     made: dict[str, Tensor] = {}
 
-    def loss_of(result: object, samples: Tensor) -> Tensor:
+    def loss_of(returned: object, samples: Tensor) -> Tensor:
         first = int(samples[0])
-        results = {f"{name} of sample {first} on": one for name, one in _named(result).items()}
+        results = {
+            f"{name} of sample {first} on": result for name, result in _named(returned).items()
+        }
         made.update(
-            (name, one.detach().requires_grad_(one.requires_grad)) for name, one in results.items()
+            (name, result.detach().requires_grad_(result.requires_grad))
+            for name, result in results.items()
         )
         generator = torch.Generator().manual_seed(seed + first)
         terms = [
             (
-                one * torch.randn(one.shape, generator=generator, dtype=torch.float64).to(one)
+                result
+                * torch.randn(result.shape, generator=generator, dtype=torch.float64).to(result)
             ).real.sum()
-            for one in results.values()
-            if one.requires_grad
+            for result in results.values()
+            if result.requires_grad
         ]
         return torch.stack(terms).sum() if terms else torch.zeros(())
 
@@ -306,7 +306,7 @@ def _steps(
 
 
 def _named(result: object) -> dict[str, Tensor]:
-    """Tensors by where they stand."""
+    """Tensors by their places in a result."""
     leaves = pytree.tree_leaves_with_path(result)
     return {
         f"result{pytree.keystr(path)}": leaf for path, leaf in leaves if isinstance(leaf, Tensor)
@@ -334,25 +334,25 @@ class _Gap(NamedTuple):
     nan: bool = False
 
 
-def _gap(name: str, expected: Tensor, found: Tensor, whole: Tensor | None = None) -> _Gap:
-    """Compare two tensors, be they a slice of a whole."""
+def _gap(name: str, expected: Tensor, placed: Tensor, whole: Tensor | None = None) -> _Gap:
+    """Compare two tensors, which may be slices of a whole."""
     scale = _largest_element(expected if whole is None else whole)
-    expected, found = expected.detach(), found.detach().to(expected.device)
-    if expected.shape != found.shape:
+    expected, placed = expected.detach(), placed.detach().to(expected.device)
+    if expected.shape != placed.shape:
         return _Gap(name, math.inf, scale)
-    if torch.equal(expected, found):
+    if torch.equal(expected, placed):
         return _Gap(name, 0.0, scale)
     if not has_gradients(expected.dtype):  # counters and indices are equal or wrong
         return _Gap(name, math.inf, scale)
-    nan = expected.isnan() & found.isnan()
-    differing = ~(nan | (expected == found))
-    if not (expected.isfinite() & found.isfinite())[differing].all():
+    nan = expected.isnan() & placed.isnan()
+    differing = ~(nan | (expected == placed))
+    if not (expected.isfinite() & placed.isfinite())[differing].all():
         return _Gap(name, math.inf, scale)
-    return _Gap(name, _largest_element((expected - found)[differing]), scale, bool(nan.any()))
+    return _Gap(name, _largest_element((expected - placed)[differing]), scale, bool(nan.any()))
 
 
 def _largest_element(tensor: Tensor) -> float:
-    """Of those that are finite."""
+    """The largest finite element of a tensor, in absolute value."""
     if not has_gradients(tensor.dtype):
         return 0.0
     tensor = tensor.detach()
@@ -363,13 +363,13 @@ def _largest_element(tensor: Tensor) -> float:
 def _largest(gaps: Iterable[_Gap]) -> Difference:
     gaps = list(gaps)
     floor = FLOOR * max((gap.scale for gap in gaps), default=0.0)
-    found = Difference(nan_in=next((gap.name for gap in gaps if gap.nan), ""))
+    largest = Difference(nan_in=next((gap.name for gap in gaps if gap.nan), ""))
     for gap in gaps:
         scale = max(gap.scale, floor)
         value = gap.value / scale if scale else gap.value
-        if value > found.value:
-            found = replace(found, value=value, name=gap.name)
-    return found
+        if value > largest.value:
+            largest = replace(largest, value=value, name=gap.name)
+    return largest
 
 
 def _gradients(model: nn.Module, placement: Placement) -> Iterator[_Gap]:
@@ -396,7 +396,9 @@ def _buffers(model: nn.Module, placement: Placement) -> Iterator[_Gap]:
 
 
 def _misplaced(model: nn.Module, placement: Placement) -> Iterator[str]:
-    names = {name: id(one) for name, one in model.named_parameters(remove_duplicate=False)}
+    names = {
+        name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
+    }
     slices: dict[int, list[Slice]] = {}
     for _, held, _ in held_by_parts(placement):
         if held.name in names:
@@ -404,8 +406,8 @@ def _misplaced(model: nn.Module, placement: Placement) -> Iterator[str]:
     for name, parameter in model.named_parameters():
         times = torch.zeros(parameter.shape, dtype=torch.int16)
         for held in slices.get(id(parameter), []):
-            one = torch.zeros_like(times)
-            held.put(one, torch.ones(held.local_shape))
-            times += one
+            held_here = torch.zeros_like(times)
+            held.put(held_here, torch.ones(held.local_shape))
+            times += held_here
         if not (times == 1).all():
             yield name

@@ -1,1 +1,1 @@
-"""Model + TracedModel + ChannelGraph -> LayerTimes: shares of layers on the clock."""
+"""Model + TracedModel + ChannelGraph -> LayerTimes: measured seconds of shares of layers."""

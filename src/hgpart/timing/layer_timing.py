@@ -25,8 +25,8 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import device_named, measured_on
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes
 
-ENOUGH = 0.05  # seconds of a point, after which it is not run again
-REPEATING = 6.0  # the same of all points
+ENOUGH = 0.05  # seconds of measuring a point, after which its runs end
+REPEATING = 6.0  # seconds of measuring all points
 
 
 def time_layers(
@@ -37,36 +37,36 @@ def time_layers(
     batch_size: int = 32,
     device: str = "cpu",
 ) -> LayerTimes:
-    """Measure what shares of each layer take in batches of up to `batch_size` samples.
+    """Measure the seconds of shares of each layer in batches of up to `batch_size` samples.
 
-    Whole layers are measured in steps of the whole model, with all samples, a quarter of them, and
+    Whole layers are measured in steps of the whole model: with all samples, a quarter of them, and
     so on down to two, and with one, as long as a step takes no more than 8 s; on a CPU once more
-    while other processes go through such steps on the cores that are left. Shares of a layer are
-    measured on their own, with all but the most samples: one task, an eighth, a quarter, half,
+    while other processes go through such steps on the remaining cores. Shares of a layer are
+    measured alone, with all of these sizes but the largest: one task, an eighth, a quarter, half,
     three quarters and all of them, each until it is steady or has run for 50 ms, and all for 6 s
-    or once. What they take relative to all tasks, on their own too, is what they take of the whole
-    layer. Layers that compute the same have the same shares. Seconds are made to rise with tasks
-    and samples (`rising`), as measured ones may not. The optimizer is plain gradient descent.
+    or once. A share's seconds, relative to those of all tasks measured alone, are then applied to
+    the seconds of the whole layer. Layers that compute the same have the same shares. Seconds are
+    made to rise with tasks and samples (`rising`), as measured ones may not. The optimizer is plain
+    gradient descent.
 
-    Where memory has no room for a whole step, seconds are those of layers on their own.
+    Where memory has no room for a whole step, seconds are those of layers measured alone.
 
     Parameters
     ----------
     model : nn.Module
-        What was traced. It is measured with random weights.
-    traced : TracedModel
+        The traced model. It is measured with random weights.
     graph : ChannelGraph
-        Of `traced`.
+        Channel graph of `traced`.
     batch_size : int
-        The most samples. A model that only runs with the batch size it was traced with is measured
-        with that one.
+        The largest number of samples. A model that only runs with the batch size of its trace is
+        measured with that.
     device : str
-        "cpu", where as many threads compute as torch has been told, or an accelerator.
+        "cpu", with as many threads as torch has been told, or an accelerator.
 
     Raises
     ------
     ArgumentError
-        If there is no sample, or no such device.
+        If `batch_size` is less than 1, or there is no such device.
     PlacementError
         If the model can't be placed.
     ModelError
@@ -90,28 +90,31 @@ def time_layers(
                 steps = time_steps(whole, lambda what: tell(what, 0.0))
             samples = steps.samples
         shares = LayerShares(model, traced, graph, where)
-        alone = _alone(shares, samples[: max(1, len(samples) - (steps is not None))], where, tell)
+        alone = _shares_alone(
+            shares, samples[: max(1, len(samples) - (steps is not None))], where, tell
+        )
     layers = tuple(
-        None if one is None else _in_steps(one, at, steps) for at, one in enumerate(alone)
+        None if share_times is None else _in_steps(share_times, at, steps)
+        for at, share_times in enumerate(alone)
     )
     most = f"batches of {samples[-1]}" if fixed else f"batches of up to {samples[-1]}"
-    said = "" if steps is not None else ", layers on their own"
+    suffix = "" if steps is not None else ", layers on their own"
     return LayerTimes(
         samples,
         layers,
-        f"profile {measured_on(where, most + said)}",
+        f"profile {measured_on(where, most + suffix)}",
         neighbours=0 if steps is None else steps.neighbours,
         beside=1.0 if steps is None else steps.beside,
     )
 
 
-def _alone(
+def _shares_alone(
     shares: LayerShares,
     samples: Sequence[int],
     device: torch.device,
     tell: Callable[[str, float], None],
-) -> list[_Alone | None]:
-    """What shares of each layer take on their own; those that compute the same, once."""
+) -> list[_LayerAlone | None]:
+    """The times of each layer's shares, measured alone; layers that compute the same, once."""
     layers = shares.graph.layers
     texts: dict[int, tuple[str, ...]] = {}
     for at, layer in enumerate(layers):
@@ -121,7 +124,7 @@ def _alone(
     counts = {text: _counts(layers[at].tasks) for text, at in first.items()}
     points = len(samples) * sum(map(len, counts.values()))
     enough = min(ENOUGH, REPEATING / max(1, points))
-    known: dict[tuple[str, ...], _Alone] = {}
+    known: dict[tuple[str, ...], _LayerAlone] = {}
     for text, at in reversed(first.items()):
         tell(layers[at].name, len(known) / len(first))
         known[text] = _timed(shares, at, counts[text], samples, device, enough)
@@ -129,13 +132,13 @@ def _alone(
 
 
 @dataclass(frozen=True, eq=False)
-class _Alone:
-    """A layer on its own.
+class _LayerAlone:
+    """Times of a layer measured alone.
 
     Attributes
     ----------
     counts : tuple of int
-        Of its tasks.
+        Numbers of tasks.
     table : float64 array, shape (counts, samples, 4)
         Seconds of forward, maps, weights and update.
     """
@@ -144,8 +147,8 @@ class _Alone:
     table: Float64
 
 
-def _in_steps(alone: _Alone, at: int, steps: StepTimes | None) -> ShareTimes:
-    """What shares of a layer take in steps, in which all of it takes what was measured there."""
+def _in_steps(alone: _LayerAlone, at: int, steps: StepTimes | None) -> ShareTimes:
+    """Times of a layer's shares in steps, where the whole layer takes what was measured there."""
     forward, maps, weights, update = np.moveaxis(alone.table, 2, 0)
     tables = {
         Pass.FORWARD: forward,
@@ -158,9 +161,9 @@ def _in_steps(alone: _Alone, at: int, steps: StepTimes | None) -> ShareTimes:
         for which, table in tables.items():
             whole = steps.seconds[which][at]
             columns = np.minimum(np.arange(len(whole)), table.shape[1] - 1)
-            # Shares are made to rise before: where noise has one longer than all, all of it is not.
-            of_all = rising(table)[:, columns]
-            tables[which] = of_all / np.maximum(of_all[-1], 1e-12) * whole
+            # Shares are made to rise first: noise may make one take longer than the whole layer.
+            risen = rising(table)[:, columns]
+            tables[which] = risen / np.maximum(risen[-1], 1e-12) * whole
     # An update has no samples.
     tables[Pass.UPDATE] = np.median(tables[Pass.UPDATE], axis=1, keepdims=True)
     seconds = {which: tuple(map(tuple, rising(tables[which]).tolist())) for which in Pass}
@@ -168,15 +171,15 @@ def _in_steps(alone: _Alone, at: int, steps: StepTimes | None) -> ShareTimes:
 
 
 def _samples(most: int) -> tuple[int, ...]:
-    """All samples, a quarter of them, and so on down to two; and one, for which kernels differ.
+    """All samples, a quarter of them, and so on down to two; and one, whose kernels differ.
 
     >>> _samples(32), _samples(12), _samples(1)
     ((1, 2, 8, 32), (1, 2, 3, 12), (1,))
     """
-    found = [most]
-    while found[-1] > 2:
-        found.append(max(2, -(-found[-1] // 4)))
-    return tuple(sorted({1, *found}))
+    sizes = [most]
+    while sizes[-1] > 2:
+        sizes.append(max(2, -(-sizes[-1] // 4)))
+    return tuple(sorted({1, *sizes}))
 
 
 def _counts(tasks: int) -> tuple[int, ...]:
@@ -195,8 +198,8 @@ def _timed(
     samples: Sequence[int],
     device: torch.device,
     enough: float,
-) -> _Alone:
-    """Measure a layer; each point for as many seconds as are enough."""
+) -> _LayerAlone:
+    """Measure a layer; each point for `enough` seconds."""
     table = np.zeros((len(counts), len(samples), 4))
     for row, count in enumerate(counts):
         with _named(f"layer {shares.graph.layers[at].name!r}", device, samples[-1]):
@@ -205,12 +208,12 @@ def _timed(
             for column, size in enumerate(samples):
                 run = TimedShare(share, size, device).run
                 table[row, column] = steady_seconds(run, enough)
-    return _Alone(counts, table)
+    return _LayerAlone(counts, table)
 
 
 @contextmanager
 def _named(what: str, device: torch.device, most: int) -> Iterator[None]:
-    """Say what it was that could not be measured."""
+    """Name what could not be measured in the error."""
     try:
         yield
     except (RuntimeError, IndexError) as error:

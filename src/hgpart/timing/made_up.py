@@ -20,7 +20,7 @@ def weight(like: Tensor) -> Tensor:
     """A weight that leaves maps about as large as they are; vectors are 1.
 
     Maps that become smaller layer by layer would end as numbers so near 0 that they take longer.
-    What is on another device than meta, and is no floating number, stays as it is.
+    Integers stay as they are, unless they are on the meta device.
     """
     if not has_gradients(like.dtype):
         return torch.zeros(like.shape, dtype=like.dtype) if like.is_meta else like

@@ -1,4 +1,4 @@
-"""WholeModel -> processes that go through its steps, on the cores that are left, while asked to."""
+"""WholeModel -> processes that go through its steps, on the remaining cores, while asked to."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ GO, WAIT, READY = b"go\n", b"wait\n", b"ready\n"
 
 
 def room_for(device: torch.device) -> int:
-    """How many processes, besides this one and with as many threads, the cores have room for."""
+    """Number of further processes, with as many threads as this, that the cores have room for."""
     return max(0, usable_cores() // torch.get_num_threads() - 1) if device.type == "cpu" else 0
 
 
 @contextmanager
 def neighbours(whole: WholeModel, samples: int, count: int) -> Iterator[Neighbours]:
-    """Start processes; they end with the context, or with this process."""
+    """Start processes that end with the context, or with this process."""
     started = Neighbours(whole, samples, count)
     try:
         yield started
@@ -43,10 +43,8 @@ class Neighbours:
 
     Parameters
     ----------
-    whole : WholeModel
     samples : int
-        Of their batches.
-    count : int
+        Samples in their batches.
     """
 
     def __init__(self, whole: WholeModel, samples: int, count: int) -> None:
@@ -71,10 +69,10 @@ class Neighbours:
             raise
 
     def __enter__(self) -> None:
-        """Let them begin."""
+        """Let the processes begin; returns when they are computing."""
         for process in self._processes:
             self._tell(process, GO)
-        self._hear_all()  # they are at work
+        self._hear_all()
 
     def __exit__(
         self,
@@ -82,21 +80,21 @@ class Neighbours:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let them wait, when they have ended the step that they are at."""
+        """Let the processes wait; each ends its present step first."""
         if error is None:
             for process in self._processes:
                 self._tell(process, WAIT)
             self._hear_all()
 
     def end(self) -> None:
-        """End them."""
+        """End the processes."""
         end(self._processes)
         for process in self._processes:
             process.communicate()
 
     def _tell(self, process: OwnProcess, what: bytes) -> None:
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # `_hear_all` says so
+        with suppress(BrokenPipeError):  # `_hear_all` raises an error for it
             process.stdin.write(what)
             process.stdin.flush()
 
@@ -104,14 +102,14 @@ class Neighbours:
         for process in self._processes:
             assert process.stdout is not None
             if process.stdout.readline() != READY:
-                raise RunError("a process that was to compute beside this one has ended")
+                raise RunError("a process that should compute beside this one has ended")
 
 
 def work(samples: int, threads: int) -> None:
-    """Be such a process: read the model, then go through steps between GO and WAIT, until EOF."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # who started it ends it
+    """Run as a neighbour: read the model, then go through steps between GO and WAIT, until EOF."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     orders, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb", buffering=0)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what libraries print
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what libraries print
     keep_freed_memory()
     torch.set_num_threads(threads)
     text = orders.read(int.from_bytes(orders.read(8), "little"))
@@ -126,7 +124,7 @@ def work(samples: int, threads: int) -> None:
                 at_work.set()
             else:
                 at_work.clear()
-        os._exit(0)  # who asked is gone, or has no need of it any more
+        os._exit(0)  # the process that started this one has ended, or is done with it
 
     threading.Thread(target=listen, daemon=True).start()
     while True:

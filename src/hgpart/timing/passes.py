@@ -1,4 +1,4 @@
-"""A share of a layer, on its own -> seconds of each pass, as a part's runtime goes through them."""
+"""A share of a layer, alone -> seconds of each pass, as a part's runtime goes through them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hgpart.work.devices import wait_for
 
 
 def clock_of(device: torch.device) -> Callable[[], float]:
-    """A clock that shows when a device has done what it was given before."""
+    """A clock that waits until a device has done the work it was given, then tells the time."""
     if device.type == "cpu":
         return time.perf_counter
 
@@ -27,16 +27,14 @@ def clock_of(device: torch.device) -> Callable[[], float]:
 
 
 class TimedShare:
-    """A share of a layer on one batch of made up operands, to be run again and again.
+    """A share of a layer with a batch of made-up operands, to be run repeatedly.
 
     The optimizer is plain gradient descent, by torch.
 
     Parameters
     ----------
-    share : ShareAlone
     samples : int
-        Of the batch.
-    device : torch.device
+        Samples in the batch.
     """
 
     def __init__(self, share: ShareAlone, samples: int, device: torch.device) -> None:
@@ -45,29 +43,31 @@ class TimedShare:
         self._leaves = [
             value for value in self._values if isinstance(value, Tensor) and value.requires_grad
         ]
-        learning = [one for one in self._module.parameters() if one.requires_grad]
+        learning = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.SGD(learning, lr=0.0) if learning else None
-        self._gradients: list[Tensor] = []  # of its results, the same in each run
+        self._gradients: list[Tensor] = []  # of the results, the same in each run
 
     def run(self) -> tuple[float, ...]:
-        """Go through it once; seconds of forward, maps, weights and update."""
+        """Run the share once; returns seconds of forward, maps, weights and update."""
         now = self._now
         begin = now()
         with torch.enable_grad():
             made = self._module(*self._values)
         forward = now() - begin
         outputs = made if isinstance(made, (tuple, list)) else (made,)
-        heads = [get_gradient_edge(one) for one in outputs if one.requires_grad]
+        heads = [get_gradient_edge(output) for output in outputs if output.requires_grad]
         if not heads:
             return forward, 0.0, 0.0, 0.0
         if not self._gradients:
-            self._gradients = [torch.ones_like(one) for one in outputs if one.requires_grad]
-        del made, outputs  # no one holds them in a runtime
+            self._gradients = [
+                torch.ones_like(output) for output in outputs if output.requires_grad
+            ]
+        del made, outputs  # a runtime does not hold them either
         begin = now()
         left = add_map_gradients(heads, self._gradients, self._leaves)
         maps = now()
-        for one in left:
-            one.add()
+        for product in left:
+            product.add()
         weights = now()
         if self._optimizer is not None:
             self._optimizer.step()

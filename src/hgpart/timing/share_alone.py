@@ -1,7 +1,7 @@
-"""A model in one part + some tasks of a layer -> the step that a part computes, on its own.
+"""A model in one part + some tasks of a layer -> the step that a part computes, alone.
 
-It is the very module that parts have, cut by `hgpart.placement.cutting`, with operands made up: so
-only one layer's tensors exist at a time, and a model on the meta device can be measured.
+It is the module that parts have, cut by `hgpart.placement.cutting`, with made-up operands: only one
+layer's tensors exist at a time, and a model on the meta device can be measured.
 """
 
 from __future__ import annotations
@@ -41,14 +41,13 @@ class Operand:
     Attributes
     ----------
     like : torch.Tensor
-        The whole one in the traced graph.
+        The whole tensor in the traced graph.
     sizes : sequence of sizes
-        Its shape, with samples brought apart.
+        Its shape, with channels split apart from other dimensions.
     axes : tuple of int
-        Dimensions of these that are one, of `count` places; empty where it is whole.
-    count : int
+        Dimensions of `sizes` that become one, with `count` places; empty for a whole tensor.
     learns : bool
-        Whether a gradient goes back.
+        Whether a gradient goes back through it.
     """
 
     like: torch.Tensor
@@ -58,7 +57,7 @@ class Operand:
     learns: bool = False
 
     def shape(self, samples: int) -> tuple[int, ...]:
-        """Shape for so many samples."""
+        """Shape of the operand for `samples` samples."""
         return tuple(
             self.count if dim in self.axes else at_batch(size, samples)
             for dim, size in enumerate(self.sizes)
@@ -66,35 +65,35 @@ class Operand:
         )
 
     def make(self, samples: int, device: torch.device) -> torch.Tensor:
-        """Draw one."""
+        """A random tensor for the operand."""
         made = drawn(self.shape(samples), self.like.dtype, device)
         return made.requires_grad_(self.learns)
 
 
 @dataclass(frozen=True, eq=False)
 class ShareAlone:
-    """What a part computes of a layer.
+    """The step that a part computes for its share of a layer.
 
     Attributes
     ----------
     step : Step
-        Whose weights are on the meta device until `LayerShares.fill`.
+        The step; its weights are on the meta device until `LayerShares.fill`.
     operands : mapping of str to Operand
-        By name, those of the step's that are tensors; what is left is the number of samples.
+        Operands of the step that are tensors, by name; any other is the number of samples.
     """
 
     step: Step
     operands: Mapping[str, Operand]
 
     def values(self, samples: int, device: torch.device) -> list[torch.Tensor | int]:
-        """What to call the module with."""
+        """The arguments of the module."""
         return [
             self.operands[name].make(samples, device) if name in self.operands else samples
             for name in self.step.operands
         ]
 
     def text(self, samples: int) -> tuple[str, ...]:
-        """What it computes, in which names make no difference: equal texts take equal time."""
+        """The computation as text without names: equal texts take equal time."""
         known: dict[fx.Node, str] = {}
         lines = []
         for node in self.step.module.graph.nodes:
@@ -105,8 +104,8 @@ class ShareAlone:
 
     def _called(self, node: fx.Node, samples: int) -> str:
         if node.op == "placeholder" and node.target in self.operands:
-            one = self.operands[str(node.target)]
-            return f"{one.shape(samples)} {one.like.dtype} {one.learns}"
+            operand = self.operands[str(node.target)]
+            return f"{operand.shape(samples)} {operand.like.dtype} {operand.learns}"
         if node.op == "get_attr":
             value = getattr(self.step.module, str(node.target))
             return f"{type(value)} {tuple(value.shape)} {value.dtype} {value.requires_grad}"
@@ -119,9 +118,7 @@ class LayerShares:
     Parameters
     ----------
     model : nn.Module
-        What was traced. Weights on the meta device are replaced by random ones, a share at a time.
-    traced, graph : TracedModel, ChannelGraph
-    device : torch.device
+        The traced model. Weights on the meta device are replaced by random ones, share by share.
 
     Raises
     ------
@@ -171,23 +168,23 @@ class LayerShares:
         return ShareAlone(made, operands)
 
     def fill(self, share: ShareAlone) -> None:
-        """Give it its weights."""
+        """Give a share its weights."""
         module = share.step.module
         for attribute, held in share.step.slices.items():
             setattr(module, attribute, self._filled(getattr(module, attribute), held))
         make_on(module.to(self._device), self._device)
 
     def _read(self, at: int, tasks: Int64, source: int) -> Int64:
-        """The channels of a layer that tasks of another read, numbered within it."""
+        """The channels of a layer that tasks of another read, numbered within the layer."""
         layer, maker = self.graph.layers[at], self.graph.layers[source]
         if maker.tasks == 1:
             return np.arange(maker.channels)
-        found = []
+        channels_read = []
         for read in layer.reads:
             groups = np.arange(len(read.channels)) * read.groups // max(1, len(read.channels))
-            found.append(read.channels[np.isin(groups, tasks * read.groups // layer.tasks)])
+            channels_read.append(read.channels[np.isin(groups, tasks * read.groups // layer.tasks)])
         first = self.graph.first_channel[source]
-        channels: Int64 = np.unique(np.concatenate(found)) - first
+        channels: Int64 = np.unique(np.concatenate(channels_read)) - first
         return channels[(channels >= 0) & (channels < maker.channels)]
 
     def _filled(self, empty: torch.Tensor, held: Slice) -> torch.Tensor:

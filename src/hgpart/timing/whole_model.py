@@ -1,8 +1,8 @@
 """A model in one part -> seconds of its layers where a step computes them: among all others.
 
-A layer on its own finds its operands in caches, and memory that was given back a moment ago; a
-layer in a step does not. So what shares of layers take on their own says how a layer's time grows
-with shares, and these steps say what it is.
+A layer alone finds its operands in caches, and memory that was freed a moment ago; a layer in a
+step does not. So shares of layers measured alone tell how a layer's time grows with its share, and
+these steps tell what the time is.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import memory_left
 from hgpart.work.figures import flops
 
-GRADIENTS = 3  # times the bytes of the weights: they, their gradients, and what optimizers keep
+GRADIENTS = 3  # times the bytes of the weights: weights, gradients, and the optimizer's state
 
 
 @dataclass(frozen=True, eq=False)
 class WholeModel:
-    """A program that computes all of a model, and batches of made up inputs for it.
+    """A program that computes all of a model, and batches of made-up inputs for it.
 
     Attributes
     ----------
     program : PartProgram
-        With made up weights.
+        The program, with made-up weights.
     layers : mapping of str to int
-        Of its steps by name.
+        Layers of its steps, by the steps' names.
     batches : mapping of int to mapping
-        By the number of samples, values of its placeholders.
-    device : torch.device
+        For numbers of samples, the values of the program's placeholders.
     """
 
     program: PartProgram
@@ -58,27 +57,27 @@ class WholeModel:
     device: torch.device
 
     def step(self, samples: int, *, apart: bool = False) -> Float64:
-        """Go through it once, forward and backward, as the runtime of a part does.
+        """Run the program once, forward and backward, as the runtime of a part does.
 
         Parameters
         ----------
         samples : int
-            One of those of `batches`.
+            One of the keys of `batches`.
         apart : bool
-            Whether gradients of weights are computed when all those of maps are there, as in a
-            backward pass in halves.
+            Whether gradients of weights are computed after all those of maps, as in a backward
+            pass in halves.
 
         Returns
         -------
         float64 array, shape (layers, 3)
-            Seconds of forward, backward and update; or `apart` of forward, maps and weights. At
-            once, layers that follow one another are computed together (see `together`): each gets
-            an equal share of what they take.
+            Seconds of forward, backward and update; with `apart`, of forward, maps and weights.
+            Without it, consecutive layers are computed together (see `together`), and each gets an
+            equal share of their time.
         """
         prepared, now = prepare(self.program, joined=not apart), clock_of(self.device)
-        steps = [one for one, _ in prepared.instructions]
-        rows = [self._layers(one) for one in steps]
-        found = np.zeros((max(self.layers.values()) + 1, 3))
+        steps = [instruction for instruction, _ in prepared.instructions]
+        rows = [self._layers(step) for step in steps]
+        seconds = np.zeros((max(self.layers.values()) + 1, 3))
         run = PartRun(self.program, LocalWires([self.device]), self.device, 1, not apart)
         with torch.enable_grad():
             run.begin(self.batches[samples])
@@ -87,14 +86,16 @@ class WholeModel:
                 step.forward(run)
                 for slot in finished:
                     run.values[slot] = None
-                found[layers, 0] += (now() - begin) / max(1, len(layers))
+                seconds[layers, 0] += (now() - begin) / max(1, len(layers))
             results = run.results()
-        run.begin_backward([torch.ones_like(one) if one.requires_grad else None for one in results])
+        run.begin_backward(
+            [torch.ones_like(result) if result.requires_grad else None for result in results]
+        )
         with torch.no_grad():
             for layers, step in zip(reversed(rows), reversed(steps), strict=True):
                 begin = now()
                 step.backward(run, not apart)
-                found[layers, 1] += (now() - begin) / max(1, len(layers))
+                seconds[layers, 1] += (now() - begin) / max(1, len(layers))
             for layers, step in zip(reversed(rows), reversed(steps), strict=True):
                 if isinstance(step, Compute):
                     begin = now()
@@ -103,29 +104,32 @@ class WholeModel:
                     else:
                         for module in step.modules(self.program.module):
                             _update(module)
-                    found[layers, 2] += (now() - begin) / len(layers)
+                    seconds[layers, 2] += (now() - begin) / len(layers)
         run.end_backward()
         self.program.module.zero_grad()
-        return found
+        return seconds
 
     @property
     def together(self) -> list[list[int]]:
-        """Layers that are computed together where gradients are not computed apart."""
-        return [self._layers(one) for one, _ in prepare(self.program, joined=True).instructions]
+        """Groups of layers that are computed together unless gradients are computed apart."""
+        return [
+            self._layers(instruction)
+            for instruction, _ in prepare(self.program, joined=True).instructions
+        ]
 
     def _layers(self, instruction: Instruction) -> list[int]:
         steps = instruction.steps if isinstance(instruction, Compute) else ()
         return [self.layers[step.name] for step in steps]
 
     def to_bytes(self) -> bytes:
-        """What `from_bytes` makes the same of, in another process; weights are not in it."""
+        """The model, without weights, for `from_bytes` in another process."""
         module = self.program.module
         bare = replace(self.program, module=skeleton(module))
         return pickle.dumps((bare, self.layers, self.batches, self.device))
 
     @staticmethod
     def from_bytes(text: bytes) -> WholeModel:
-        """Make one with other weights."""
+        """The model of `to_bytes`, with other weights."""
         whole = WholeModel(*pickle.loads(text))
         for module in whole.program.module.modules():
             for name, value in module.named_parameters(recurse=False):
@@ -139,7 +143,7 @@ class WholeModel:
 
 
 def _update(step: nn.Module) -> None:
-    """Gradient descent, by as much as nothing."""
+    """Gradient descent with step size 0."""
     for parameter in step.parameters():
         if parameter.grad is not None:
             parameter.add_(parameter.grad, alpha=0.0)
@@ -152,14 +156,14 @@ def whole_model(
     samples: Sequence[int],
     device: torch.device,
 ) -> WholeModel | None:
-    """Place a model in one part, for batches of some numbers of samples.
+    """Place a model in one part, with batches of the given numbers of samples.
 
-    Of these, as many are there as memory has room for; None if it has none for one of them.
+    Numbers of samples for which memory has no room are left out; None if it has room for none.
 
     Raises
     ------
     PlacementError
-        If it can't be placed.
+        If the model can't be placed.
     """
     work = flops(graph)
     alone = partition_graph(graph, work, 1, 0)
@@ -191,6 +195,7 @@ def _batch(placement: Placement, samples: int, device: torch.device) -> Mapping[
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
     inputs = [nodes[name].meta["val"] for name in traced.inputs]
     made = [
-        drawn([at_batch(size, samples) for size in one.shape], one.dtype, device) for one in inputs
+        drawn([at_batch(size, samples) for size in value.shape], value.dtype, device)
+        for value in inputs
     ]
     return placement.passes.batches(made, [samples])[0]

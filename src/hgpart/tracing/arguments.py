@@ -1,4 +1,4 @@
-"""A call of a model <-> its tensors, and what else it was given, by the names of its forward."""
+"""A call of a model <-> its tensors and other values, by the names of its forward's arguments."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ REGISTERED = (
     "torch.export.register_dataclass knows"
 )
 Inputs = torch.Tensor | Sequence[Any] | Mapping[str, Any]
-"""One tensor, what is given by position, or what is given by name."""
+"""A tensor, values by position, or values by name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Arguments:
-    """What a model was given in one call, and what that says of others.
+    """What a model was given in one call, and how other calls compare with it.
 
     Attributes
     ----------
     model : str
-        The name of its class.
+        Name of the model's class.
     signature : inspect.Signature
-        Of its forward, without types.
+        Signature of the model's forward, without types.
     given : mapping
-        Name of an argument -> what was given; those left out have the values that forward gives
-        them. What `*rest` takes is one argument, what `**rest` takes is one for each name, in the
-        order that they were given in: a forward may go by it.
+        Name of an argument -> its value; arguments that were left out have forward's defaults.
+        What `*rest` takes is one argument; what `**rest` takes is an argument for each name, in
+        the order of the call, because a forward may depend on it.
     batches : tuple of bool
-        Which of the tensors have samples: those whose first dimension was as large as the first
-        tensor's that has one, but for those in a list with a dict for each sample. In calls of
-        other tensors these do, whatever their sizes.
+        Whether each tensor has samples. A tensor has them if its first dimension is as large as
+        that of the first tensor with dimensions, unless it is in a list with a dict for each
+        sample. In calls with other tensors the same ones have samples, whatever their sizes.
     """
 
     model: str
@@ -53,26 +53,26 @@ class Arguments:
 
     @property
     def call(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """What the model is to be called with, by position and by name."""
+        """The call by position and by name."""
         bound = inspect.BoundArguments(self.signature, {})
         known = self.signature.parameters
         bound.arguments.update({name: self.given[name] for name in known if name in self.given})
-        others = {name: value for name, value in self.given.items() if name not in known}
-        return bound.args, {**bound.kwargs, **others}
+        rest = {name: value for name, value in self.given.items() if name not in known}
+        return bound.args, {**bound.kwargs, **rest}
 
     @cached_property
     def leaves(self) -> tuple[Any, ...]:
-        """All that was given, one after the other: tensors, and what else lists and dicts hold."""
+        """All values in the call, in order: tensors, and what else lists and dicts hold."""
         return tuple(pytree.tree_leaves(list(self.given.values())))
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """The tensors among it."""
+        """The tensors in the call."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, Tensor))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What messages call each of the tensors, as ``mask`` or ``images[0]``."""
+        """Names of the tensors in messages, such as ``mask`` or ``images[0]``."""
         return tuple(
             name + pytree.keystr(path)
             for name, value in self.given.items()
@@ -81,12 +81,12 @@ class Arguments:
         )
 
     def check_leaves(self) -> None:
-        """Raise an ArgumentError that names what may hold tensors, and can't be looked into."""
+        """Raise an ArgumentError that names a value that may hold tensors but isn't searched."""
         for name, value in self.given.items():
             for path, leaf in pytree.tree_leaves_with_path(value):
                 if isinstance(leaf, np.ndarray) or dataclasses.is_dataclass(leaf):
                     is_array = isinstance(leaf, np.ndarray)
-                    accepted = "accepted is a tensor, as of torch.from_numpy"
+                    accepted = "accepted is a tensor, such as torch.from_numpy makes"
                     raise ArgumentError(
                         f"{name}{pytree.keystr(path)} is a {_name_of(type(leaf))}: "
                         f"{accepted if is_array else REGISTERED}"
@@ -100,17 +100,17 @@ class Arguments:
 
     def batch_size(self, tensors: Sequence[Tensor | None]) -> int | None:
         """Samples in the tensors of a call; None where there is no batch among them."""
-        each = zip(tensors, self.batches, strict=True)
-        batches = (one for one, is_batch in each if is_batch and one is not None)
-        return next((len(one) for one in batches if one.dim()), None)
+        pairs = zip(tensors, self.batches, strict=True)
+        batches = (tensor for tensor, is_batch in pairs if is_batch and tensor is not None)
+        return next((len(batch) for batch in batches if batch.dim()), None)
 
     def sample_shape(self) -> tuple[int, ...]:
-        """Of a call that is one with one tensor, by position: the shape of a sample of it.
+        """Shape of a sample, for a call with one tensor by position.
 
         Raises
         ------
         ArgumentError
-            If it is another: a plan file has nothing but such a shape to call the model by.
+            If the call is another one: a plan file holds only such a shape.
         """
         try:
             (tensor,) = self.tensors_of(self.tensors, {})
@@ -130,21 +130,20 @@ class Arguments:
         Raises
         ------
         ArgumentError
-            If forward does not take it, or it has anything but tensors in the place of tensors, or
-            something else than this call in any other place; if what `**rest` takes has another
-            order.
+            If forward does not take the call, it has other values in place of tensors, it differs
+            from this call in any other value, or what `**rest` takes has another order.
         """
         given = _bound(self.model, self.signature, args, kwargs)
-        return [one for one in self._matched(given, may_lack=False) if one is not None]
+        return [tensor for tensor in self._matched(given, may_lack=False) if tensor is not None]
 
     def tensors_here(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor | None]:
-        """The same where there may be None in place of tensors, or nothing at all."""
+        """Like `tensors_of`, but None may stand in place of tensors, and a call may be empty."""
         if not args and not kwargs:
             return [None] * len(self.tensors)
         return self._matched(_bound(self.model, self.signature, args, kwargs), may_lack=True)
 
     def _matched(self, given: Mapping[str, Any], *, may_lack: bool) -> list[Tensor | None]:
-        found: list[Tensor | None] = []
+        tensors: list[Tensor | None] = []
         for name in {**self.given, **given}:
             expected, structure = pytree.tree_flatten(self._value(self.given, name))
             values, received = pytree.tree_flatten(self._value(given, name))
@@ -152,29 +151,29 @@ class Arguments:
                 values, received = [None] * len(expected), structure
             matches = received == structure and all(
                 isinstance(value, Tensor) or (may_lack and value is None)
-                if isinstance(one, Tensor) and name in self.given
-                else _is_same(value, one)
-                for value, one in zip(values, expected, strict=True)
+                if isinstance(example, Tensor) and name in self.given
+                else _is_same(value, example)
+                for value, example in zip(values, expected, strict=True)
             )
             if not matches:
                 raise self._refused(name, given)
             if name in self.given:
-                tensors = zip(values, expected, strict=True)
-                found += [value for value, one in tensors if isinstance(one, Tensor)]
+                pairs = zip(values, expected, strict=True)
+                tensors += [value for value, example in pairs if isinstance(example, Tensor)]
         received_names, names = map(self._names_of_rest, (given, self.given))
         if received_names != names:
             raise ArgumentError(
                 f"{', '.join(received_names)} by name, in this order: accepted is "
                 f"{', '.join(names)}, as {self.model} was traced with"
             )
-        return found
+        return tensors
 
     def _names_of_rest(self, given: Mapping[str, Any]) -> list[str]:
-        """What `**rest` takes in a call, in order."""
+        """Names that `**rest` takes in a call, in order."""
         return [name for name in given if name not in self.signature.parameters]
 
     def _value(self, given: Mapping[str, Any], name: str) -> Any:
-        """What an argument is in a call, which may have left it out."""
+        """Value of an argument in a call, which may have left it out."""
         if name in given:
             return given[name]
         parameter = self.signature.parameters.get(name)
@@ -183,7 +182,7 @@ class Arguments:
         return () if parameter.kind is parameter.VAR_POSITIONAL else parameter.default
 
     def _refused(self, name: str, given: Mapping[str, Any]) -> ArgumentError:
-        received, traced = (_said(self._value(one, name)) for one in (given, self.given))
+        received, traced = (_said(self._value(values, name)) for values in (given, self.given))
         if received == traced and name not in self.given:  # both tensors, and one is forward's own
             traced = "to leave it out"
         return ArgumentError(
@@ -192,7 +191,7 @@ class Arguments:
 
 
 class _LeftOut:
-    """Stands for an argument of no name in forward's own, in calls that have none such."""
+    """Stands for an argument of `**rest` that a call does not have."""
 
     def __repr__(self) -> str:
         return "left out"
@@ -202,31 +201,36 @@ _LEFT_OUT = _LeftOut()
 
 
 def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
-    """How a model is called with an example of its inputs.
+    """The call of a model that an example of its inputs stands for.
 
     >>> class Masked(nn.Module):
     ...     def forward(self, image, *, mask=None, scale=1.0): ...
-    >>> found = arguments_of(Masked(), {"mask": torch.ones(2, 1), "image": torch.ones(2, 3)})
-    >>> found.names, found.call[1].keys()
+    >>> inputs = {"mask": torch.ones(2, 1), "image": torch.ones(2, 3)}
+    >>> arguments = arguments_of(Masked(), inputs)
+    >>> arguments.names, arguments.call[1].keys()
     (('image', 'mask'), dict_keys(['mask']))
 
     Raises
     ------
     ArgumentError
-        If forward does not take it.
+        If forward does not take the example.
     """
-    if isinstance(inputs, tuple) and inputs and all(isinstance(one, int) for one in inputs):
+    if isinstance(inputs, tuple) and inputs and all(isinstance(size, int) for size in inputs):
         raise ArgumentError(
-            f"the example holds no batch, it is {inputs}: accepted are tensors, as of images "
+            f"the example holds no batch, it is {inputs}: accepted are tensors, such as images "
             "torch.zeros(2, 3, 32, 32)"
         )
     signature = inspect.signature(model.forward)
-    bare = [one.replace(annotation=one.empty) for one in signature.parameters.values()]
+    bare = [
+        parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()
+    ]
     signature = signature.replace(parameters=bare, return_annotation=signature.empty)
     name = type(model).__name__
     given = _bound(name, signature, *as_called(inputs))
-    tensors = [one for one in pytree.tree_leaves(list(given.values())) if isinstance(one, Tensor)]
-    size = next((len(one) for one in tensors if one.dim()), None)
+    tensors = [
+        tensor for tensor in pytree.tree_leaves(list(given.values())) if isinstance(tensor, Tensor)
+    ]
+    size = next((len(tensor) for tensor in tensors if tensor.dim()), None)
     of_samples = [
         leaf
         for value in given.values()
@@ -234,20 +238,22 @@ def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
         if has_dicts(entries) and len(entries) == size
         for leaf in pytree.tree_leaves(entries)
     ]
-    own = {id(one) for one in of_samples}
-    batches = tuple(one.dim() > 0 and len(one) == size and id(one) not in own for one in tensors)
+    own = {id(tensor) for tensor in of_samples}
+    batches = tuple(
+        tensor.dim() > 0 and len(tensor) == size and id(tensor) not in own for tensor in tensors
+    )
     return Arguments(name, signature, given, batches)
 
 
 def has_dicts(value: Any) -> bool:
-    """Whether a value is a list or tuple of dicts, as a detector has one for each sample."""
+    """Whether a value is a list or tuple of dicts; detectors take one dict for each sample."""
     entries = value if isinstance(value, (list, tuple)) else ()
-    dicts = [isinstance(one, Mapping) for one in entries if one is not None]
+    dicts = [isinstance(entry, Mapping) for entry in entries if entry is not None]
     return bool(dicts) and all(dicts)
 
 
 def as_called(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What inputs in any of their forms are by position, and by name."""
+    """Inputs in any of their forms, by position and by name."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
     return (inputs,) if isinstance(inputs, Tensor) else tuple(inputs), {}
@@ -256,26 +262,26 @@ def as_called(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _bound(
     model: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What is given, by the names of forward's arguments, in their order."""
+    """The values of a call by the names of forward's arguments, in the call's order."""
     try:
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise ArgumentError(
             f"{error}: accepted are inputs for {model}.forward{signature}"
         ) from None
-    found = dict(bound.arguments)
+    given = dict(bound.arguments)
     for name, parameter in signature.parameters.items():
         if parameter.kind is parameter.VAR_KEYWORD:
-            found.update(found.pop(name, {}))
-    return found
+            given.update(given.pop(name, {}))
+    return given
 
 
 def _holds_tensors(leaves: Sequence[Any]) -> bool:
-    return any(isinstance(one, Tensor) for one in leaves)
+    return any(isinstance(leaf, Tensor) for leaf in leaves)
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether two values that are no inputs are one to a model."""
+    """Whether two values that are no inputs are the same to a model."""
     if value is other:
         return True
     if type(value) is not type(other) or isinstance(value, Tensor):
@@ -291,7 +297,7 @@ class _Tensor:
 
 
 class _Object:
-    """Stands for what no message can quote, by its type."""
+    """Stands for a value that no message can quote, by its type."""
 
     def __init__(self, value: Any) -> None:
         self._type = type(value)
@@ -305,7 +311,7 @@ def _name_of(kind: type) -> str:
 
 
 def _said(value: Any) -> str:
-    """A value in one line: tensors, arrays and other objects by what they are."""
+    """A value in one line; tensors, arrays and other objects by their kinds."""
 
     def said(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):

@@ -1,10 +1,10 @@
 """autograd.Function -> an operator of the traced graph that keeps the Function's own backward.
 
-torch.export looks into a Function's forward and loses its backward. While a model is exported in
-`functions_kept`, applying a Function calls an operator made for it instead, which is seen from
-outside only: a sign with a straight-through gradient has this gradient in whatever part it runs.
-The operator is pointwise if all is that the Function's forward and backward call; otherwise it is
-one that no channel rule knows. That needs a Function that works on tensors and plain values alone.
+torch.export looks into a Function's forward and loses its backward. While a model is exported
+inside `functions_kept`, applying a Function calls an operator made for it instead, into which
+export does not look: a sign with a straight-through gradient has this gradient in every part. The
+operator is pointwise if everything that the Function's forward and backward call is; otherwise no
+channel rule knows it. This needs a Function that works on tensors and plain values alone.
 """
 
 from __future__ import annotations
@@ -28,30 +28,38 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hgpart.operators.calls import has_gradients
 from hgpart.operators.table import record_of
 
-_BASE: Any = torch.autograd.Function.__base__  # whose `apply` all end in, however they are called
+_BASE: Any = torch.autograd.Function.__base__  # every `apply` ends in this class's
 _WeakStorage: Any = StorageWeakRef  # has no types
 _PLAIN = (
-    *(bool, int, float, complex, str, type(None)),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
 )
 
 
 @contextmanager
 def functions_kept(model: nn.Module, lost: Callable[[str], None]) -> Iterator[None]:
-    """Export Functions as operators with a backward; `lost` is told what can't keep its gradients.
+    """Export Functions as operators with a backward; `lost` is told whose gradients are lost.
 
-    That are Functions which are exported as what their forward calls, hooks on tensors, gradients
-    taken in the forward pass, and checkpoints that would update buffers twice.
+    Gradients are lost for Functions that are exported as what their forward calls, hooks on
+    tensors, gradients taken in the forward pass, and checkpoints that would update buffers twice.
     """
 
     def apply(function: Any, *args: Any) -> Any:
         plain: Any = super(_BASE, function).apply
         if get_proxy_mode() is None or function is nn.modules._functions.BackwardHookFunction:
-            return plain(*args)  # nothing is recorded; the hooks of modules are in sight
+            return plain(*args)  # nothing is recorded, or a module's hook, which export sees
         if function is checkpoint.CheckpointFunction:
             return _recomputed(model, lost, *args)
-        if not any(_is_differentiable(one) for one in args):
-            with torch.no_grad():  # as in every Function; no tensor that it finds elsewhere learns
+        if not any(_is_differentiable(arg) for arg in args):
+            with torch.no_grad():  # as in every Function: tensors found elsewhere get no gradient
                 return plain(*args)
         try:
             operator, operands = _operator(function, args)
@@ -60,10 +68,10 @@ def functions_kept(model: nn.Module, lost: Callable[[str], None]) -> Iterator[No
             return plain(*args)
         return operator(*operands)
 
-    def telling(said: str, called: Any) -> Any:
+    def telling(what: str, called: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             if get_proxy_mode() is not None:
-                lost(said)
+                lost(what)
             return called(*args, **kwargs)
 
         return call
@@ -71,8 +79,8 @@ def functions_kept(model: nn.Module, lost: Callable[[str], None]) -> Iterator[No
     with ExitStack() as patches:
         new = classmethod(apply)
         patches.enter_context(mock.patch.object(_BASE, "apply", new, create=True))
-        for owner, name, said in _LOSING:
-            new_call = telling(said, getattr(owner, name))
+        for owner, name, what in _LOSING:
+            new_call = telling(what, getattr(owner, name))
             patches.enter_context(mock.patch.object(owner, name, new_call))
         patches.enter_context(_checkpoints_watched(model, lost))
         yield
@@ -92,16 +100,16 @@ _LOSING: tuple[tuple[Any, str, str], ...] = (
 def _recomputed(
     model: nn.Module, lost: Callable[[str], None], run: Any, _: bool, *args: Any
 ) -> Any:
-    """What a reentrant checkpoint computes: its function, if gradients go through it."""
-    if not any(isinstance(one, Tensor) and one.requires_grad for one in args):
-        lost("a reentrant checkpoint of what needs no gradient")
+    """Run the function of a reentrant checkpoint, as if gradients go through it."""
+    if not any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
+        lost("a reentrant checkpoint whose inputs need no gradient")
     with _buffers_watched(model, lost):
         return run(*args)
 
 
 @contextmanager
 def _checkpoints_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[None]:
-    """Tell of checkpoints of the other kind that change buffers."""
+    """Tell of non-reentrant checkpoints that change buffers."""
     entered: list[Any] = []
     hook: Any = checkpoint._checkpoint_hook
     enter, leave = hook.__enter__, hook.__exit__
@@ -121,12 +129,12 @@ def _checkpoints_watched(model: nn.Module, lost: Callable[[str], None]) -> Itera
 
 @contextmanager
 def _buffers_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[None]:
-    """Tell of a change of buffers, which the backward pass of a checkpoint repeats."""
+    """Tell of a change of buffers, which a checkpoint repeats in the backward pass."""
     before = [buffer._version for buffer in model.buffers()]
     yield
     if before != [buffer._version for buffer in model.buffers()]:
         lost(
-            "a checkpoint that updates running statistics in its backward pass again: leave it to "
+            "a checkpoint that updates running statistics again in its backward pass: leave it to "
             "schedule(recompute=True), which updates them once"
         )
 
@@ -136,13 +144,12 @@ def _buffers_watched(model: nn.Module, lost: Callable[[str], None]) -> Iterator[
 
 @dataclass(frozen=True)
 class _Application:
-    """A Function and its arguments but for its operands: tensors, and sizes that are symbols.
+    """A Function with its arguments; operands (tensors and symbolic sizes) are left out.
 
     Attributes
     ----------
-    function : subclass of torch.autograd.Function
     arguments : tuple
-        None for each operand, in order; what else it is given, in a tuple of one.
+        None for each operand, in order; any other argument in a tuple of one.
     """
 
     function: Any
@@ -151,22 +158,20 @@ class _Application:
     def __call__(self, *operands: Any) -> Any:
         """Apply it; its own backward is recorded in grad mode."""
         remaining = iter(operands)
-        args = (next(remaining) if one is None else one[0] for one in self.arguments)
+        args = (next(remaining) if argument is None else argument[0] for argument in self.arguments)
         return super(_BASE, self.function).apply(*args)  # type: ignore[misc]
 
 
 @dataclass(frozen=True)
 class _Signature:
-    """What is known of an application from watching it.
+    """What watching an application tells about it.
 
     Attributes
     ----------
-    schema : str
     differentiable : tuple of bool
         For each result, whether gradients go through it.
-    tags : tuple of torch.Tag
     called : tuple of str
-        Operators that its forward and its backward call, with the numbers that they are given.
+        Operators that its forward and backward call, with the numbers in their arguments.
     """
 
     schema: str
@@ -176,7 +181,7 @@ class _Signature:
 
 
 class _NotKeptError(Exception):
-    """A Function can't be an operator; says why."""
+    """A Function can't be an operator; the message says why."""
 
 
 _made: dict[tuple[Any, str, _Signature], Any] = {}
@@ -185,14 +190,14 @@ _count = itertools.count()
 
 
 def operator_name(target: Any) -> str:
-    """Name of an operator; equal in all processes, of those that are made for Functions too."""
+    """Name of an operator; those made for Functions have the same name in all processes."""
     return _names.get(target, str(target))
 
 
 def _operator(function: Any, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     """The operator of an application, and its operands."""
-    operands = [one for one in args if isinstance(one, (Tensor, torch.SymInt))]
-    arguments = tuple(None if isinstance(one, (Tensor, torch.SymInt)) else (one,) for one in args)
+    operands = [arg for arg in args if isinstance(arg, (Tensor, torch.SymInt))]
+    arguments = tuple(None if isinstance(arg, (Tensor, torch.SymInt)) else (arg,) for arg in args)
     for leaf in pytree.tree_leaves(arguments):
         if not isinstance(leaf, _PLAIN):
             raise _NotKeptError(f"takes a {type(leaf).__name__}")
@@ -201,31 +206,31 @@ def _operator(function: Any, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     key = (function, repr(arguments), signature)
     if key not in _made:
         _made[key] = _make(application, signature)
-        given = ", ".join("_" if one is None else repr(one[0]) for one in arguments)
+        given = ", ".join("_" if argument is None else repr(argument[0]) for argument in arguments)
         called = ", ".join(signature.called)
         _names[_made[key]] = f"{function.__qualname__}({given}) of {called}"
     return _made[key], operands
 
 
 def _make(application: _Application, signature: _Signature) -> Any:
-    """An operator that runs a Function, and in its backward runs it again to go back."""
+    """An operator that runs a Function, and whose backward runs it again to go back through it."""
 
     def run(*operands: Any) -> Any:
         with torch.no_grad():
             return _own(application(*operands), operands)
 
     def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
-        ctx.save_for_backward(*(one for one in inputs if isinstance(one, Tensor)))
-        ctx.sizes = tuple(None if isinstance(one, Tensor) else one for one in inputs)
+        ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
+        ctx.sizes = tuple(None if isinstance(value, Tensor) else value for value in inputs)
         ctx.set_materialize_grads(False)
         results = zip(_in_tuple(output), signature.differentiable, strict=True)
-        ctx.mark_non_differentiable(*(one for one, back in results if not back))
+        ctx.mark_non_differentiable(*(result for result, back in results if not back))
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        # In grad mode derivatives of the gradients are wanted: operands keep their history then.
+        # Grad mode here means that gradients of gradients are wanted: operands keep their history.
         twice = torch.is_grad_enabled()
-        saved = iter(one if twice else one.detach() for one in ctx.saved_tensors)
-        operands = [next(saved) if one is None else one for one in ctx.sizes]
+        saved = iter(tensor if twice else tensor.detach() for tensor in ctx.saved_tensors)
+        operands = [next(saved) if size is None else size for size in ctx.sizes]
         wanted = [
             operand.requires_grad_()
             for operand, needed in zip(operands, ctx.needs_input_grad, strict=True)
@@ -238,13 +243,13 @@ def _make(application: _Application, signature: _Signature) -> Any:
             for result, gradient in zip(results, gradients, strict=True)
             if gradient is not None and result.requires_grad
         ]
-        found: Iterator[Any] = iter([None] * len(wanted))
+        input_gradients: Iterator[Any] = iter([None] * len(wanted))
         if pairs and wanted:
             ends, upstream = zip(*pairs, strict=True)
-            found = iter(
+            input_gradients = iter(
                 torch.autograd.grad(ends, wanted, upstream, create_graph=twice, allow_unused=True)
             )
-        return tuple(next(found) if needed else None for needed in ctx.needs_input_grad)
+        return tuple(next(input_gradients) if needed else None for needed in ctx.needs_input_grad)
 
     name = re.sub(r"\W", "_", application.function.__name__)
     made: Any = torch.library.custom_op(
@@ -264,8 +269,8 @@ def _in_tuple(results: Any) -> tuple[Any, ...]:
 
 
 def _own(results: Any, operands: Sequence[Any]) -> Any:
-    """Results in memory of their own: an operator may not hand on its operands."""
-    seen = {_storage(one) for one in operands if isinstance(one, Tensor)}
+    """Results in memory of their own: an operator may not return its operands."""
+    seen = {_storage(operand) for operand in operands if isinstance(operand, Tensor)}
     own = []
     for result in _in_tuple(results):
         own.append(result.clone() if _storage(result) in seen else result)
@@ -285,97 +290,112 @@ def _is_differentiable(value: Any) -> bool:
 
 
 def _numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
-    """The plain numbers of a call; sizes come in lists."""
+    """The plain numbers in a call's arguments; lists hold sizes, and are left out."""
     return [
-        repr(one) for one in (*args, *kwargs.values()) if isinstance(one, (int, float, complex))
+        repr(value)
+        for value in (*args, *kwargs.values())
+        if isinstance(value, (int, float, complex))
     ]
 
 
 def _signature(application: _Application, operands: Sequence[Any]) -> _Signature:
-    """What is known of an application; raises a _NotKeptError if it can't be an operator."""
+    """Watch an application; raises a _NotKeptError if it can't be an operator."""
     watch, results = _watched(application, operands)
-    if not all(isinstance(one, Tensor) for one in results):
-        raise _NotKeptError("returns what is no tensor")
+    if not all(isinstance(result, Tensor) for result in results):
+        raise _NotKeptError("returns something other than tensors")
     if watch.foreign:
-        raise _NotKeptError("computes with tensors that it is not given")
+        raise _NotKeptError("reads tensors that are not its arguments")
     if watch.writes:
         raise _NotKeptError("changes its argument in place")
     tags = [torch.Tag.nondeterministic_seeded] if watch.random else []
-    taken = [one for one in operands if isinstance(one, Tensor)]
+    taken = [operand for operand in operands if isinstance(operand, Tensor)]
     pointwise = watch.pointwise and all(map(watch.is_full, results))
-    pointwise &= all(watch.is_full(one) or watch.is_once(one) for one in taken)
+    pointwise &= all(watch.is_full(operand) or watch.is_once(operand) for operand in taken)
     if pointwise and _is_same_of_other_sizes(application, operands, watch):
         tags.append(torch.Tag.pointwise)
-    kinds = ("Tensor" if isinstance(one, Tensor) else "SymInt" for one in operands)
+    kinds = ("Tensor" if isinstance(operand, Tensor) else "SymInt" for operand in operands)
     given = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
     made = ", ".join(["Tensor"] * len(results))
     return _Signature(
         schema=f"({given}) -> {made}" if len(results) == 1 else f"({given}) -> ({made})",
-        differentiable=tuple(one.requires_grad for one in results),
+        differentiable=tuple(result.requires_grad for result in results),
         tags=tuple(tags),
         called=tuple(watch.called),
     )
 
 
-def _watched(application: _Application, operands: Sequence[Any]) -> tuple[_Watch, tuple[Any, ...]]:
-    """Apply a Function to tensors without data, and go back through it; with its results."""
+def _watched(
+    application: _Application, operands: Sequence[Any]
+) -> tuple[_FunctionWatch, tuple[Any, ...]]:
+    """Apply a Function to tensors without data, and go back through it; returns its results too."""
     with disable_proxy_modes_tracing(), torch.enable_grad():
         leaves = [
-            one.detach().requires_grad_(_is_differentiable(one)) if isinstance(one, Tensor) else one
-            for one in operands
+            operand.detach().requires_grad_(_is_differentiable(operand))
+            if isinstance(operand, Tensor)
+            else operand
+            for operand in operands
         ]
-        # A leaf could not be changed in place.
-        given = [one.clone() if isinstance(one, Tensor) else one for one in leaves]
-    wanted = [one for one in leaves if isinstance(one, Tensor) and one.requires_grad]
-    watch = _Watch([one for one in given if isinstance(one, Tensor)])
-    kept = torch.autograd.graph.saved_tensors_hooks(lambda one: one, lambda one: one)
+        # Clones, because leaves can't be changed in place.
+        given = [operand.clone() if isinstance(operand, Tensor) else operand for operand in leaves]
+    wanted = [
+        operand for operand in leaves if isinstance(operand, Tensor) and operand.requires_grad
+    ]
+    watch = _FunctionWatch([operand for operand in given if isinstance(operand, Tensor)])
+    kept = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     with disable_proxy_modes_tracing(), torch.enable_grad(), kept, watch:
         try:
             results = _in_tuple(application(*given))
-            ends = [one for one in results if isinstance(one, Tensor) and one.requires_grad]
+            ends = [
+                result for result in results if isinstance(result, Tensor) and result.requires_grad
+            ]
             if ends:
-                upstream = [watch.known(torch.empty_like(one)) for one in ends]
+                upstream = [watch.known(torch.empty_like(result)) for result in ends]
                 torch.autograd.grad(ends, wanted, upstream, allow_unused=True)
         except Exception as error:
-            said = (str(error).splitlines() or [""])[0]
-            raise _NotKeptError(f"fails without data ({said or type(error).__name__})") from error
+            lines = (str(error).splitlines() or [""])[0]
+            raise _NotKeptError(f"fails without data ({lines or type(error).__name__})") from error
     return watch, results
 
 
 def _is_same_of_other_sizes(
-    application: _Application, operands: Sequence[Any], watch: _Watch
+    application: _Application, operands: Sequence[Any], watch: _FunctionWatch
 ) -> bool:
-    """Whether it calls the same for the part of the channels that one part of a plan has."""
+    """Whether a Function calls the same operators when a part holds only some of the channels."""
     for resized in (lambda size: 1, lambda size: size + 1):
         with disable_proxy_modes_tracing():
-            others = [
-                one.new_empty([resized(n) if isinstance(n, int) else n for n in one.shape])
-                if isinstance(one, Tensor) and watch.is_full(one)
-                else one
-                for one in operands
+            resized_operands = [
+                operand.new_empty(
+                    [resized(size) if isinstance(size, int) else size for size in operand.shape]
+                )
+                if isinstance(operand, Tensor) and watch.is_full(operand)
+                else operand
+                for operand in operands
             ]
         try:
-            other, _ = _watched(application, others)
+            resized_watch, _ = _watched(application, resized_operands)
         except _NotKeptError:
             return False
-        if other.called != watch.called:
+        if resized_watch.called != watch.called:
             return False
     return True
 
 
-class _Watch(TorchDispatchMode):
-    """Notes what operators are called, and on what.
+class _FunctionWatch(TorchDispatchMode):
+    """Notes which operators are called, and on which tensors.
 
     Attributes
     ----------
     foreign : bool
-        Whether a tensor was read that is neither an operand nor made of them.
+        Whether a tensor was read that is neither an operand nor made from operands.
     writes : bool
         Whether an operand was changed.
     random : bool
+        Whether random numbers were drawn.
     pointwise : bool
-        Whether each element depends on those at its own place, and on what a sample has once.
+        Whether each element depends only on those at its own place, and on values that a whole
+        sample shares.
     called : list of str
+        Names of the operators, with the numbers in their arguments.
     """
 
     def __init__(self, operands: Sequence[Tensor]) -> None:
@@ -383,13 +403,13 @@ class _Watch(TorchDispatchMode):
         self.foreign = self.writes = self.random = False
         self.pointwise = True
         self.called: list[str] = []
-        self._operands = {_storage(one) for one in operands}
+        self._operands = {_storage(operand) for operand in operands}
         self._alive = list(operands)  # so that no storage is mistaken for another
         self._known = set(self._operands)
         self._shape = tuple(map(str, next(filter(_is_differentiable, operands)).shape))
 
     def known(self, tensor: Tensor) -> Tensor:
-        """Take a tensor for one that the Function is given."""
+        """Treat a tensor as one that the Function is given."""
         self._alive.append(tensor)
         self._known.add(_storage(tensor))
         return tensor
@@ -403,8 +423,8 @@ class _Watch(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         made = func(*args, **kwargs)
-        taken = [one for one in pytree.tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-        results = [one for one in pytree.tree_leaves(made) if isinstance(one, Tensor)]
+        taken = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        results = [leaf for leaf in pytree.tree_leaves(made) if isinstance(leaf, Tensor)]
         if not results:
             return made
         self.called.append(" ".join([str(func), *_numbers(args, kwargs)]))
@@ -415,40 +435,40 @@ class _Watch(TorchDispatchMode):
             if declared.alias_info is not None and declared.alias_info.is_write:
                 self.writes |= _storage(value) in self._operands
         self.pointwise &= self._is_pointwise(func, taken, results)
-        for one in results:
-            self.known(one)
+        for result in results:
+            self.known(result)
         return made
 
     def _is_pointwise(self, func: Any, taken: list[Tensor], results: list[Tensor]) -> bool:
-        every = [*taken, *results]
+        tensors = [*taken, *results]
         record = record_of(func)
-        by_mask = record.is_put and all(one.dtype == torch.bool for one in taken[1:-1])
+        by_mask = record.is_put and all(tensor.dtype == torch.bool for tensor in taken[1:-1])
         known = torch.Tag.pointwise in func.tags or record.keeps_places
-        if all(self._is_small(one) for one in every):
+        if all(self._is_small(tensor) for tensor in tensors):
             moved = record.cut in ("reshape", "permutation", "detach") or (
                 record.cut == "slice" and taken[0].shape == results[0].shape
             )
-            return known or moved or not any(self._is_of_samples(one) for one in taken)
+            return known or moved or not any(self._is_of_samples(tensor) for tensor in taken)
         if taken and not (known or by_mask):
             return False
-        return all(self.is_full(one) or self.is_once(one) for one in every)
+        return all(self.is_full(tensor) or self.is_once(tensor) for tensor in tensors)
 
     def is_full(self, tensor: Tensor) -> bool:
         """Whether a tensor has the shape of the (first) operand."""
         return tuple(map(str, tensor.shape)) == self._shape
 
     def is_once(self, tensor: Tensor) -> bool:
-        """Whether it meets all elements of a sample alike."""
-        first, others = tensor.shape[:1], tensor.shape[1:]
-        alike = all(str(size) == "1" for size in others)
+        """Whether a tensor has one value for all elements of a sample."""
+        first, rest = tensor.shape[:1], tensor.shape[1:]
+        alike = all(str(size) == "1" for size in rest)
         per_sample = tensor.dim() == len(self._shape) and str(first[0]) == self._shape[0]
         return alike and (per_sample or all(str(size) == "1" for size in first))
 
     def _is_small(self, tensor: Tensor) -> bool:
-        """Whether it has one element, or one for each sample."""
+        """Whether a tensor has one element, or one for each sample."""
         sizes = [str(size) for size in tensor.shape if str(size) != "1"]
         return not sizes or sizes == list(self._shape[:1])
 
     def _is_of_samples(self, tensor: Tensor) -> bool:
-        """Whether, small, it has one for each."""
+        """Whether a small tensor has one element for each sample."""
         return any(str(size) != "1" for size in tensor.shape)

@@ -1,4 +1,4 @@
-"""Size in a traced graph -> the size for any batch; program -> the batches that it is for."""
+"""Size in a traced graph -> its value for any batch; program -> the batch sizes that it fits."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import PlacementError
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-LEAST = 2  # samples of a batch that torch.export takes for any: one sample is a case of its own
-SHOWN = 512  # the largest batch that a message looks at
+LEAST = 2  # smallest batch of a trace for any batch: torch.export treats one sample specially
+SHOWN = 512  # the largest batch size that a message considers
 
 
 @dataclass(frozen=True, eq=False)
 class BatchSizes:
-    """The batch sizes with which a model does what its traced graph does.
+    """The batch sizes for which a model computes what its traced graph does.
 
-    A model may go by the size of its batch, as in ``if x.shape[0] > 8``; its trace is of one case.
+    A model may branch on its batch size, as in ``if x.shape[0] > 8``; a trace holds one branch.
 
     Attributes
     ----------
     conditions : tuple of sympy expressions
-        What torch.export found about the sizes, in symbols that all stand for the batch size.
+        Conditions on sizes that torch.export found; all their symbols stand for the batch size.
     fixed : int or None
-        The only batch size, of a graph that was traced for one.
+        The only batch size, if the graph was traced for one.
     """
 
     conditions: tuple[Any, ...] = ()
@@ -36,7 +36,7 @@ class BatchSizes:
     _known: dict[int, bool] = field(default_factory=dict)
 
     def __contains__(self, batch_size: int) -> bool:
-        """Whether that is one of them; of one sample, whether the graph was traced for it alone."""
+        """Whether the graph fits a batch size; it fits one sample only if traced for just that."""
         if self.fixed is not None:
             return batch_size == self.fixed
         if batch_size not in self._known:
@@ -47,20 +47,20 @@ class BatchSizes:
 
     @property
     def are_all(self) -> bool:
-        """Whether they are all that torch.export looks at, from two samples on."""
+        """Whether the graph fits every batch size from two samples on."""
         return self.fixed is None and not self.conditions
 
     def check(self, samples: int) -> None:
-        """Raise a PlacementError unless the graph is for so many samples.
+        """Raise a PlacementError unless the graph fits a batch of `samples`.
 
-        One sample alone may be of a batch that is of another size.
+        A single sample passes unless the graph was traced for one batch size: it may be a slice.
         """
         is_one = samples == 1 and self.fixed is None
         if not is_one and samples not in self:
             raise PlacementError(f"a batch of {samples}: accepted are {self}")
 
     def __str__(self) -> str:
-        """As a message has them.
+        """The sizes in the words of a message.
 
         >>> import sympy
         >>> batch = sympy.Symbol("s77", integer=True)
@@ -76,8 +76,8 @@ class BatchSizes:
             return f"more than {SHOWN}"
         starts = [size for size in accepted if size - 1 not in accepted]
         ends = [size for size in accepted if size + 1 not in accepted]
-        said = [_run(first, last) for first, last in zip(starts, ends, strict=True)]
-        return f"{', '.join(said[:3])} and so on" if len(said) > 3 else ", ".join(said)
+        runs = [_run(first, last) for first, last in zip(starts, ends, strict=True)]
+        return f"{', '.join(runs[:3])} and so on" if len(runs) > 3 else ", ".join(runs)
 
 
 def _run(first: int, last: int) -> str:
@@ -95,18 +95,20 @@ def _holds(condition: Any, batch_size: int) -> bool:
 
 
 def batch_sizes_of(program: torch.export.ExportedProgram, batch_size: int) -> BatchSizes:
-    """For which batch sizes a program is; of one exported for any, or for `batch_size` alone."""
+    """The batch sizes that a program fits, if exported for any batch or for `batch_size` only."""
     sizes = _sizes_of_batch(program)
     if not sizes:
         return BatchSizes(fixed=batch_size)
     symbols = _symbols_of(sizes)
-    # Ranges alone are in the program's own `range_constraints`, not what is divisible or unequal.
+    # The program's own `range_constraints` lack conditions such as divisibility.
     guards = [guard.expr for guard in sizes[0].node.shape_env.guards]
-    return BatchSizes(tuple(dict.fromkeys(one for one in guards if one.free_symbols <= symbols)))
+    return BatchSizes(
+        tuple(dict.fromkeys(guard for guard in guards if guard.free_symbols <= symbols))
+    )
 
 
 def _sizes_of_batch(program: torch.export.ExportedProgram) -> list[Any]:
-    """The sizes of inputs that are symbols."""
+    """The symbolic sizes of inputs."""
     return [
         size
         for node in program.graph.find_nodes(op="placeholder")
@@ -121,7 +123,7 @@ def _symbols_of(sizes: Sequence[Any]) -> set[Any]:
 
 
 def at_batch(value: Any, batch_size: int) -> Any:
-    """Return a traced size, or a number computed from sizes, for `batch_size` samples."""
+    """A traced size, or a number computed from sizes, for a batch of `batch_size` samples."""
     for symbolic, number in (
         (torch.SymInt, int),
         (torch.SymFloat, float),
@@ -134,10 +136,9 @@ def at_batch(value: Any, batch_size: int) -> Any:
 
 
 def evenly(size: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> tuple[int, int] | None:
-    """How a size grows with the batch: a per sample and b besides, of a * batch + b.
+    """(a, b) for a size that grows with the batch as a * batch + b; else None.
 
-    None where it grows in another way, as the size of a product over all pairs of samples, or half
-    of a batch.
+    None is the answer for the size of a product over all pairs of samples, or half of a batch.
 
     >>> evenly(7)
     (0, 7)
@@ -154,24 +155,24 @@ def evenly(size: int | torch.SymInt | torch.SymFloat | torch.SymBool) -> tuple[i
         return None
     batch = next(iter(symbols))
     grows = expression.subs(dict.fromkeys(symbols, batch)).expand()
-    each, fixed = grows.coeff(batch, 1), grows.coeff(batch, 0)
-    even = grows == each * batch + fixed and each.is_Integer and fixed.is_Integer
-    return (int(each), int(fixed)) if even else None
+    per_sample, fixed = grows.coeff(batch, 1), grows.coeff(batch, 0)
+    even = grows == per_sample * batch + fixed and per_sample.is_Integer and fixed.is_Integer
+    return (int(per_sample), int(fixed)) if even else None
 
 
 def elements_of_shape(shape: Sequence[int | torch.SymInt]) -> tuple[int, int] | None:
-    """The same of the number of elements of a tensor."""
-    each, fixed = 0, 1
+    """Like `evenly`, for the number of elements of a tensor."""
+    per_sample, fixed = 0, 1
     for size in shape:
         grows = evenly(size)
-        if grows is None or (each and grows[0]):
+        if grows is None or (per_sample and grows[0]):
             return None
-        each, fixed = each * grows[1] + fixed * grows[0], fixed * grows[1]
-    return each, fixed
+        per_sample, fixed = per_sample * grows[1] + fixed * grows[0], fixed * grows[1]
+    return per_sample, fixed
 
 
 def grows_evenly(program: torch.export.ExportedProgram) -> bool:
-    """Whether all sizes, and all numbers that operators are given, grow evenly with the batch."""
+    """Whether all sizes, and all numbers in calls, grow evenly with the batch."""
     batch = _symbols_of(_sizes_of_batch(program))
     sizes = (size for node in program.graph.nodes for size in _sizes_in(node))
     return all(
@@ -182,17 +183,17 @@ def grows_evenly(program: torch.export.ExportedProgram) -> bool:
 
 
 def _sizes_in(node: fx.Node) -> Iterator[Any]:
-    """The shapes of what a node makes, and the numbers that it is given."""
+    """The sizes of a node's results, and the numbers in its arguments."""
     for value in pytree.tree_leaves(node.meta.get("val")):
         if isinstance(value, torch.Tensor):
             yield from value.shape
     if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        for one in pytree.tree_leaves((node.args, node.kwargs)):
-            yield one.meta.get("val") if isinstance(one, fx.Node) else one
+        for leaf in pytree.tree_leaves((node.args, node.kwargs)):
+            yield leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf
 
 
 def shape_said(shape: Sequence[Any]) -> str:
-    """A shape as a message has it: the batch by that word.
+    """A shape in the words of a message; the batch size is the word "batch".
 
     >>> shape_said((2, 3))
     '2x3'
@@ -201,7 +202,7 @@ def shape_said(shape: Sequence[Any]) -> str:
 
 
 def size_said(size: Any) -> str:
-    """A size, or a number computed from sizes, as a message has it: the batch by that word."""
+    """A size, or a number computed from sizes, in the words of a message."""
     if not isinstance(size, SYMBOLIC):
         return repr(size)
     expression = size.node.expr

@@ -1,7 +1,7 @@
-"""ExportedProgram -> the same, its sizes known where constants decide them.
+"""ExportedProgram -> the same program, with sizes known where constants decide them.
 
-`torch.ones(n, n).triu().nonzero()` has a size that torch.export takes for one of data, though all
-that it is computed of is known.
+torch.export treats the size of `torch.ones(n, n).triu().nonzero()` as dependent on data, although
+everything that it is computed from is known.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from hgpart.tracing.traced_nodes import concrete
 
 
 def settle_sizes(program: torch.export.ExportedProgram) -> dict[str, Any]:
-    """Put numbers in the place of sizes that buffers and constants decide, in all shapes.
+    """Put numbers in place of sizes that buffers and constants decide, in all shapes.
 
-    Returns by name what the operators make whose sizes depend on values. A buffer that the model
-    changes, or whose values are not there, decides nothing.
+    Returns, by name, the results of operators whose sizes depend on values. A buffer that the
+    model changes, or that has no values, decides nothing.
     """
     constants = _Constants(program)
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for node in program.graph.nodes:
         if torch.Tag.dynamic_output_shape not in getattr(node.target, "tags", ()):
             continue
         value = constants.value(node)
         if value is not None:
-            found[node.name] = value
+            values[node.name] = value
         sized = constants.picked(node) if value is None else value
         if sized is not None:
             for path in (node.meta.get("unbacked_bindings") or {}).values():
                 size = pytree.key_get(node.meta["val"], path)
                 # All shapes that have this size know it from now on.
                 torch._check(size == pytree.key_get(sized, path))  # type: ignore[no-untyped-call]
-    return found
+    return values
 
 
 class _Constants:
@@ -64,20 +64,20 @@ class _Constants:
         return self.known[node.name]
 
     def _value(self, node: fx.Node) -> Any:
-        operands = [self.value(one) for one in node.all_input_nodes]
+        operands = [self.value(operand) for operand in node.all_input_nodes]
         random = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-        if node.op != "call_function" or random or any(one is None for one in operands):
+        if node.op != "call_function" or random or any(operand is None for operand in operands):
             return None
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), self.value)
         with torch.no_grad():
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def picked(self, node: fx.Node) -> torch.Tensor | None:
-        """What an index or mask of known values picks, as a tensor of the right shape."""
+        """The elements that an index or mask of known values picks, as a tensor of their shape."""
         if operator_of(node).cut != "index":
             return None
         operand, *indices = node.all_input_nodes
-        if any(self.value(one) is None for one in indices):
+        if any(self.value(index) is None for index in indices):
             return None
         data = torch.zeros(()).expand(concrete(operand.meta["val"].shape))
         picked: torch.Tensor = node.target(data, fx.map_arg(node.args[1], self.value))  # type: ignore[operator]

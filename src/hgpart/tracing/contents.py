@@ -15,12 +15,11 @@ def digest_of(value: Any, name_of: Callable[[Any], Any]) -> bytes | None:
 
     Parameters
     ----------
-    value : Any
     name_of : callable
-        Given an object within it, what stands for that; None if it is to be looked into.
+        What stands for an object inside `value`; None if the object is to be looked into.
 
-    >>> one, other = ([1, {"a": (number,)}] for number in (2, 2))
-    >>> digest_of(one, lambda _: None) == digest_of(other, lambda _: None)
+    >>> first, second = ([1, {"a": (number,)}] for number in (2, 2))
+    >>> digest_of(first, lambda _: None) == digest_of(second, lambda _: None)
     True
     """
     sink = _Digest()
@@ -49,7 +48,7 @@ class _Digest:
 class _ContentPickler(pickle.Pickler):
     def __init__(self, file: Any, name_of: Callable[[Any], Any]) -> None:
         super().__init__(file, protocol=4)
-        self.fast = True  # equal parts are written alike, be they one object or two
+        self.fast = True  # equal parts are written alike, whether they are one object or two
         self.name_of = name_of
 
     def persistent_id(self, value: Any) -> Any:

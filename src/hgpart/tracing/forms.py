@@ -1,4 +1,4 @@
-"""What a model was traced in: its mode, the sizes of its inputs, and of its batch."""
+"""The form that a model was traced in: its mode, the sizes of its inputs, and its batch size."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Sizes = tuple[tuple[int, ...], ...]
 
 
 class Form(NamedTuple):
-    """What a traced graph is bound to.
+    """The form that a traced graph is bound to.
 
     Attributes
     ----------
     training : bool
         The mode of the model.
     sizes : tuple of tuple of int
-        Of each tensor among its inputs, the dimensions behind the first.
+        For each tensor among the inputs, its dimensions after the first.
     batch_size : int
-        Samples in the batch that was traced: the graph is for others with which the model does the
-        same.
+        Samples in the batch that was traced. The graph also fits other batch sizes for which the
+        model computes the same.
     settings : int
-        Of those that its modules have been seen with, attributes and modes, which.
+        Number of the settings, attributes and modes of the modules, among those seen so far.
     """
 
     training: bool
@@ -32,11 +32,11 @@ class Form(NamedTuple):
     settings: int = 0
 
     def is_but_for_batch(self, other: Form) -> bool:
-        """Whether it is another form, but perhaps for the batch."""
+        """Whether the forms are equal, or differ only in the batch size."""
         return self._replace(batch_size=other.batch_size) == other
 
     def said_beside(self, other: Form) -> str:
-        """Sizes of inputs as a message has them, and the batch where another form has another.
+        """Sizes of inputs in the words of a message, with the batch size where it differs.
 
         >>> form = Form(True, ((3, 32, 32), ()), 8)
         >>> form.said_beside(form._replace(batch_size=1))
@@ -49,19 +49,19 @@ class Form(NamedTuple):
 
 
 def sizes_of_inputs(tensors: Sequence[Tensor]) -> Sizes:
-    """Of each tensor, the dimensions behind the first.
+    """For each tensor, its dimensions after the first.
 
     >>> import torch
     >>> sizes_of_inputs([torch.zeros(2, 3, 32, 32), torch.zeros(2)])
     ((3, 32, 32), ())
     """
-    return tuple(tuple(one.shape[1:]) for one in tensors)
+    return tuple(tuple(tensor.shape[1:]) for tensor in tensors)
 
 
 def said_of(sizes: Sequence[tuple[int, ...]]) -> str:
-    """Sizes as a message has them.
+    """Sizes in the words of a message.
 
     >>> said_of(((3, 32, 32), (1, 8)))
     '3x32x32, 1x8'
     """
-    return ", ".join("x".join(map(str, one)) or "no dimensions" for one in sizes)
+    return ", ".join("x".join(map(str, size)) or "no dimensions" for size in sizes)

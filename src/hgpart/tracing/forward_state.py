@@ -1,9 +1,9 @@
-"""A forward pass in Python -> what the graph that torch.export makes of it can't hold.
+"""A forward pass in Python -> what it does that torch.export's graph of it can't hold.
 
-torch.export runs a model's forward once and keeps the operators. What the code reads and changes
-besides is in every pass as it was in this one: an attribute that counts, numbers that NumPy drew.
-`watched` tells of that, and leaves the model and the generators as they were before. What is not
-kept in the model shows in further passes.
+torch.export runs a model's forward once and keeps the operators. Everything else that the code
+reads and changes is frozen as it was in this pass: an attribute that counts, numbers that NumPy
+drew. `watched` reports that, and leaves the model and the generators as they were before. What the
+code keeps outside the model shows in further passes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from hgpart.errors import TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing.arguments import Arguments
 from hgpart.tracing.contents import digest_of
-from hgpart.tracing.reachable import NO_STATE, Place, places_of
+from hgpart.tracing.reachable import NO_STATE, Place, identities, places_of
 from hgpart.tracing.repeated_passes import SEEDS, compare_passes
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
@@ -44,11 +44,11 @@ def watched(
     tell: Callable[[str], None],
     lost: Callable[[str], None],
 ) -> Iterator[None]:
-    """Watch the forward pass of a model that is exported inside the block, once, so called.
+    """Watch the forward pass of a model while it is exported, once, inside the block.
 
-    `tell` is told what the graph can't hold, `lost` what becomes of gradients that it can't.
+    `tell` is told what the graph can't hold, `lost` which gradients it loses.
     """
-    watch = _Watch(model, tell)
+    watch = _ForwardWatch(model, tell)
     drawn, seeded = _generators(), torch.get_rng_state()
     try:
         with ExitStack() as stack:
@@ -65,7 +65,7 @@ def watched(
             yield
         if not torch.equal(seeded, torch.get_rng_state()):
             watch.tell(SEEDS)
-        if not watch.has_told:  # what is not in the model has no name
+        if not watch.has_told:  # state outside the model has no name: compare passes
             compare_passes(model, arguments, watch.is_given, tell, lost)
     finally:
         watch.restore()
@@ -78,7 +78,7 @@ def watched(
 
 
 def _generators() -> dict[str, Any]:
-    """States of the generators whose numbers a trace takes for constants."""
+    """States of the generators whose numbers become constants in a trace."""
     return {
         "Python": random.getstate(),
         "NumPy": pickle.dumps(np.random.get_state(legacy=False)),  # noqa: NPY002 (models draw from it)
@@ -90,18 +90,16 @@ def _generators() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Before:
-    """A module as it was before.
+    """A module as it was before the forward pass.
 
     Attributes
     ----------
-    path : str
-    module : nn.Module
     state : dict
-        Its attributes by name, but for what every module has.
+        Its attributes by name, without those that every module has.
     prints : dict
-        A fingerprint of each.
+        A fingerprint of each attribute.
     items : dict
-        Copies of those that are dicts.
+        Copies of the attributes that are dicts.
     registries : dict
         Copies of its dicts of parameters, buffers and modules.
     """
@@ -114,31 +112,31 @@ class _Before:
     registries: dict[str, dict[str, Any]]
 
 
-class _Watch:
+class _ForwardWatch:
     def __init__(self, model: nn.Module, tell: Callable[[str], None]) -> None:
         self.model, self._tell = model, tell
         self.has_told = False
-        self.alive: list[Any] = []  # so that no other object gets the id of one that is compared
+        self.alive: list[Any] = []  # so that no other object gets the id of a compared one
         self.original = self._modules()
         self.places = places_of(model)
-        self.kept: set[int] = set()  # tensors that were reached before the forward pass, by id
+        self.kept: set[int] = set()  # ids of tensors that were reached before the forward pass
         self.before: dict[int, _Before] = {}  # as the forward pass begins, tensors without data
-        self.stale: set[tuple[int, str]] = set()  # attributes of which the old value was read
+        self.stale: set[tuple[int, str]] = set()  # attributes whose old value was read
         self.inputs: list[Any] = []
         self.learned: list[Any] = []  # nodes of the parameters
         self.tracer: Any = None
         self.generators = _generators()
         self.running: list[str] = []  # modules whose forward pass has begun
-        self.reading = ExitStack()  # in which attributes that are read are noted
+        self.reading = ExitStack()  # while it is open, reads of attributes are noted
 
     def tell(self, said: str) -> None:
         self._tell(said)
         self.has_told = True
 
     def _modules(self) -> dict[int, _Before]:
-        """By their `vars`: as a model is exported, other objects with these stand for modules."""
-        found = self.model.named_modules()
-        return {id(vars(module)): self._as_it_is(path, module) for path, module in found}
+        """Modules by the ids of their `vars`: during export other objects share these."""
+        named = self.model.named_modules()
+        return {id(vars(module)): self._as_it_is(path, module) for path, module in named}
 
     def _as_it_is(self, path: str, module: nn.Module) -> _Before:
         state = {name: value for name, value in vars(module).items() if name not in NO_STATE}
@@ -171,20 +169,20 @@ class _Watch:
         return read
 
     def begin(self, model: Any, args: Any, kwargs: Any) -> None:
-        """Note what the forward pass is given."""
+        """Note the arguments of the forward pass."""
         self.tracer = _tracer()
-        self.inputs = [_node_of(one, self.tracer) for one in pytree.tree_leaves((args, kwargs))]
-        self.learned = [_node_of(one, self.tracer) for one in self.model.parameters()]
+        self.inputs = [_node_of(value, self.tracer) for value in pytree.tree_leaves((args, kwargs))]
+        self.learned = [_node_of(weight, self.tracer) for weight in self.model.parameters()]
         self.before = self._modules()
-        self.kept = {id(one) for _, _, one in self._reached()}
+        self.kept = {id(value) for _, _, value in self._reached()}
         read = mock.patch.object(nn.Module, "__getattribute__", self.reader(), create=True)
         self.reading.enter_context(read)
         self.reading.enter_context(mock.patch.object(Tensor, "data", self.data()))
 
     def data(self) -> property:
-        """What stands for `Tensor.data`, and refuses to be assigned to where that is a parameter's.
+        """A replacement of `Tensor.data` that refuses to assign to a parameter's.
 
-        torch.export loses that: it says that a constant is fake.
+        torch.export loses such an assignment: its message is only that a constant is fake.
         """
         plain: Any = torch._C.TensorBase.data
 
@@ -200,13 +198,13 @@ class _Watch:
         return property(plain.__get__, assign)
 
     def enter(self, module: nn.Module, args: Any) -> None:
-        """Tell if a module has drawn numbers before it calls another one."""
+        """Tell if a module has drawn numbers before it calls another module."""
         self._tell_draws()
         before = self.before.get(id(vars(module)))
         self.running.append(before.path if before is not None else "")
 
     def leave(self, module: nn.Module, args: Any, result: Any) -> None:
-        """Tell if a module has drawn numbers since the last that it called."""
+        """Tell if a module has drawn numbers since its last call of another module."""
         self._tell_draws()
         self.running.pop()
 
@@ -227,44 +225,51 @@ class _Watch:
             (key, name): self._print(vars(self.before[key].module).get(name, _MISSING))
             for key, name in sorted(self.stale, key=lambda at: (self.before[at[0]].path, at[1]))
         }
-        changed = {at: now for at, now in changed.items() if now != self._print_before(*at)}
-        once = {at for at in changed if self._is_made_once(*at)}
-        if once:  # what the next pass finds
+        changed = {
+            attribute: now
+            for attribute, now in changed.items()
+            if now != self._print_before(*attribute)
+        }
+        once = {attribute for attribute in changed if self._is_made_once(*attribute)}
+        if once:  # see whether the next pass finds them
             self._pass_again(args, kwargs)
         for (key, name), now in changed.items():
             module = self.before[key].module
             if (key, name) not in once or now != self._print(vars(module).get(name, _MISSING)):
                 path = _joined(self.before[key].path, name)
-                self.tell(f"the attribute {path} changes from what it was before")
+                self.tell(f"the attribute {path} changes")
         if not self.has_told:
             self._tell_kept()
 
     def _reached(self) -> Iterator[tuple[Place, Any, Any]]:
-        """Tensors, and numbers that data decide, that code can reach: where, by which key."""
+        """Tensors, and numbers that data decide, that code can reach: the place, key and value."""
         for place in places_of(self.model):
             for key, value in place.values.items():
-                for one in pytree.tree_leaves(value) if isinstance(value, tuple) else (value,):
-                    if isinstance(one, (Tensor, torch.SymFloat)):
-                        yield place, key, one
+                for leaf in pytree.tree_leaves(value) if isinstance(value, tuple) else (value,):
+                    if isinstance(leaf, (Tensor, torch.SymFloat)):
+                        yield place, key, leaf
 
     def _tell_kept(self) -> None:
-        """Tell of what the forward pass has computed and left behind for others.
+        """Tell of values that the forward pass has computed and left behind.
 
-        Weights that are made of parameters, as of a norm and a direction, are kept in modules.
+        Weights made from parameters, such as from a norm and a direction, may stay in modules.
         """
         for place, key, value in self._reached():
             sources = self.inputs if place.is_module else [*self.inputs, *self.learned]
             if id(value) not in self.kept and _depends_on(value, sources, self.tracer):
-                self.tell(f"{place.origin} puts what it computes into {place.named(key)}")
+                self.tell(f"{place.origin} stores what it computes in {place.named(key)}")
                 self.kept.add(id(value))
 
     def _pass_again(self, args: Any, kwargs: Any) -> None:
-        """Run the model once more, of which nothing is recorded and no buffer kept."""
+        """Run the model once more, without recording, and without keeping changes of buffers."""
         with ExitStack() as stack:
             stack.enter_context(proxy_tensor.disable_proxy_modes_tracing())
-            # torch.export's own looks for what is assigned to a buffer among what it records.
+            # torch.export's own hook looks for assignments to buffers among what it records.
             hooks = nn.modules.module._global_buffer_registration_hooks
-            for entries in (hooks, *(vars(one.module)["_buffers"] for one in self.before.values())):
+            for entries in (
+                hooks,
+                *(vars(before.module)["_buffers"] for before in self.before.values()),
+            ):
                 stack.enter_context(mock.patch.dict(entries))
             hooks.clear()
             self.model.forward(*args, **kwargs)
@@ -273,7 +278,7 @@ class _Watch:
         return self.before[key].prints.get(name, self._print(_MISSING))
 
     def _is_made_once(self, key: int, name: str) -> bool:
-        """Whether an attribute was made when it was first needed, and of nothing that was given."""
+        """Whether an attribute was made on first use, and not from the pass's arguments."""
         before = self.before[key]
         old, new = before.state.get(name), vars(before.module).get(name)
         if isinstance(old, dict) and isinstance(new, dict):
@@ -284,7 +289,7 @@ class _Watch:
         return old is None and not self.is_given(new)
 
     def is_given(self, value: Any) -> bool:
-        """Whether a value that the forward pass has made is made of what it was given."""
+        """Whether a value that the forward pass made was made from its arguments."""
         return _depends_on(value, self.inputs, self.tracer)
 
     def _compare_registries(self, before: _Before) -> None:
@@ -297,7 +302,7 @@ class _Watch:
                 raise TraceError(f"it makes {_joined(before.path, name)} a buffer as it runs")
             if (start.shape, start.dtype) != (value.shape, value.dtype):
                 raise TraceError(f"it gives {_joined(before.path, name)} another shape or type")
-            start.copy_(value.detach())  # torch.export does so for those of the model itself only
+            start.copy_(value.detach())  # torch.export does so only for the model's own buffers
         for name, value in module._parameters.items():
             if value is not before.registries["_parameters"].get(name):
                 self.tell(f"{_joined(before.path, name)} is replaced")
@@ -305,7 +310,7 @@ class _Watch:
             self.tell(f"{_joined(before.path, name)} is made anew")
 
     def _print(self, value: Any) -> Any:
-        """What two values of equal content have in common; of tensors, that they are the same."""
+        """A fingerprint: equal for values of equal content; for tensors, only for the same one."""
         if value is _MISSING or isinstance(value, (bool, int, float, str, type(None))):
             return type(value), value
         digest = digest_of(value, self._name_of)
@@ -315,7 +320,7 @@ class _Watch:
         return digest
 
     def _name_of(self, value: Any) -> Any:
-        """A name for what is not looked into."""
+        """A name for a value that is not looked into."""
         if isinstance(value, nn.Module):
             return id(vars(value))
         if isinstance(value, Tensor):
@@ -324,7 +329,7 @@ class _Watch:
         return None
 
     def restore(self) -> None:
-        """Give the model's code back what the forward pass added, removed and replaced."""
+        """Undo what the forward pass added, removed and replaced in the reach of the code."""
         for place in self.places:
             place.restore()
         for before in self.original.values():
@@ -334,13 +339,9 @@ class _Watch:
             now.update(before.state)
             kept = {**before.items, **before.registries}
             for name, entries in kept.items():
-                if _identities(now[name]) != _identities(entries):
+                if identities(now[name]) != identities(entries):
                     now[name].clear()
                     now[name].update(entries)
-
-
-def _identities(entries: dict[Any, Any]) -> list[tuple[Any, int]]:
-    return [(key, id(value)) for key, value in entries.items()]
 
 
 def _joined(path: str, name: str) -> str:
@@ -351,7 +352,7 @@ def _joined(path: str, name: str) -> str:
 
 
 def _tracer() -> Any:
-    """What records the graph now."""
+    """The tracer that records the graph now."""
     mode = proxy_tensor.get_proxy_mode()
     return None if mode is None else mode.tracer
 
@@ -365,11 +366,11 @@ def _node_of(value: Any, tracer: Any) -> torch.fx.Node | None:
 
 
 def _depends_on(value: Any, sources: list[Any], tracer: Any) -> bool:
-    """Whether a value, or a tensor in it, was made of nodes, or is a size that inputs give."""
+    """Whether a value, or a tensor in it, was made from these nodes, or is a symbolic size."""
     leaves = pytree.tree_leaves(value)
-    if any(isinstance(one, (torch.SymInt, torch.SymFloat)) for one in leaves):
+    if any(isinstance(leaf, (torch.SymInt, torch.SymFloat)) for leaf in leaves):
         return True
-    waiting: list[Any] = [_node_of(one, tracer) for one in leaves]
+    waiting: list[Any] = [_node_of(leaf, tracer) for leaf in leaves]
     seen: set[Any] = {None}
     while waiting:
         node = waiting.pop()
@@ -377,4 +378,4 @@ def _depends_on(value: Any, sources: list[Any], tracer: Any) -> bool:
             seen.add(node)
             if operator_of(node).makes is None:
                 waiting.extend(node.all_input_nodes)
-    return not seen.isdisjoint(one for one in sources if one is not None)
+    return not seen.isdisjoint(source for source in sources if source is not None)

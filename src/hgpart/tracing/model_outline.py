@@ -1,8 +1,8 @@
 """nn.Module -> its outline: models of equal outlines are traced alike.
 
-The outline is all that a model's code goes by, but for the values of its parameters and buffers:
-the kinds of its modules, their attributes and hooks, the shapes and types of their tensors. It
-takes a thousandth of the time of a trace. Models of other outlines may still be traced alike.
+The outline is everything that a model's code depends on, except the values of its parameters and
+buffers: the kinds of its modules, their attributes and hooks, the shapes and types of their
+tensors. It takes a thousandth of a trace's time. Models of other outlines may be traced alike too.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hgpart.tracing.reachable import NO_STATE
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
-class Outline(NamedTuple):
-    """What a model's code goes by.
+class ModelOutline(NamedTuple):
+    """What a model's code depends on.
 
     Attributes
     ----------
     modules : tuple
-        Of each module its path, kind, code, tensors, attributes and hooks.
+        For each module its path, kind, code, tensors, attributes and hooks.
     modes : tuple of bool
-        Whether each is in training.
+        Whether each module is in training mode.
     opaque : bool
-        Whether something could not be looked into, and may have changed within.
+        Whether an object could not be looked into, and may have changed inside.
     """
 
     modules: tuple[Hashable, ...]
@@ -39,14 +39,14 @@ class Outline(NamedTuple):
     opaque: bool
 
 
-def outline_of(model: nn.Module) -> Outline:
+def outline_of(model: nn.Module) -> ModelOutline:
     """The outline of a model as it is now.
 
-    >>> one, other = nn.Dropout(0.1), nn.Dropout(0.1)
-    >>> outline_of(one) == outline_of(other)
+    >>> first, second = nn.Dropout(0.1), nn.Dropout(0.1)
+    >>> outline_of(first) == outline_of(second)
     True
-    >>> other.p = 0.2
-    >>> outline_of(one) == outline_of(other)
+    >>> second.p = 0.2
+    >>> outline_of(first) == outline_of(second)
     False
     """
     named = [*model.named_modules(remove_duplicate=False)]
@@ -62,11 +62,11 @@ def outline_of(model: nn.Module) -> Outline:
         )
         for path, module in named
     )
-    return Outline(modules, tuple(module.training for _, module in named), names.opaque)
+    return ModelOutline(modules, tuple(module.training for _, module in named), names.opaque)
 
 
 def content_in(model: nn.Module) -> Callable[[Any], Hashable]:
-    """What tells values of other content apart, by the modules and tensors that a model has now."""
+    """A function that tells contents of values apart, given a model's present modules."""
     return _Names([*model.named_modules(remove_duplicate=False)]).content
 
 
@@ -88,7 +88,7 @@ def _tensors(module: nn.Module, names: _Names) -> Iterator[Hashable]:
 
 
 class _Names:
-    """What stands for modules and tensors of a model, wherever they are met."""
+    """Names of a model's modules and tensors, wherever they are met."""
 
     def __init__(self, named: list[tuple[str, nn.Module]]) -> None:
         self.known: dict[int, str] = {}
@@ -101,19 +101,19 @@ class _Names:
 
     def __call__(self, value: Any) -> Any:
         if isinstance(value, nn.Module):
-            return self.known[id(vars(value))]  # another one can't be looked into
+            return self.known[id(vars(value))]  # any other module can't be looked into
         if isinstance(value, Tensor):
             return self.known.get(id(value)) or _values_of(value)
         return None
 
     def content(self, value: Any) -> Hashable:
-        """What values of equal content have in common; of others, that they are the same."""
+        """A key that equal contents share; where contents can't be read, the object itself."""
         if isinstance(value, (bool, int, float, str, type(None))):
             return type(value), value
         if isinstance(value, (FunctionType, BuiltinFunctionType, type)):
             return _Itself(value)
         if isinstance(value, dict):
-            return dict, tuple((name, self.content(one)) for name, one in value.items())
+            return dict, tuple((name, self.content(item)) for name, item in value.items())
         if isinstance(value, (list, tuple)):
             return type(value), tuple(map(self.content, value))
         digest = digest_of(value, self)
@@ -135,7 +135,7 @@ class _Itself:
 
 
 def _values_of(tensor: Tensor) -> Any:
-    """What constants of the code have in common that are equal."""
+    """A key that equal constants of the code share."""
     facts = tuple(tensor.shape), str(tensor.dtype)
     if tensor.is_meta:
         return facts

@@ -1,9 +1,9 @@
 """A model -> the lists, dicts and variables that its code can reach, to compare and to restore.
 
 A hook appends a map to a list in its closure, a forward pass puts one into an attribute or a
-global: nothing of that is in the traced graph. What code can reach is walked from the model's
-modules: their attributes, hooks and classes, from there the closures, defaults and globals of
-functions, and the attributes of objects. What belongs to Python, NumPy and torch is left out.
+global: a traced graph holds none of this. The walk begins at the model's modules: their
+attributes, hooks and classes; it goes on to the closures, defaults and globals of functions, and
+the attributes of objects. Whatever belongs to Python, NumPy and torch is left out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-# What torch keeps in every module, and of the parameters of recurrent ones.
+# Attributes that torch keeps in every module, and those of recurrent ones.
 NO_STATE = frozenset({*vars(nn.Module()), "_flat_weights", "_flat_weight_refs"}) - {"training"}
 _OTHERS = sys.stdlib_module_names | {"torch", "numpy", "hgpart", "_pytest", "pytest", "hypothesis"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), Tensor)
@@ -26,7 +26,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None), Tensor)
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """Something that holds values, as it was when it was found.
+    """A holder of values (a list, dict, object or function), as it was when it was met.
 
     Attributes
     ----------
@@ -35,13 +35,13 @@ class Place:
     values : mapping
         Key, position or name -> value.
     named : callable
-        What a message calls one of them, by its key.
+        Gives the name of a value in messages, by its key.
     is_module : bool
-        Whether these are the attributes of one of the model's modules.
+        Whether the values are the attributes of one of the model's modules.
     now : callable
-        Its present values.
+        Returns the present values.
     put : callable
-        Gives it other values instead.
+        Replaces the present values.
     """
 
     origin: str
@@ -52,8 +52,8 @@ class Place:
     put: Callable[[Mapping[Any, Any]], None]
 
     def restore(self) -> None:
-        """Give it its values back, if it has others."""
-        if _identities(self.now()) != _identities(self.values):
+        """Give the holder its values back, if it has others."""
+        if identities(self.now()) != identities(self.values):
             self.put(self.values)
 
 
@@ -62,12 +62,13 @@ def places_of(model: nn.Module) -> list[Place]:
 
     >>> model = nn.Linear(2, 3)
     >>> model.kept = {"first": 1}
-    >>> [(one.origin, one.named("last")) for one in places_of(model) if "first" in one.values]
+    >>> places = [place for place in places_of(model) if "first" in place.values]
+    >>> [(place.origin, place.named("last")) for place in places]
     [('the model', "the attribute kept['last']")]
     """
-    walk = _Walk()
+    walk = _CodeWalk()
     modules = dict(model.named_modules())
-    walk.seen.update({id(one): one for one in modules.values()})
+    walk.seen.update({id(module): module for module in modules.values()})
     for path, module in modules.items():
         walk.module(path, module)
         walk.go_on()
@@ -78,13 +79,13 @@ def places_of(model: nn.Module) -> list[Place]:
         for hook in list(registry.values()):
             walk.visit(hook, "", "a hook of all modules")
     walk.go_on()
-    return walk.found
+    return walk.places
 
 
-class _Walk:
+class _CodeWalk:
     def __init__(self) -> None:
-        self.found: list[Place] = []
-        self.seen: dict[int, Any] = {}  # with the objects, so that no other gets their ids
+        self.places: list[Place] = []
+        self.seen: dict[int, Any] = {}  # with the objects, so that no others get their ids
         self.waiting: deque[tuple[Any, str, str]] = deque()  # values to enter, name and origin
 
     def module(self, path: str, module: nn.Module) -> None:
@@ -121,13 +122,13 @@ class _Walk:
         is_module: bool = False,
     ) -> None:
         values = now()
-        self.found.append(Place(origin, values, named, is_module, now, put))
+        self.places.append(Place(origin, values, named, is_module, now, put))
         for key, value in values.items():
             if not isinstance(value, _PLAIN):
                 self.visit(value, named(key), origin)
 
     def variables(self, held: dict[str, Any], names: Iterable[str], prefix: str, at: str) -> None:
-        """Those of a Python module that code names."""
+        """The variables of a Python module that code names."""
         known = [name for name in names if name in held]
 
         def now() -> dict[str, Any]:
@@ -158,8 +159,8 @@ class _Walk:
             case set():
                 self.mapping(value, name, origin)
             case tuple() | frozenset():
-                for one in value:
-                    self.visit(one, name, origin)
+                for item in value:
+                    self.visit(item, name, origin)
             case FunctionType():
                 self.function(value, origin)
             case MethodType():
@@ -168,8 +169,8 @@ class _Walk:
             case BuiltinMethodType():
                 self.visit(value.__self__, "a list or dict of its own", origin)
             case partial():
-                for one in (value.func, *value.args, *value.keywords.values()):
-                    self.visit(one, name, origin)
+                for item in (value.func, *value.args, *value.keywords.values()):
+                    self.visit(item, name, origin)
             case property():
                 self.visit(value.fget, name, origin)
             case staticmethod() | classmethod():
@@ -216,8 +217,8 @@ class _Walk:
         ):
             self.cell(name, cell, origin)
         defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        for one in (*defaults, *vars(function).values()):
-            self.visit(one, function.__name__, origin)
+        for held in (*defaults, *vars(function).values()):
+            self.visit(held, function.__name__, origin)
         names = set(_names_in(function.__code__))
         variables = function.__globals__
         self.variables(variables, names, "", origin)
@@ -246,14 +247,14 @@ class _Walk:
         self.place(origin, str, now, put)
 
     def type(self, cls: type, origin: str) -> None:
-        """A class and those that it inherits from."""
+        """The attributes of a class and of those that it inherits from."""
         for base in cls.__mro__:
             if _is_of_others(base):
                 continue
             self.seen[id(base)] = base
 
             def now(base: type = base) -> dict[str, Any]:
-                return {name: one for name, one in vars(base).items() if name[:2] != "__"}
+                return {name: value for name, value in vars(base).items() if name[:2] != "__"}
 
             def put(values: Mapping[Any, Any], base: type = base, now: Any = now) -> None:
                 present = now()
@@ -270,16 +271,17 @@ class _Walk:
 def _names_in(code: CodeType) -> Iterator[str]:
     """Names of globals and attributes in a function's code, and in functions inside it."""
     yield from code.co_names
-    for one in code.co_consts:
-        if isinstance(one, CodeType):
-            yield from _names_in(one)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 def _is_of_others(value: Any) -> bool:
-    """Whether a class, a function or a Python module is none of the model's own code."""
+    """Whether a class, a function or a Python module is not the model's own code."""
     name = value.__name__ if isinstance(value, ModuleType) else value.__module__
     return not isinstance(name, str) or name.partition(".")[0] in _OTHERS
 
 
-def _identities(values: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+def identities(values: Mapping[Any, Any]) -> list[tuple[Any, int]]:
+    """Keys with the ids of their values: equal for the same objects in the same order."""
     return [(key, id(value)) for key, value in values.items()]

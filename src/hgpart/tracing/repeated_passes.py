@@ -1,9 +1,9 @@
 """Forward passes without data -> whether each computes what the one before it did.
 
-What a pass keeps outside its modules (a variable of a Python module, the time, a generator that it
-makes) can't be listed. It shows in the next pass, which gives its operators other numbers or calls
-others. Values are numbered as compilers do it: equal operators on equal operands make values of one
-number, so that a tensor that an earlier pass has made and kept is as good as one made anew.
+State that a pass keeps outside its modules (a variable of a Python module, the time, a generator
+of its own) can't be listed. It shows in the next pass, which calls other operators or gives them
+other numbers. Values are numbered as compilers do: equal operators on equal operands make values
+of equal number, so a tensor that an earlier pass made and kept is as good as one made anew.
 """
 
 from __future__ import annotations
@@ -38,8 +38,18 @@ aten = torch.ops.aten
 
 SEEDS = "the model seeds torch's generator"
 _PLAIN = (
-    *(bool, int, float, complex, str, bytes, type(None), np.generic),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    np.generic,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
 )
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TORCHS = (Tensor, nn.Parameter)
@@ -54,11 +64,12 @@ def compare_passes(
 ) -> None:
     """Run a model a few times on tensors without data.
 
-    `tell` is told which module computes something else than the pass before, and of seeds; `lost`
-    of parameters whose gradient the forward pass switches. `is_given` says whether a tensor that
-    was made as the model was traced, and is kept since, was made of its inputs. The first pass may
-    fill caches. Fake tensors take ten times as long as the meta device, and are for models that
-    ask for a device or for sizes that data decide; one that fails on them too shows nothing.
+    `tell` is told which module computes something else than in the pass before, and of seeds;
+    `lost` of parameters whose `requires_grad` the forward pass changes. `is_given` says whether a
+    tensor that was made, and kept, during the trace was made from the model's inputs. The first
+    pass may fill caches. Fake tensors take ten times as long as the meta device; they are for
+    models that ask for a device or for sizes that data decide. A model that fails on both shows
+    nothing.
     """
     for on_meta in (True, False):
         passes = _Passes(model, is_given, tell, lost, on_meta)
@@ -73,7 +84,7 @@ def compare_passes(
 
 
 class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Numbers the values of forward passes: those of equal number are computed alike."""
+    """Numbers the values of forward passes: values of equal number are computed alike."""
 
     supports_higher_order_operators = True
 
@@ -90,35 +101,35 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.fake = None if on_meta else _fake_mode()
         self.drawn = torch.default_generator.get_state()
         self.numbers: dict[Any, int] = {}
-        self.of_inputs: set[int] = set()  # numbers of what is made of inputs
-        # By id, with the tensor itself so that no other gets its id: its number, and the pass
-        # that made it, None for those of the model.
+        self.of_inputs: set[int] = set()  # numbers of values made from inputs
+        # By id: the tensor (so that no other gets its id), its number, and the pass that made it,
+        # None for the model's own.
         self.known: dict[int, tuple[Tensor, int, int | None]] = {}
         self.written: dict[int, int] = {}  # by storage, the number of what was last written there
-        self.outside: set[int] = set()  # storages of what no pass has made
+        self.outside: set[int] = set()  # storages that no pass has made
         self.stand_ins: dict[int, tuple[Tensor, Tensor]] = {}
-        self.parameters: dict[int, tuple[str, bool]] = {}  # and whether they need a gradient
-        self.made: list[dict[int, str]] = []  # in each pass: numbers, and the module they are of
+        self.parameters: dict[int, tuple[str, bool]] = {}  # name, and whether it needs a gradient
+        self.made: list[dict[int, str]] = []  # for each pass: numbers, and the module of each
         self.running: list[str] = []
         self.registries = self._registries()
 
     def _registries(self) -> list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]]:
         """All dicts of parameters and buffers, copies of them, and the same with stand-ins."""
-        found = []
+        registries = []
         for path, module in self.model.named_modules():
             for registry in (module._parameters, module._buffers):
                 replaced: dict[str, Any] = {}
                 for name, tensor in registry.items():
                     replaced[name] = None if tensor is None else self._stand_in(tensor)
-                    for one in (tensor, replaced[name]) if tensor is not None else ():
+                    for own in (tensor, replaced[name]) if tensor is not None else ():
                         full = f"{path}.{name}" if path else name
                         number = self._number(("named", full), ())
-                        self.known.setdefault(id(one), (one, number, None))
-                        self.outside.add(_storage(one))
-                        if isinstance(one, nn.Parameter):
-                            self.parameters.setdefault(id(one), (full, one.requires_grad))
-                found.append((registry, dict(registry), replaced))
-        return found
+                        self.known.setdefault(id(own), (own, number, None))
+                        self.outside.add(_storage(own))
+                        if isinstance(own, nn.Parameter):
+                            self.parameters.setdefault(id(own), (full, own.requires_grad))
+                registries.append((registry, dict(registry), replaced))
+        return registries
 
     # -------------------------------------------------------------- passes
 
@@ -153,19 +164,19 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             registry.update(before)
 
     def run(self, arguments: Arguments) -> Any:
-        """Run the model once; returns what it computes, equal if another pass does the same."""
+        """Run the model once; returns a record of what it computes, equal if passes do the same."""
         self.made.append({})
         for registry, _, replaced in self.registries:
             registry.clear()
             registry.update(replaced)
-            for one in replaced.values():
-                if one is not None:
-                    self.written.pop(_storage(one), None)
-        given = [self._fresh(one) for one in arguments.tensors]
-        for at, one in enumerate(given):
+            for tensor in replaced.values():
+                if tensor is not None:
+                    self.written.pop(_storage(tensor), None)
+        given = [self._fresh(tensor) for tensor in arguments.tensors]
+        for at, tensor in enumerate(given):
             number = self._number(("input", at), ())
             self.of_inputs.add(number)
-            self.known[id(one)] = (one, number, len(self.made))
+            self.known[id(tensor)] = (tensor, number, len(self.made))
         args, kwargs = arguments.with_tensors(given).call
         self.running.clear()
         torch.default_generator.set_state(self.drawn)
@@ -175,16 +186,16 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (Exception, SystemExit) as error:
             return type(error)
         operands: list[int] = []
-        noted = [self._note(one, operands) for one in pytree.tree_leaves(results)]
+        noted = [self._note(value, operands) for value in pytree.tree_leaves(results)]
         for registry, _, _ in self.registries[1::2]:
-            noted.extend(self._note(one, operands) for one in registry.values())
-        for one, (name, needs) in self.parameters.items():
-            if self.known[one][0].requires_grad != needs:
+            noted.extend(self._note(value, operands) for value in registry.values())
+        for key, (name, needs) in self.parameters.items():
+            if self.known[key][0].requires_grad != needs:
                 self._tell_switched(name)
         return noted
 
     def changed(self) -> str:
-        """The module of the first value of the last pass that the one before it has not made."""
+        """The module of the last pass's first value that the pass before it has not made."""
         before, last = self.made[-2:]
         return next((path for number, path in last.items() if number not in before), "")
 
@@ -211,26 +222,30 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             (args[at] if at < len(args) else kwargs.get(name), is_returned)
             for at, name, is_returned in _written_by(func)
         ]
-        written = {_storage(one) for target, _ in targets for one in _tensors_in(target)}
+        written = {_storage(tensor) for target, _ in targets for tensor in _tensors_in(target)}
         result = self._call(func, args, kwargs, not written.isdisjoint(self.outside))
         shaped = record_of(func).makes is not None
         number = self._number((func, noted), () if shaped else operands)
         self.made[-1].setdefault(number, self._path())
-        for at, one in enumerate(_tensors_in(result)):
-            if id(one) not in self.known:
-                self.known[id(one)] = (one, self._number((number, at), (number,)), len(self.made))
+        for at, tensor in enumerate(_tensors_in(result)):
+            if id(tensor) not in self.known:
+                self.known[id(tensor)] = (
+                    tensor,
+                    self._number((number, at), (number,)),
+                    len(self.made),
+                )
         self.written.update(dict.fromkeys(written, number))
         return next((target for target, is_returned in targets if is_returned), result)
 
     def _call(self, func: Any, args: Any, kwargs: Any, writes_outside: bool) -> Any:
-        """Call an operator; without data if an operand has none, or to write what is the user's."""
+        """Call an operator; without data if an operand has none, or if it writes the user's."""
         args, kwargs = _mapped(self._own, args), _mapped(self._own, kwargs)
         operands = _tensors_in((args, *kwargs.values()))
-        if self.fake is None and (writes_outside or any(one.is_meta for one in operands)):
+        if self.fake is None and (writes_outside or any(operand.is_meta for operand in operands)):
             args, kwargs = _mapped(_on_meta, args), _mapped(_on_meta, kwargs)
             if "device" in kwargs:
                 kwargs["device"] = torch.device("meta")
-            if func is aten.native_batch_norm.default:  # torch finds its shapes by 15 operators
+            if func is aten.native_batch_norm.default:  # torch needs 15 operators for its shapes
                 statistics = args[0].new_empty(args[0].shape[1:2])
                 return torch.empty_like(args[0]), statistics, torch.empty_like(statistics)
         return func(*args, **kwargs)
@@ -242,18 +257,18 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _note(self, value: Any, operands: list[int]) -> Any:
-        """What two values have in common that are the same to the operators."""
+        """A key that two values share if they are the same to the operators."""
         if isinstance(value, Tensor):
             operands.append(self._number_of(value))
             return Tensor, operands[-1]
         if isinstance(value, _PLAIN):
             return type(value), repr(value)
         if isinstance(value, (list, tuple)):
-            return tuple([self._note(one, operands) for one in value])
+            return tuple([self._note(item, operands) for item in value])
         if isinstance(value, _SYMBOLS):
             return re.sub(r"\bu\d+", "u", str(value))  # sizes that data decide, of any number
         if isinstance(value, Mapping):
-            return tuple([(str(key), self._note(one, operands)) for key, one in value.items()])
+            return tuple([(str(key), self._note(item, operands)) for key, item in value.items()])
         return type(value)
 
     def _number_of(self, tensor: Tensor) -> int:
@@ -300,12 +315,12 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.stand_ins[id(tensor)][1]
 
     def _fresh(self, tensor: Tensor) -> Tensor:
-        """A tensor without data, of sizes that are numbers."""
+        """A tensor without data, with numbers for sizes."""
         needs = tensor.requires_grad
         is_parameter = isinstance(tensor, nn.Parameter)
         if isinstance(tensor, FunctionalTensor):
             tensor = torch._from_functional_tensor(tensor.elem)
-        sizes, strides = ([*map(_hint, each)] for each in (tensor.shape, tensor.stride()))
+        sizes, strides = ([*map(_hint, values)] for values in (tensor.shape, tensor.stride()))
         device = "meta" if self.fake is None else tensor.device
         with self.fake or nullcontext():
             like = torch.empty_strided(sizes, strides, dtype=tensor.dtype, device=device)
@@ -327,18 +342,18 @@ def _on_meta(tensor: Tensor) -> Tensor:
 
 
 def _mapped(convert: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """The tensors of arguments converted."""
+    """Arguments with their tensors converted."""
     if isinstance(value, Tensor):
         return convert(value)
     if isinstance(value, (list, tuple)):
-        return type(value)([_mapped(convert, one) for one in value])
+        return type(value)([_mapped(convert, item) for item in value])
     if isinstance(value, dict):
-        return {name: _mapped(convert, one) for name, one in value.items()}
+        return {name: _mapped(convert, item) for name, item in value.items()}
     return value
 
 
 class _TorchsGenerator:
-    """Stands for torch's generator in `torch.random`, and tells if it is set."""
+    """Stands for torch's generator in `torch.random`, and tells when it is set."""
 
     def __init__(self, tell: Callable[[], None]) -> None:
         self._tell, self._generator = tell, torch.default_generator
@@ -351,23 +366,23 @@ class _TorchsGenerator:
 
 @cache
 def _written_by(func: Any) -> tuple[tuple[int, str, bool], ...]:
-    """Positions and names of the arguments that an operator writes; whether it returns one."""
+    """Positions and names of the arguments that an operator writes; whether it returns its one."""
     if not isinstance(func, torch._ops.OpOverload):
         return ()
     returned = func._schema.returns
     is_returned = len(returned) == 1 and returned[0].alias_info is not None
     return tuple(
-        (at, one.name, is_returned)
-        for at, one in enumerate(func._schema.arguments)
-        if one.alias_info is not None and one.alias_info.is_write
+        (at, argument.name, is_returned)
+        for at, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
     )
 
 
 def _content(tensor: Tensor) -> Any:
-    """What tensors that the code finds elsewhere have in common if they are equal."""
+    """A key that equal tensors of the code's own share."""
     at = tensor.dtype, tuple(tensor.shape)
     if type(tensor) in _TORCHS and tensor.is_meta:
-        return at  # numbers that the code gives `new_tensor` of a tensor without data are lost
+        return at  # values that the code gives to `new_tensor` of a tensor without data are lost
     if type(tensor) not in _TORCHS or tensor.layout is not torch.strided or not tensor.is_cpu:
         return *at, id(tensor)
     with no_dispatch(), torch.no_grad():
@@ -389,5 +404,5 @@ def _tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors_in(one)
+        for item in value:
+            yield from _tensors_in(item)

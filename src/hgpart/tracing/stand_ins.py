@@ -1,8 +1,8 @@
 """Tensors on the meta device -> stand-ins on a real one, for as long as a model is traced.
 
-A model can have its weights on the meta device and all the same an index in a buffer, or in the
-code of its forward pass, whose value is to be known. torch.export refuses what has tensors on two
-devices; a fake tensor takes no memory either, and says that it is on the CPU.
+A model may have its weights on the meta device and yet an index in a buffer, or in the code of its
+forward pass, whose value has to be known. torch.export refuses tensors on two devices; a fake
+tensor takes no memory either, and reports the CPU as its device.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.utils import _pytree as pytree
 
 @contextmanager
 def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    """Let a model have stand-ins for its tensors on the meta device; yields those of the inputs.
+    """Replace a model's tensors on the meta device by stand-ins; yields those of the inputs.
 
-    They are where its other tensors are; on the CPU if there are none.
+    Stand-ins are on the device of its other tensors, or on the CPU if it has no others.
 
     >>> with stand_ins(model := nn.Linear(2, 3, device="meta"), ()):
     ...     model.weight.device
@@ -29,8 +29,8 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
     >>> model.weight.device
     device(type='meta')
     """
-    tensors = [one for module in model.modules() for one in _tensors_in(vars(module))]
-    device = next((one.device for one in tensors if not one.is_meta), torch.device("cpu"))
+    tensors = [tensor for module in model.modules() for tensor in _tensors_in(vars(module))]
+    device = next((tensor.device for tensor in tensors if not tensor.is_meta), torch.device("cpu"))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, Tensor] = {}
 
@@ -54,7 +54,7 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
     try:
         for module in model.modules():
             for name, value in list(vars(module).items()):
-                if any(one.is_meta for one in _tensors_in(value)):
+                if any(tensor.is_meta for tensor in _tensors_in(value)):
                     before.append((vars(module), name, value))
                     vars(module)[name] = replaced(value)
         yield tuple(replaced(value) for value in inputs)
@@ -64,11 +64,11 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
 
 
 def stood_for(tensor: Tensor) -> Tensor:
-    """A tensor on the meta device for a stand-in; any other as it is."""
+    """A tensor on the meta device for a stand-in; any other tensor as it is."""
     if not isinstance(tensor, FakeTensor):
         return tensor
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def _tensors_in(value: Any) -> list[Tensor]:
-    return [one for one in pytree.tree_leaves(value) if isinstance(one, Tensor)]
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, Tensor)]

@@ -32,7 +32,7 @@ from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
 from hgpart.tracing.batches import LEAST, BatchSizes, batch_sizes_of, grows_evenly
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
-from hgpart.tracing.model_outline import Outline, outline_of
+from hgpart.tracing.model_outline import ModelOutline, outline_of
 from hgpart.tracing.stand_ins import stand_ins, stood_for
 from hgpart.tracing.traced_nodes import CUMULATIVE
 
@@ -49,8 +49,7 @@ class ResultStructure:
     Attributes
     ----------
     leaves : tuple
-        None for each tensor, in order; what else the model returns as it is, in a tuple of one.
-    spec : pytree specification
+        None for each tensor, in order; any other value that the model returns, in a tuple of one.
     """
 
     leaves: tuple[tuple[Any] | None, ...]
@@ -76,34 +75,34 @@ class TracedModel:
     constants : mapping
         Placeholder name -> tensor that the model's code makes anew in each call.
     values : mapping
-        Placeholder name -> the tensor itself, of buffers and constants that are not on the meta
-        device; also of operators on these whose size depends on their values, by their names.
+        Placeholder name -> tensor, for buffers and constants that are not on the meta device.
+        Also, by their names, results of operators on these whose size depends on values.
     inputs : tuple of str
         Placeholder names of the tensors among the model's inputs, in order.
     updated : frozenset of str
         Placeholders of the buffers that a training step changes (running statistics).
     updates : mapping
-        Placeholder name of each of these -> the node that holds the buffer's new value.
+        Placeholder name of each such buffer -> the node that holds its new value.
     results : tuple of fx.Node
         The nodes that the model returns (new batch-norm statistics are not among them).
     structure : ResultStructure
         Called with the values of `results`, it returns what the model returns.
     arguments : Arguments
-        What the model was called with; tensors are on the meta device.
+        The call that was traced; tensors are on the meta device.
     batch_size : int
         Samples in the example that was traced.
     batch_sizes : BatchSizes
-        Those with which the model does what the graph does.
+        The batch sizes for which the model computes what the graph does.
     training : bool
-        The mode that it was traced in.
-    outline : Outline
-        Of the model as it was traced.
+        The mode that the model was traced in.
+    outline : ModelOutline
+        Outline of the model as it was traced.
     settings : int
-        As in `Form`.
+        Number of the settings; see `Form`.
     unheld : tuple of str
-        What the forward pass does in Python that the graph does as it was done this one time.
+        What the forward pass does in Python, and the graph only repeats as it was this one time.
     lost_gradients : tuple of str
-        What of the forward pass has a backward that the graph does not have.
+        Steps of the forward pass with a backward that the graph lacks.
     """
 
     graph_module: fx.GraphModule
@@ -120,7 +119,7 @@ class TracedModel:
     batch_size: int
     batch_sizes: BatchSizes
     training: bool
-    outline: Outline
+    outline: ModelOutline
     settings: int = 0
     unheld: tuple[str, ...] = ()
     lost_gradients: tuple[str, ...] = ()
@@ -132,12 +131,12 @@ class TracedModel:
 
     @property
     def has_dynamic_batch(self) -> bool:
-        """Whether the graph is for more batch sizes than that of its example."""
+        """Whether the graph fits more batch sizes than that of its example."""
         return self.batch_sizes.fixed is None
 
     @property
     def form(self) -> Form:
-        """The mode, settings, and sizes of inputs and batch, that the graph was traced in."""
+        """The mode, settings, and sizes of inputs and batch that the graph was traced in."""
         return Form(self.training, sizes_of_inputs(self.example), self.batch_size, self.settings)
 
 
@@ -154,7 +153,7 @@ def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.
             f"input shape {tuple(input_shape)}: every size must be at least 1, as in 3,224,224"
         )
     tensors = (*model.parameters(), *model.buffers())
-    like = next((one for one in tensors if one.is_floating_point()), torch.empty(0))
+    like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
     if EXAMPLE_BATCH * math.prod(input_shape) * like.itemsize > LARGEST_TENSOR:
         raise ArgumentError(
             f"input shape {tuple(input_shape)}: a batch of {EXAMPLE_BATCH} exceeds the "
@@ -164,7 +163,7 @@ def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.
 
 
 def trace(model: nn.Module, example: Inputs) -> TracedModel:
-    """Trace `model` with torch.export, in its own mode, and make the graph functional.
+    """Trace `model` with torch.export, in its present mode, and make the graph functional.
 
     Parameters
     ----------
@@ -172,23 +171,26 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
         On any device; on ``meta`` nothing is allocated. Its mode (train or eval) is kept.
     example : tensor, sequence or mapping
         What the model is called with: its one input, inputs by position, or inputs by the names
-        of its forward. Of tensors, which may be in lists and dicts, only shapes, dtypes and the
-        device matter; all else, as flags and numbers, is fixed, and so is what is left out. The
-        first dimension of the first tensor that has one is the batch, and so is that of every
-        other tensor that is as large there, unless it is in a list with a dict for each sample;
-        all others stay as large as they are. So of a list of images the channels are the batch:
-        such a model runs in parts, but its batch can't be divided. The batch
-        stays dynamic where the model allows it: of one sample, which torch.export takes for a
-        constant, two are made. It is fixed where sizes, or numbers that the model computes with, do
-        not grow evenly with it, as halves of a batch.
+        of its forward. Only shapes, dtypes and the device of tensors matter; they may be in lists
+        and dicts. All other values, such as flags and numbers, are fixed, and so is what is left
+        out.
+
+        The first dimension of the first tensor that has one is the batch. So is that of every
+        other tensor whose first dimension is as large, unless the tensor is in a list with a dict
+        for each sample; all other tensors keep their sizes. In a list of images the batch is
+        therefore the channels: such a model runs in parts, but its batch can't be divided.
+
+        The batch stays dynamic where the model allows it. An example of one sample is doubled,
+        because torch.export treats a size of 1 as a constant. The batch is fixed where sizes, or
+        numbers that the model computes with, do not grow evenly with it (halves of a batch).
 
     Raises
     ------
     ArgumentError
         If the model's forward does not take the example, or there is no batch in it.
     TraceError
-        If torch.export can't trace the model, or its code ends the process; says where and why.
-        If it returns no tensor, or changes an input in place.
+        If torch.export can't trace the model, or its code ends the process (the message says where
+        and why), or if the model returns no tensor or changes an input in place.
 
     >>> class Masked(nn.Module):
     ...     def forward(self, image, *, mask=None, scale=1.0):
@@ -201,14 +203,14 @@ def trace(model: nn.Module, example: Inputs) -> TracedModel:
 
 
 def result_of(model: nn.Module, example: Inputs) -> Any:
-    """What a model returns for an example; where both are on the meta device, without data.
+    """What a model returns for an example; without data where both are on the meta device.
 
     Raises
     ------
     ArgumentError
         If the model's forward does not take the example.
     TraceError
-        If it can't be called with it.
+        If the call fails.
 
     >>> result_of(nn.Linear(3, 4, device="meta"), torch.zeros(2, 3, device="meta")).shape
     torch.Size([2, 4])
@@ -224,7 +226,7 @@ def result_of(model: nn.Module, example: Inputs) -> Any:
 
 
 def trace_call(model: nn.Module, arguments: Arguments, *, any_batch: bool = True) -> TracedModel:
-    """The same of a call of the model, as of one that was traced before; or for its batch alone."""
+    """Like `trace`, from a call that is known; with `any_batch=False`, for its batch size only."""
     _check_modules(model)
     arguments.check_leaves()
     given = _apart(model, arguments.tensors)
@@ -309,7 +311,7 @@ def trace_call(model: nn.Module, arguments: Arguments, *, any_batch: bool = True
 
 
 def _as_traced(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor whose values say what is read, as they are now; any other itself."""
+    """A copy of integers, whose values decide what is read; any other tensor itself."""
     return tensor if tensor.is_floating_point() else tensor.detach().clone()
 
 
@@ -331,43 +333,43 @@ def _check_modules(model: nn.Module) -> None:
 
 @contextmanager
 def _cumulative(model: nn.Module) -> Iterator[None]:
-    """Let norms that average all batches say so by a number: how many there were is no constant."""
+    """Mark norms that average all batches by a number: the count of batches is not constant."""
     norms = [
-        one
-        for one in model.modules()
-        if isinstance(one, _BatchNorm)
-        and one.momentum is None
-        and one.training
-        and one.num_batches_tracked is not None
+        norm
+        for norm in model.modules()
+        if isinstance(norm, _BatchNorm)
+        and norm.momentum is None
+        and norm.training
+        and norm.num_batches_tracked is not None
     ]
-    for one in norms:
-        one.momentum = CUMULATIVE
+    for norm in norms:
+        norm.momentum = CUMULATIVE
     try:
         yield
     finally:
-        for one in norms:
-            one.momentum = None
+        for norm in norms:
+            norm.momentum = None
 
 
 def _apart(model: nn.Module, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same tensors, each another object: torch.export takes one that comes twice for one."""
-    taken = {id(one) for one in (*model.parameters(), *model.buffers())}
-    found = []
+    """The same tensors, each as an object of its own: torch.export merges objects that repeat."""
+    taken = {id(weight) for weight in (*model.parameters(), *model.buffers())}
+    apart = []
     for tensor in tensors:
         if id(tensor) in taken:
             tensor = _another(tensor)
         taken.add(id(tensor))
-        found.append(tensor)
-    return found
+        apart.append(tensor)
+    return apart
 
 
 def _another(tensor: torch.Tensor) -> torch.Tensor:
-    """The same, as another object."""
+    """The same tensor as another object."""
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Module) -> list[str]:
-    """Let all uses of one parameter that has several names read one placeholder.
+    """Let all uses of a parameter with several names read one placeholder.
 
     Returns the placeholders that nothing reads any more.
     """
@@ -385,7 +387,7 @@ def _merge_shared(graph: fx.Graph, parameters: Mapping[str, str], model: nn.Modu
 
 @dataclass(frozen=True)
 class _Exported:
-    """What torch.export makes of a model and its inputs, and what `TracedModel` says of that."""
+    """What torch.export makes of a model and its inputs, with facts for `TracedModel`."""
 
     program: torch.export.ExportedProgram
     arguments: Arguments
@@ -396,7 +398,7 @@ class _Exported:
 
 
 def _export(model: nn.Module, arguments: Arguments, batch_size: int, any_batch: bool) -> _Exported:
-    """Export a model for any batch or, if that can't or is not to be, for the one given."""
+    """Export a model for any batch; if that fails or is not wanted, for the given batch size."""
     if any_batch and (exported := _export_for_any_batch(model, arguments, batch_size)):
         return exported
     # Models that compute with the batch size in Python trace only with a fixed one.
@@ -409,9 +411,9 @@ def _export(model: nn.Module, arguments: Arguments, batch_size: int, any_batch: 
 def _export_for_any_batch(
     model: nn.Module, arguments: Arguments, batch_size: int
 ) -> _Exported | None:
-    """Export a model with a dynamic batch; None where that can't be."""
+    """Export a model with a dynamic batch; None where that fails."""
     is_one = batch_size == 1
-    # Others: where it fails, torch.export leaves with them that their sizes are to be any.
+    # Copies, because torch.export leaves a mark on tensors where it fails.
     several = arguments.with_tensors(
         [
             torch.cat([value] * EXAMPLE_BATCH) if is_one and is_batch else _another(value)
@@ -434,8 +436,8 @@ def _export_for_any_batch(
 def _unread_kept() -> Iterator[None]:
     """Keep operators that draw random numbers or update statistics where nothing reads them.
 
-    torch.export drops what has no reader, and takes a norm that updates its buffers for one that
-    does nothing else than return a result.
+    torch.export drops operators without readers, and treats a norm that updates its buffers as one
+    that only returns a result.
     """
     is_impure = fx.Node.is_impure
 
@@ -453,7 +455,7 @@ def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: i
     lost: dict[str, None] = {}
     with (
         torch.inference_mode(False),
-        torch.enable_grad(),  # so that what the model says of gradients is to be seen
+        torch.enable_grad(),  # so that what the model does about gradients shows
         forward_state.watched(model, arguments, unheld.setdefault, lost.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
         _unread_kept(),
@@ -479,7 +481,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
 
 
 def _name_results_of_norms(graph: fx.Graph) -> None:
-    """Give what a norm makes a node where nothing reads it: its statistics are made with it."""
+    """Give a norm's first result a node even if nothing reads it: its statistics come with it."""
     for node in list(graph.nodes):
         if operator_of(node).updates and all(user.args[1] != 0 for user in node.users):
             with graph.inserting_after(node):
@@ -488,7 +490,7 @@ def _name_results_of_norms(graph: fx.Graph) -> None:
 
 
 def _leave_casts_to_buffers(graph: fx.Graph) -> None:
-    """Running statistics of 16 bits are made in 32; the buffer that gets them rounds them alike."""
+    """Drop casts of running statistics: those of 16 bits are made in 32, and the buffer rounds."""
     for node in list(graph.nodes):
         made = node.args[0] if node.args else None
         if (
@@ -504,7 +506,7 @@ def _leave_casts_to_buffers(graph: fx.Graph) -> None:
 
 
 def quotable(name: str) -> str:
-    r"""A name without what ends a line or a text where torch writes names into code.
+    r"""A name without characters that end a line or a string where torch writes names into code.
 
     >>> quotable("a\nb")
     'a_b'
@@ -513,17 +515,17 @@ def quotable(name: str) -> str:
 
 
 def _quotable_names(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Other names for tensors whose own are not to be written into code."""
+    """Replacements of tensors' names that can't be written into code."""
     taken = {spec.target for spec in program.graph_signature.input_specs}
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for name in filter(None, taken.copy()):
         alias = quotable(name)
         while alias != name and alias in taken:
             alias += "_"
         if alias != name:
             taken.add(alias)
-            found[name] = alias
-    return found
+            aliases[name] = alias
+    return aliases
 
 
 def _rename_tensors(program: torch.export.ExportedProgram, names: Mapping[str, str]) -> None:
@@ -537,7 +539,7 @@ def _rename_tensors(program: torch.export.ExportedProgram, names: Mapping[str, s
 
 
 def _detach_what_has_no_grad(graph: fx.Graph) -> None:
-    """Say with `detach` what `torch.no_grad()` says, which is lost as its block is inlined."""
+    """Write `torch.no_grad()` as `detach`: export loses it when it inlines the block."""
     for node in graph.find_nodes(
         op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled
     ):
@@ -559,8 +561,8 @@ def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> st
     why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if unknown := re.match(r"Found <class '(.*)'> in output, which is not a known type", why):
         why = f"it returns a {unknown[1]}: {REGISTERED}"
-    quantises = any(type(one).__module__ == _QUANTISING for one in model.modules())
-    if quantises and "data-dependent" in why:  # it asks buffers whether it is to
+    quantises = any(type(module).__module__ == _QUANTISING for module in model.modules())
+    if quantises and "data-dependent" in why:  # such modules read a buffer to see if they are on
         why = "it quantises: accepted is the model without fake quantisation, as before prepare_qat"
     if isinstance(error, SystemExit):
         why = f"its code ends the process: sys.exit({text})"
@@ -569,7 +571,7 @@ def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> st
 
 
 def _is_the_models(filename: str) -> bool:
-    """Whether a file is of the model's code: not torch's, Python's or this one."""
+    """Whether a file holds the model's code: not torch's, Python's or this module's."""
     path = Path(filename)
     library = Path(os.__file__).parent
     packages = {"site-packages", "dist-packages"}  # they may lie inside the standard library

@@ -19,7 +19,7 @@ from hgpart.tracing.autograd_functions import operator_name
 from hgpart.tracing.batches import size_said
 
 COUNTER = "num_batches_tracked"
-CUMULATIVE = -1.0  # in the place of a momentum: 1 of however many batches there were
+CUMULATIVE = -1.0  # stands for a momentum of 1 / the number of batches so far
 
 
 def averages_batches(node: fx.Node) -> bool:
@@ -39,9 +39,9 @@ def concrete(shape: Sequence[Any]) -> tuple[int, ...]:
 
 
 def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: "_") -> str:
-    """A call as text: its operator, its numbers, and for each tensor what `reference` calls it.
+    """A call as text: its operator, its numbers, and for each tensor the name by `reference`.
 
-    It names no device, and the batch by that word.
+    The text names no device; the batch size is the word "batch".
     """
 
     def text(value: Any) -> str:
@@ -66,12 +66,12 @@ def described(node: fx.Node, reference: Callable[[fx.Node], str] = lambda node: 
 def shape_of(node: fx.Node) -> tuple[int, ...]:
     """Shape of an operator's (first) result."""
     if not holds_tensors(node):
-        raise TraceError(f"{place_of(node)}: it makes a number of data: accepted are tensors")
+        raise TraceError(f"{place_of(node)}: it makes a number from data: accepted are tensors")
     shape = first_tensor(node.meta["val"]).shape
     if not all(isinstance(size, int) or _is_known(size.node) for size in shape):
         raise TraceError(
-            f"{place_of(node)}: its shape depends on the data: accepted is what depends on the "
-            "batch size alone"
+            f"{place_of(node)}: its shape depends on the data: accepted are shapes that depend on "
+            "the batch size alone"
         )
     return concrete(shape)
 
@@ -101,10 +101,10 @@ def elements_of(node: fx.Node) -> int:
 
 
 def results_read(node: fx.Node, results: Sequence[fx.Node]) -> tuple[fx.Node, ...]:
-    """The tensors of an operator that anything reads, or that are among the model's `results`.
+    """The tensors of an operator that are read, or that are among the model's `results`.
 
-    New batch-norm statistics are not: the graph's output node returns them, and another call of
-    the norm replaces them.
+    New batch-norm statistics are left out: the graph's output node returns them, and another call
+    of the norm replaces them.
     """
 
     def is_read(result: fx.Node) -> bool:
@@ -139,21 +139,21 @@ def live_nodes(results: Iterable[fx.Node]) -> set[fx.Node]:
 def computed_nodes(graph: fx.Graph, results: Iterable[fx.Node]) -> set[fx.Node]:
     """The nodes that a pass computes: for results, and for running statistics.
 
-    A norm updates its statistics whether or not anything reads what it makes.
+    A norm updates its statistics even if nothing reads its result.
     """
     norms = (node for node in graph.nodes if any(True for _ in updated_buffers(node)))
     return live_nodes([*results, *map(first_result, norms)])
 
 
 def first_result(node: fx.Node) -> fx.Node:
-    """The node of what a norm makes: itself, or one beside its statistics."""
+    """The node of a norm's result: the norm itself, or a node beside its statistics."""
     if is_tensor(node.meta["val"]):
         return node
     return next(user for user in node.users if user.args[1] == 0)
 
 
 def updated_buffers(node: fx.Node) -> Iterable[fx.Node]:
-    """Buffers of running statistics that a norm updates, be it after another call of it."""
+    """Buffers of running statistics that a norm updates, even after another call of the norm."""
     for statistic in only_updated(node):
         if statistic.op == "placeholder":
             yield statistic
@@ -167,16 +167,16 @@ def is_norms_statistic(node: fx.Node) -> bool:
 
 
 def multiply_accumulates(call: Call) -> int:
-    """Multiply-accumulates of a call: as the operator table says, else as torch counts them."""
+    """Multiply-accumulates of a call: by the operator table, else as torch counts them."""
     node, known = call.node, macs_of(call)
     if known is not None:
         return known
 
     def meta(value: Any) -> Any:
-        found = value.meta["val"] if isinstance(value, fx.Node) else value
-        if isinstance(found, torch.Tensor):
-            return torch.empty(concrete(found.shape), dtype=found.dtype, device="meta")
-        return found if not isinstance(found, torch.SymInt) else concrete((found,))[0]
+        example = value.meta["val"] if isinstance(value, fx.Node) else value
+        if isinstance(example, torch.Tensor):
+            return torch.empty(concrete(example.shape), dtype=example.dtype, device="meta")
+        return example if not isinstance(example, torch.SymInt) else concrete((example,))[0]
 
     args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), meta)
     counter = FlopCounterMode(display=False)

@@ -14,18 +14,18 @@ from hgpart.transformation.residual import adds_its_input
 
 @dataclass(frozen=True)
 class Cell:
-    """A module that adds its input, a map of channels, to what it computes of it.
+    """A module that adds its input, a map of channels, to what it computes from it.
 
     Attributes
     ----------
     path : str
-        Of the module.
+        Path of the module.
     shape : tuple of int
-        Of its input and of its result, without the batch.
+        Shape of its input and of its result, without the batch.
     computes : str
         Its operators and their sizes, as text: equal for equal cells.
     entry, result : fx.Node
-        What it reads and what it makes in the traced graph.
+        Nodes of its input and its result in the traced graph.
     """
 
     path: str
@@ -37,13 +37,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Stage:
-    """Cells one behind the other: nothing else reads what one hands to the next."""
+    """Cells in a row: nothing else reads what a cell hands to the next."""
 
     cells: tuple[Cell, ...]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the maps between the cells, without the batch."""
+        """Shape of the maps between the cells, without the batch."""
         return self.cells[0].shape
 
 
@@ -52,9 +52,8 @@ def stages_of(model: nn.Module, traced: TracedModel) -> tuple[Stage, ...]:
 
     Parameters
     ----------
-    model : nn.Module
     traced : TracedModel
-        Of that model.
+        The traced model.
     """
     made_in = _nodes_of_modules(traced.graph_module.graph)
     order = {node: at for at, node in enumerate(traced.graph_module.graph.nodes)}
@@ -66,29 +65,29 @@ def stages_of(model: nn.Module, traced: TracedModel) -> tuple[Stage, ...]:
             if cell is not None:
                 cells.append(cell)
     cells.sort(key=lambda cell: order[cell.result])
-    found: list[list[Cell]] = []
+    rows: list[list[Cell]] = []
     for cell in cells:
-        if found and _follows(found[-1][-1], cell, made_in[cell.path], traced):
-            found[-1].append(cell)
+        if rows and _follows(rows[-1][-1], cell, made_in[cell.path], traced):
+            rows[-1].append(cell)
         else:
-            found.append([cell])
-    return tuple(Stage(tuple(stage)) for stage in found)
+            rows.append([cell])
+    return tuple(Stage(tuple(stage)) for stage in rows)
 
 
 def _nodes_of_modules(graph: fx.Graph) -> Mapping[str, Sequence[fx.Node]]:
-    """What each module's code makes, in order, be it in modules inside it."""
-    found: dict[str, list[fx.Node]] = {}
+    """The nodes that each module's code makes, in order, including those of modules inside it."""
+    nodes: dict[str, list[fx.Node]] = {}
     for node in graph.nodes:
         for path, _ in (node.meta.get("nn_module_stack") or {}).values():
             if node.op == "call_function" and path:
-                found.setdefault(path, []).append(node)
-    return found
+                nodes.setdefault(path, []).append(node)
+    return nodes
 
 
 def _cell(
     model: nn.Module, traced: TracedModel, path: str, nodes: Sequence[fx.Node]
 ) -> Cell | None:
-    """The cell that a module is, if it is one."""
+    """The cell that a module is; None if it is no cell."""
     own = dict.fromkeys(nodes)
     held = traced.parameters.keys() | traced.buffers.keys() | traced.constants.keys()
     entries = dict.fromkeys(
@@ -116,14 +115,14 @@ def _cell(
 
 
 def _leaves(node: fx.Node, own: Iterable[fx.Node], traced: TracedModel) -> bool:
-    """Whether anything outside reads what a node makes; new statistics of norms nothing reads."""
+    """Whether anything outside reads a node; new statistics of norms are not read."""
     return node in traced.results or any(
         user not in own and user.op != "output" for user in node.users
     )
 
 
 def _computed(nodes: Sequence[fx.Node], entry: fx.Node, traced: TracedModel) -> str:
-    """What a cell computes: its calls, and the shapes of the parameters and buffers in them."""
+    """The computation of a cell: its calls, and the shapes of their parameters and buffers."""
     numbers = {entry: "x"}
 
     def name(node: fx.Node) -> str:
@@ -137,7 +136,7 @@ def _computed(nodes: Sequence[fx.Node], entry: fx.Node, traced: TracedModel) -> 
 
 
 def _follows(before: Cell, cell: Cell, nodes: Sequence[fx.Node], traced: TracedModel) -> bool:
-    """Whether a cell, and nothing else, reads what another makes."""
+    """Whether a cell, and nothing else, reads the result of another."""
     own = dict.fromkeys(nodes)
     return (
         cell.entry is before.result

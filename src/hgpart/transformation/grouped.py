@@ -1,4 +1,4 @@
-"""A convolution -> the same convolution in groups, each of which reads its own channels alone.
+"""A convolution -> the same convolution in groups, each of which reads only its own channels.
 
 F. Brakel's GroupedResNet (MSc thesis, 2024, section 3.3.2).
 """
@@ -21,8 +21,8 @@ from hgpart.transformation.narrowing import narrow, parts_of
 class UnequalGroups(nn.Module):
     """A grouped convolution whose groups differ in size: ``part_p`` is the convolution of group p.
 
-    Group p reads channels ``p * C // groups`` to ``(p + 1) * C // groups - 1``, and makes as many
-    of the results.
+    Group p reads channels ``p * C // groups`` to ``(p + 1) * C // groups - 1``, and makes the
+    corresponding share of the result.
     """
 
     def __init__(self, groups: Sequence[nn.Module]) -> None:
@@ -38,16 +38,16 @@ class UnequalGroups(nn.Module):
 
 
 def groupable(model: nn.Module, cell: Cell) -> tuple[str, ...]:
-    """Paths of the convolutions of a cell but for those whose result the cell adds to its input.
+    """Paths of a cell's convolutions, except those whose result the cell adds to its input.
 
-    There the groups meet: what they make is mixed by a convolution that reads all of it.
+    The groups meet in these: a convolution that reads all channels mixes what the groups make.
     """
-    found = []
+    paths = []
     meeting = set(_last_convolutions(model, cell))
     for path, module in model.get_submodule(cell.path).named_modules(prefix=cell.path):
         if _is_convolution(module) and path not in meeting:
-            found.append(path)
-    return tuple(found)
+            paths.append(path)
+    return tuple(paths)
 
 
 def _is_convolution(module: nn.Module) -> bool:
@@ -55,7 +55,7 @@ def _is_convolution(module: nn.Module) -> bool:
 
 
 def _last_convolutions(model: nn.Module, cell: Cell) -> Iterable[str]:
-    """The convolutions from which nothing but other operators leads to the cell's result."""
+    """The last convolutions before the cell's result: only other operators come after them."""
     waiting, seen = [cell.result], {cell.entry}
     while waiting:
         node = waiting.pop()
@@ -70,7 +70,7 @@ def _last_convolutions(model: nn.Module, cell: Cell) -> Iterable[str]:
 
 
 def number_of_groups(convolution: _ConvNd, parts: int) -> int:
-    """The largest number of groups up to `parts` that divides the channels read and made.
+    """The largest number of groups, up to `parts`, that divides the channels read and made.
 
     >>> number_of_groups(nn.Conv2d(48, 64, 1), 4), number_of_groups(nn.Conv2d(18, 27, 1), 4)
     (4, 3)
@@ -80,22 +80,23 @@ def number_of_groups(convolution: _ConvNd, parts: int) -> int:
 
 
 def in_groups(convolution: _ConvNd, groups: int, *, fresh: bool) -> nn.Module:
-    """Copy a convolution, and give it groups.
+    """A copy of a convolution with groups.
 
     Parameters
     ----------
     convolution : nn.Conv1d, nn.Conv2d or nn.Conv3d
-        Without groups. If `groups` does not divide its channels, the result is `UnequalGroups`.
+        A convolution without groups. If `groups` does not divide its channels, the result is an
+        `UnequalGroups`.
     groups : int
         At least 1.
     fresh : bool
-        Whether the weights are drawn anew, by the convolution's own rule; if not, they are those
-        of the convolution between channels of the same group.
+        Whether weights are drawn anew, by the convolution's own rule. If not, they are the
+        convolution's weights between channels of the same group.
 
     Raises
     ------
     CellError
-        If it has fewer channels than groups.
+        If the convolution has fewer channels than groups.
     """
     read = parts_of(convolution.in_channels, groups)
     made = parts_of(convolution.out_channels, groups)

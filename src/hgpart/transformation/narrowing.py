@@ -1,4 +1,4 @@
-"""A layer, and the channels that a part has -> the layer for these channels alone."""
+"""A layer, and the channels of a part -> the layer for these channels alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, _NormBase, nn.LayerNorm, n
 
 
 def parts_of(channels: int, parts: int) -> Tensor:
-    """The part of each of so many channels: runs of nearly equal length.
+    """The part of each channel: runs of nearly equal length.
 
     Raises
     ------
@@ -32,27 +32,27 @@ def parts_of(channels: int, parts: int) -> Tensor:
 
 
 def is_layer(module: nn.Module) -> bool:
-    """Whether `narrow` knows what a module is with fewer channels."""
+    """Whether `narrow` knows how to take channels from a module."""
     return isinstance(module, LAYERS)
 
 
 def narrow(layer: nn.Module, read: Tensor, made: Tensor, *, fresh: bool) -> None:
-    """Leave a layer only some of the channels that it reads, and of those that it makes.
+    """Leave a layer only some of the channels that it reads, and some of those that it makes.
 
     Parameters
     ----------
     layer : nn.Module
         A convolution, a linear layer or a norm; it is changed.
     read, made : int tensors
-        Numbers of the channels that are left, ascending.
+        Numbers of the remaining channels, ascending.
     fresh : bool
-        Whether weights between channels are drawn anew by the layer's own rule, as what is left
-        of them was drawn for more channels. All else is kept: norms, convolutions in groups.
+        Whether weights between channels are drawn anew by the layer's own rule, because the
+        remaining ones were drawn for more channels. Norms and convolutions in groups are kept.
 
     Raises
     ------
     CellError
-        If groups that are normalised together are of several parts.
+        If groups that are normalised together belong to several parts.
     """
     mixes = False
     if isinstance(layer, _ConvNd):
@@ -76,9 +76,9 @@ def narrow(layer: nn.Module, read: Tensor, made: Tensor, *, fresh: bool) -> None
         layer.normalized_shape = (len(made),)
     elif isinstance(layer, nn.GroupNorm):
         if layer.num_groups > 1:
-            each = layer.num_channels // layer.num_groups
-            groups, counts = torch.unique(made // each, return_counts=True)
-            if not bool((counts == each).all()):
+            group_size = layer.num_channels // layer.num_groups
+            groups, counts = torch.unique(made // group_size, return_counts=True)
+            if not bool((counts == group_size).all()):
                 raise CellError(f"its {layer.num_groups} groups are not those of the parts")
             layer.num_groups = len(groups)
         _keep(layer, ("weight", "bias"), made)
@@ -88,7 +88,7 @@ def narrow(layer: nn.Module, read: Tensor, made: Tensor, *, fresh: bool) -> None
 
 
 def narrow_parameter(module: nn.Module, name: str, kept: Tensor, size: int) -> None:
-    """Leave a module's own parameter only some elements, along the dimension of that size."""
+    """Leave a module's own parameter only some elements, along the dimension of size `size`."""
     axis = module.get_parameter(name).shape.index(size)
     _keep(module, (name,), kept, axis=axis)
 

@@ -1,6 +1,6 @@
 """A cell, and a number of parts -> the part of each channel that its layers read and make.
 
-What a convolution or a linear layer makes is divided evenly; all else is where it is made of.
+Channels made by a convolution or a linear layer are divided evenly; all others follow these.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hgpart.tracing.traced_nodes import concrete, first_result
 from hgpart.transformation.narrowing import is_layer, parts_of
 from hgpart.transformation.residual import CellError
 
-ALL = -1  # each part has a channel of its own there, as the mean over its channels
+ALL = -1  # each part has a channel of its own here, such as the mean over its channels
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Owners:
     Attributes
     ----------
     read, made : mapping of str to int tensor
-        By the path of a layer in the cell, of the channels that it reads and makes.
+        Path of a layer in the cell -> the part of each channel that it reads or makes.
     own : mapping of str to int tensor
-        By the name of a parameter that is no layer's, of its elements.
+        Name of a parameter that belongs to no layer -> the part of each element.
     """
 
     read: Mapping[str, Tensor]
@@ -41,34 +41,32 @@ class Owners:
 
 
 def owners(cell: nn.Module, shape: Sequence[int], parts: int, *, unequal: bool) -> Owners:
-    """Divide the channels of a cell among parts, so that they meet in nothing but its weights.
+    """Divide the channels of a cell among parts so that parts meet in nothing but its weights.
 
     Parameters
     ----------
-    cell : nn.Module
     shape : sequence of int
-        Of its map without the batch, channels first.
-    parts : int
+        Shape of the cell's map without the batch, channels first.
     unequal : bool
         Whether parts may have different numbers of channels.
 
     Raises
     ------
     CellError
-        If channels of several parts meet elsewhere, are fewer than the parts, or, unless that is
-        allowed, are no multiple of them.
+        If channels of several parts meet elsewhere, if there are fewer channels than parts, or if
+        parts would have different numbers of channels without `unequal`.
     """
     traced = trace(cell, example_inputs(cell, shape))
     graph = channel_graph(traced)
     part = torch.tensor(_parts_of_channels(graph, parts), dtype=torch.int64)
 
     def along(node: fx.Node, axis: int) -> Tensor:
-        """Parts of the channels along a dimension of what a node makes."""
+        """Parts of the channels along a dimension of a node's value."""
         ids = graph.ids[node.name]
         size = ids.shape[axis]
         ids = core(ids)
         if ids.numel() not in (1, ids.shape[axis]):
-            raise CellError(f"what {node.name} makes has channels in several dimensions")
+            raise CellError(f"the result of {node.name} has channels in several dimensions")
         return part[ids.flatten().long()].expand(size)
 
     read: dict[str, Tensor] = {}
@@ -109,7 +107,7 @@ def owners(cell: nn.Module, shape: Sequence[int], parts: int, *, unequal: bool) 
 
 
 def _first_reader(placeholder: fx.Node, graph: ChannelGraph) -> tuple[fx.Node, fx.Node]:
-    """Where what is made of a parameter first meets a map: that value, and what reads it."""
+    """The value, made from a parameter, that first meets a map, and the node that reads it."""
     waiting = [placeholder]
     for value in waiting:
         for user in value.users:
@@ -120,10 +118,10 @@ def _first_reader(placeholder: fx.Node, graph: ChannelGraph) -> tuple[fx.Node, f
 
 
 def _only_axis(constant: fx.Node, size: int, name: str) -> int:
-    """The one dimension of a parameter, as it meets a map, that has more than one element."""
+    """The only dimension of a parameter, as it meets a map, with more than one element."""
     shape = concrete(constant.meta["val"].shape)
     if max(shape) != size:
-        raise CellError(f"{name} has {tuple(shape)} elements for what channels are divided by")
+        raise CellError(f"{name} has {tuple(shape)} elements: accepted is one for each channel")
     return shape.index(size)
 
 
@@ -139,7 +137,7 @@ def _parts_of_channels(graph: ChannelGraph, parts: int) -> list[int]:
 
 
 def _parts_made(layer: Layer, part: Sequence[int], parts: int) -> list[int]:
-    """The parts of the channels that a layer makes, by those of what it reads."""
+    """The parts of the channels that a layer makes, given those of the channels it reads."""
     if layer.kind == INPUT or (layer.macs and layer.kind in ("dense", LINEAR, "grouped")):
         made: list[int] = parts_of(layer.channels, parts).tolist()
         mixed, reads = layer.reads[:1], layer.reads[1:]
@@ -152,7 +150,7 @@ def _parts_made(layer: Layer, part: Sequence[int], parts: int) -> list[int]:
         made, reads = [ALL] * layer.channels, layer.reads
     for read in reads:
         if read.groups == 1 and len(read.channels) > layer.channels:
-            continue  # each part takes its own of them together
+            continue  # each part takes its own channels together
         for task, channel in enumerate(_channel_of_each_task(read, layer.channels)):
             met = part[channel] if channel >= 0 else ALL
             if ALL not in (met, made[task]) and met != made[task]:

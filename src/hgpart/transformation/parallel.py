@@ -1,4 +1,4 @@
-"""Equal cells one behind the other -> the same cells side by side: all read one map, and add up.
+"""Equal cells in a row -> the same cells side by side: all read one map, and add up.
 
 F. Brakel's ParallelResNet (MSc thesis, 2024, section 3.3.1).
 """
@@ -14,16 +14,16 @@ from hgpart.transformation.residual import residual
 
 
 class Parallel(nn.Module):
-    """Cells side by side: what each adds to their input is added up, once with the input itself.
+    """Cells side by side: their contributions are added up, once with the input itself.
 
-    Cell p is ``part_p``, whose one module is named after the cell: ``from_1`` was at place 1 of
-    its container. The additions, and what follows them (``after``, an activation or nothing), are
-    part 0's.
+    Cell p is ``part_p``, with one module named after the cell: ``from_1`` was at place 1 of its
+    container. Part 0 does the additions, and what follows them (``after``, an activation or
+    nothing).
 
     Parameters
     ----------
     cells : mapping of str to nn.Module
-        By their names, in order; their parameters become this module's.
+        Cells by name, in order; their parameters become this module's.
 
     Raises
     ------
@@ -47,19 +47,19 @@ class Parallel(nn.Module):
 
     def __init__(self, cells: Mapping[str, nn.Module]) -> None:
         super().__init__()
-        found = {name: residual(cell) for name, cell in cells.items()}
-        for part, (name, one) in enumerate(found.items()):
-            branch = nn.Sequential(OrderedDict({f"from_{name}": one.branch}))
+        residuals = {name: residual(cell) for name, cell in cells.items()}
+        for part, (name, taken_apart) in enumerate(residuals.items()):
+            branch = nn.Sequential(OrderedDict({f"from_{name}": taken_apart.branch}))
             self.add_module(f"part_{part}", branch)
-        self.parts = len(found)
-        self.after = next(iter(found.values())).after
+        self.parts = len(residuals)
+        self.after = next(iter(residuals.values())).after
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, C, H, W) -> the same shape."""
-        # Part 0 computes last, and so it is part 0 that adds up.
-        others = [self.get_submodule(f"part_{part}")(x) for part in range(1, self.parts)]
+        # Part 0 computes last, and so part 0 adds up.
+        branches = [self.get_submodule(f"part_{part}")(x) for part in range(1, self.parts)]
         total = self.get_submodule("part_0")(x)
-        for other in others:
-            total = total + other
+        for branch in branches:
+            total = total + branch
         result: Tensor = self.after(total + x)
         return result

@@ -1,4 +1,4 @@
-"""A cell -> what it adds to its input, and what follows the addition, as torch.fx graphs."""
+"""A cell -> the branch that it adds to its input, and what follows, as torch.fx graphs."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
 
 
 class CellError(Exception):
-    """A cell can't be changed as asked; says why."""
+    """A cell can't be changed as asked; the message says why."""
 
 
 @dataclass(frozen=True)
 class Residual:
-    """A cell computes ``after(x + branch(x))``."""
+    """A cell that computes ``after(x + branch(x))``."""
 
     branch: nn.Module
     after: nn.Module
 
 
 def adds_its_input(module: nn.Module) -> bool:
-    """Whether a module's own code adds its input to what it computes of it.
+    """Whether a module's own code adds its input to what it computes from it.
 
-    The modules that it calls are not looked into. Code that torch.fx can't trace does not count.
+    Modules that it calls are not looked into. Code that torch.fx can't trace does not count.
 
     >>> class Skip(nn.Module):
     ...     def __init__(self, inner):
@@ -55,28 +55,28 @@ def residual(cell: nn.Module) -> Residual:
     Raises
     ------
     CellError
-        If what follows the addition has parameters, or the cell computes in another way in
-        training than in evaluation.
+        If what follows the addition has parameters, or the cell computes differently in training
+        and in evaluation.
     """
     graph = _traced(cell)
     training = cell.training
     try:
-        other = _traced(cell.train(not training))
+        in_other_mode = _traced(cell.train(not training))
     finally:
         cell.train(training)
-    if other.python_code("self").src != graph.python_code("self").src:
+    if in_other_mode.python_code("self").src != graph.python_code("self").src:
         raise CellError("its own code does one thing in training and another in evaluation")
     total, branch = _addition(cell, graph)
-    after = _copied(graph, graph.find_nodes(op="output")[0].args[0], total)
-    made = fx.GraphModule(cell, after, "After")
-    if any(True for _ in made.parameters()):
+    after_graph = _copied(graph, graph.find_nodes(op="output")[0].args[0], total)
+    after = fx.GraphModule(cell, after_graph, "After")
+    if any(True for _ in after.parameters()):
         raise CellError("what follows the addition has parameters")
     x = next(node for node in graph.nodes if node.op == "placeholder")
-    return Residual(fx.GraphModule(cell, _copied(graph, branch, x), "Branch"), made)
+    return Residual(fx.GraphModule(cell, _copied(graph, branch, x), "Branch"), after)
 
 
 class _OwnCode(fx.Tracer):
-    """Traces a module's own code: what it calls are leaves."""
+    """Traces a module's own code: the modules that it calls are leaves."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         return True
@@ -91,9 +91,9 @@ def _traced(module: nn.Module) -> fx.Graph:
 
 
 def _addition(module: nn.Module, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
-    """The node that adds the input, and the operand that it is added to.
+    """The node that adds the input, and the operand that it adds it to.
 
-    Between the addition and the result stands nothing but functions of one map.
+    Only functions of one map stand between the addition and the result.
     """
     x = next((node for node in graph.nodes if node.op == "placeholder"), None)
     node: Any = graph.find_nodes(op="output")[0].args[0]
@@ -101,17 +101,17 @@ def _addition(module: nn.Module, graph: fx.Graph) -> tuple[fx.Node, fx.Node]:
         if node.target in ADDITIONS and len(node.args) == 2 and not node.kwargs:
             passed = [_passed_on(operand, module) for operand in node.args]
             if x in passed and passed[0] is not passed[1]:
-                other = node.args[1 - passed.index(x)]
-                if isinstance(other, fx.Node):
-                    return node, other
+                branch = node.args[1 - passed.index(x)]
+                if isinstance(branch, fx.Node):
+                    return node, branch
         if len(node.all_input_nodes) != 1:
             break
         (node,) = node.all_input_nodes
-    raise CellError("it does not add its input to what it computes of it")
+    raise CellError("it does not add its input to what it computes from it")
 
 
 def _passed_on(operand: Any, module: nn.Module) -> Any:
-    """What an operand is but for modules that hand on what they get, as a shortcut may be."""
+    """An operand as it was before modules that pass on their input, as a shortcut may be."""
     while (
         isinstance(operand, fx.Node)
         and operand.op == "call_module"
@@ -122,7 +122,7 @@ def _passed_on(operand: Any, module: nn.Module) -> Any:
 
 
 def _copied(graph: fx.Graph, result: Any, entry: fx.Node) -> fx.Graph:
-    """The part of a graph that makes a result of an entry."""
+    """The part of a graph that makes a result from an entry."""
     made = fx.Graph()
     copies = {entry: made.placeholder("x")}
     needed = _needed(result, entry)
@@ -134,14 +134,14 @@ def _copied(graph: fx.Graph, result: Any, entry: fx.Node) -> fx.Graph:
 
 
 def _needed(result: fx.Node, entry: fx.Node) -> Iterable[fx.Node]:
-    """What a result is made of, but for the entry."""
-    found: dict[fx.Node, None] = {}
+    """The nodes that a result is made from, without the entry."""
+    needed: dict[fx.Node, None] = {}
     waiting = [result]
     while waiting:
         node = waiting.pop()
-        if node is not entry and node not in found:
+        if node is not entry and node not in needed:
             if node.op == "placeholder":
                 raise CellError("it reads more than one map")
-            found[node] = None
+            needed[node] = None
             waiting.extend(node.all_input_nodes)
-    return found
+    return needed

@@ -1,4 +1,4 @@
-"""A stage -> parts of it side by side, each of which has its share of every layer's channels.
+"""A stage -> parts of it side by side, each with its share of every layer's channels.
 
 F. Brakel's SplitResNet (MSc thesis, 2024, section 3.3.3).
 """
@@ -19,16 +19,15 @@ from hgpart.transformation.residual import CellError
 
 
 class Split(nn.Module):
-    """Parts of a stage: part p computes its channels from its channels alone.
+    """Parts of a stage: part p computes its channels from no others.
 
     Part p is ``part_p``, a sequence of narrower cells named after the cells of the stage:
     ``from_1`` was at place 1 of its container.
 
     Parameters
     ----------
-    parts : sequence of nn.Module
     sizes : sequence of int
-        Channels that each reads and makes.
+        Number of channels that each part reads and makes.
     """
 
     def __init__(self, parts: Sequence[nn.Module], sizes: Sequence[int]) -> None:
@@ -56,15 +55,14 @@ def split(
     Parameters
     ----------
     cells : mapping of str to nn.Module
-        By their names, in order.
+        Cells by name, in order.
     divided : sequence of Owners
-        Of each cell.
+        The part of each channel, for each cell.
     shape : sequence of int
-        Of the maps between them, without the batch.
-    parts : int
+        Shape of the maps between the cells, without the batch.
     fresh : bool
-        Whether weights between channels are drawn anew; if not, they are the cell's between
-        channels of the same part.
+        Whether weights between channels are drawn anew. If not, they are the cell's weights
+        between channels of the same part.
 
     Raises
     ------
@@ -105,7 +103,7 @@ def _has(owner: Tensor, part: int) -> Tensor:
 
 
 def _check_runs(cells: nn.Module, shape: Sequence[int]) -> None:
-    """Refuse cells whose code needs all channels: it is run on shapes alone."""
+    """Refuse cells whose code needs all channels: they are run on shapes alone."""
     try:
         with torch.no_grad():
             (x,) = example_inputs(on_meta := copy.deepcopy(cells).to("meta"), shape)
@@ -114,4 +112,4 @@ def _check_runs(cells: nn.Module, shape: Sequence[int]) -> None:
         why = " ".join(str(error).split("\n")[0].split())
         raise CellError(f"its code needs all channels: {why}") from error
     if result.shape != x.shape:
-        raise CellError(f"of {shape[0]} channels it makes {tuple(result.shape[1:])}")
+        raise CellError(f"it turns {shape[0]} channels into {tuple(result.shape[1:])}")

@@ -1,4 +1,4 @@
-"""Model, kind, number of parts -> Transformation: what changes in the model, and what does not."""
+"""Model, kind, number of parts -> Transformation: what changes in the model, and what stays."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Change:
-    """What is changed.
+    """A change to modules of a stage.
 
     Attributes
     ----------
     stage : int
         Number of the stage, from 1.
     paths : tuple of str
-        Of the modules of the original.
+        Paths of the modules in the original.
     what : str
         What they become.
     """
@@ -47,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Left:
-    """What is left as it is, and why."""
+    """Modules of a stage that stay as they are, and why."""
 
     stage: int
     paths: tuple[str, ...]
@@ -60,13 +60,8 @@ class Transformation:
 
     Attributes
     ----------
-    model : nn.Module
-    kind : str
-    parts : int
     stages : tuple of Stage
-        Of the original.
-    changes : tuple of Change
-    left : tuple of Left
+        Stages of the original.
     """
 
     model: nn.Module
@@ -89,34 +84,35 @@ def transform(
 ) -> nn.Module:
     """Make a model easier to split: a copy with its cells side by side, in groups or in parts.
 
-    Cells are modules that add their input to what they compute of it; stages are runs of them,
+    Cells are modules that add their input to what they compute from it; stages are runs of them,
     found in the traced model. "parallel" puts ``parts`` equal consecutive cells side by side;
-    "grouped" gives their convolutions groups, but for the last one, where the groups meet;
+    "grouped" gives their convolutions groups, except the last one, where the groups meet;
     "split" divides all channels of a stage. See F. Brakel's MSc thesis (2024), chapter 3.
 
     Parameters
     ----------
     model : nn.Module
-        It stays as it is.
+        The original; it is not changed.
     kind : str
         "parallel", "grouped" or "split".
     parts : int
         Cells side by side, groups, or parts of a stage.
     example : tensor or sequence of inputs
-        As `trace` takes it.
+        Example input, as for `trace`.
     stages : iterable of int, optional
-        Numbers, from 1, of the stages to change; all when left out.
+        Numbers, from 1, of the stages to change. Default: all.
     unequal : bool
-        "grouped": groups of different sizes where `parts` does not divide the channels, instead
-        of the largest number of groups that does. "split": parts of different sizes there.
+        Whether groups ("grouped") or parts ("split") may differ in size where `parts` does not
+        divide the channels. If not, "grouped" takes the largest number of groups that divides
+        them, and "split" leaves the stage as it is.
     fresh : bool
-        Draw weights of layers that lose some anew, by the layer's own rule; else those that are
-        left are the model's, as one would begin with to go on from a trained model.
+        Whether layers that lose weights draw all of theirs anew, by the layer's own rule. If not,
+        the remaining weights are the model's: a start from a trained model.
 
     Returns
     -------
     nn.Module
-        Of the model's class. What a changed module's parameters came from is in their names:
+        A model of the same class. Names of parameters tell where a changed module comes from:
         ``layer1.1.part_1.from_2.conv1.weight`` was ``layer1.2.conv1.weight``.
 
     Raises
@@ -124,7 +120,7 @@ def transform(
     ArgumentError
         If kind, parts or stages are out of range.
     ModelError
-        If nothing of the model can be changed so.
+        If nothing in the model can be changed this way.
     TraceError
         If the model can't be traced.
 
@@ -157,37 +153,37 @@ def transformation(
     unequal: bool = False,
     fresh: bool = False,
 ) -> Transformation:
-    """Transform a model as `transform` does, and say what was changed and what was not."""
+    """Transform a model as `transform` does, and report what was changed and what was not."""
     check_kind(kind, parts)
-    found = stages_of(model, trace(model, example))
-    if not found:
+    all_stages = stages_of(model, trace(model, example))
+    if not all_stages:
         raise ModelError(
-            "no module of the model adds its input to what it computes of it: accepted are models "
-            "with residual cells"
+            "no module of the model adds its input to what it computes from it: accepted are "
+            "models with residual cells"
         )
-    wanted = _checked_stages(stages, len(found))
+    wanted = _checked_stages(stages, len(all_stages))
     made = copy.deepcopy(model)
-    work = {"parallel": _parallel, "grouped": _grouped, "split": _split}[kind]
+    transform_stage = {"parallel": _parallel, "grouped": _grouped, "split": _split}[kind]
     changes: list[Change] = []
     left: list[Left] = []
-    for number, stage in enumerate(found, start=1):
+    for number, stage in enumerate(all_stages, start=1):
         if number not in wanted:
             continue
-        for paths, what, changed in _merged(work(made, stage, parts, unequal, fresh)):
+        for paths, what, changed in _merged(transform_stage(made, stage, parts, unequal, fresh)):
             if changed:
                 changes.append(Change(number, paths, what))
             else:
                 left.append(Left(number, paths, what))
     if not changes and parts > 1:
         raise ModelError(f"nothing can be changed: {left[0].paths[0]}: {left[0].why}")
-    return Transformation(made, kind, parts, found, tuple(changes), tuple(left))
+    return Transformation(made, kind, parts, all_stages, tuple(changes), tuple(left))
 
 
-Done = Iterator[tuple[str, str, bool]]  # module, what was done with it or why not, and which
+Done = Iterator[tuple[str, str, bool]]  # module, what it became or why it stays, whether changed
 
 
 def check_kind(kind: str, parts: int) -> None:
-    """Refuse what is no kind of transformation, and numbers of parts that there can't be."""
+    """Raise an ArgumentError for an unknown kind of transformation or an impossible `parts`."""
     if kind not in KINDS:
         raise ArgumentError(f"kind {kind!r}: accepted are {', '.join(KINDS)}")
     if type(parts) is not int or parts < 1:
@@ -203,7 +199,7 @@ def _checked_stages(wanted: Iterable[int] | None, count: int) -> frozenset[int]:
 
 
 def _merged(done: Done) -> Iterator[tuple[tuple[str, ...], str, bool]]:
-    """What was done alike, once."""
+    """Equal outcomes, each once with all its modules."""
     alike: dict[tuple[str, bool], list[str]] = {}
     for path, what, changed in done:
         alike.setdefault((what, changed), []).append(path)
@@ -288,7 +284,7 @@ def _left(stage: Stage, why: str) -> Done:
 
 
 def _by_name(model: nn.Module, cells: Sequence[Cell]) -> Mapping[str, nn.Module]:
-    """Cells by their names in their container; by their paths, where these are not distinct."""
+    """Cells by their names in their container; by their paths where names repeat."""
     names = [cell.path.rpartition(".")[2] for cell in cells]
     if len(set(names)) < len(names):
         names = [cell.path.replace(".", "_") for cell in cells]
@@ -296,8 +292,8 @@ def _by_name(model: nn.Module, cells: Sequence[Cell]) -> Mapping[str, nn.Module]
 
 
 def _put(model: nn.Module, cells: Sequence[Cell], made: nn.Module) -> None:
-    """Put what cells became in place of the first one; the others hand on what they get."""
-    first, *others = cells
+    """Put the changed cells in place of the first one; the others pass on their input."""
+    first, *rest = cells
     model.set_submodule(first.path, made.train(model.training))
-    for cell in others:
+    for cell in rest:
         model.set_submodule(cell.path, nn.Identity())

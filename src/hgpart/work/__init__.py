@@ -1,1 +1,1 @@
-"""ChannelGraph -> Work: what each task costs, counted or measured."""
+"""ChannelGraph -> Work: the cost of each task, counted or measured."""

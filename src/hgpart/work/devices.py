@@ -1,4 +1,4 @@
-"""Name of a device -> the device, if it is there; what a measurement on it says."""
+"""Name of a device -> the device; memory left on it, and a description for measurements."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ def device_named(name: str) -> torch.device:
     Raises
     ------
     ArgumentError
-        If there is none of that name.
+        If there is no device of that name.
     """
-    found = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
     devices = ["cpu"]
-    if found is not None:
-        devices += [found.type]
-        devices += [f"{found.type}:{at}" for at in range(torch.accelerator.device_count())]
+    if accelerator is not None:
+        devices += [accelerator.type]
+        devices += [f"{accelerator.type}:{at}" for at in range(torch.accelerator.device_count())]
     if name not in devices:
         raise ArgumentError(f"device {name!r}: accepted here are {', '.join(devices)}")
     return torch.device(name)
 
 
 def wait_for(device: torch.device) -> None:
-    """Return when a device has done all that it was given."""
+    """Return when a device has done all work that it was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 def memory_left(device: torch.device) -> int:
-    """Bytes that a device has free, as far as that is known."""
+    """Bytes that a device has free, as far as is known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     left = [2**62]
@@ -54,7 +54,7 @@ def memory_left(device: torch.device) -> int:
 
 
 def measured_on(device: torch.device, what: str) -> str:
-    """Say where, with what and when `what` was measured.
+    """A line that says where, with which versions and when `what` was measured.
 
     >>> " threads) batch 2, torch " in measured_on(torch.device("cpu"), "batch 2")
     True

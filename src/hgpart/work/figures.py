@@ -24,18 +24,18 @@ FORMAT = "hgpart work 1"
 
 @dataclass(frozen=True)
 class Work:
-    """How much work one task of each layer is.
+    """The work of one task of each layer.
 
     Attributes
     ----------
     per_task : int64 array, shape (layers,)
-        In whole units, so that sums are exact.
+        Work in whole units, so that sums are exact.
     unit : str
-        What the figures are printed in ("MAC", "s").
+        Unit of printed figures ("MAC", "s").
     units : int
-        How many of `per_task` make one printed unit.
+        Number of units of `per_task` in one printed unit.
     source : str
-        "flops", or where the measurement came from.
+        "flops", or where the measurement comes from.
     """
 
     per_task: Int64
@@ -47,8 +47,8 @@ class Work:
 def flops(graph: ChannelGraph) -> Work:
     """Multiply-accumulates per task and sample, from shapes alone: deterministic.
 
-    Convolutions and linear layers count, as published figures do; what is fused behind them
-    does not.
+    Convolutions and linear layers count, as in published figures; operators fused into them do
+    not.
 
     Raises
     ------
@@ -68,11 +68,10 @@ def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work
 
     Parameters
     ----------
-    graph : ChannelGraph
     seconds : sequence of float
-        One for each layer.
+        Seconds of each layer.
     source : str
-        Where they come from: device, batch size, versions, date.
+        Where the seconds come from: device, batch size, versions, date.
 
     Raises
     ------
@@ -99,7 +98,7 @@ def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work
 
 
 def whole_work(work: Work, graph: ChannelGraph) -> float:
-    """All tasks' work, in the printed unit."""
+    """The work of all tasks, in the printed unit."""
     return _total(work.per_task.tolist(), graph) / work.units
 
 
@@ -113,14 +112,14 @@ def _total(per_task: Sequence[int], graph: ChannelGraph) -> int:
 def records_of_layers(
     head: JsonObject, graph: ChannelGraph, what: str
 ) -> Iterator[tuple[Layer, JsonObject]]:
-    """Each layer with what a file holds of it, which is `what` of this model.
+    """Each layer with its record in a file, which must be the `what` of this model.
 
     Raises
     ------
     FormatError
-        If it has other layers.
+        If the file has other layers.
     PlanError
-        If it is of another model.
+        If the file belongs to another model.
     """
     fingerprint = head.string("fingerprint")
     if fingerprint != graph.fingerprint:
@@ -136,15 +135,15 @@ def records_of_layers(
 
 
 def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
-    """Write the work of each layer to a JSON file, one line a layer.
+    """Write the work of each layer to a JSON file, a line per layer.
 
-    ``per_task`` is exact, in whole units (femtoseconds); ``total`` is that of all tasks of the
-    layer, in the printed unit (seconds), for people to read.
+    ``per_task`` is exact, in whole units (femtoseconds); ``total`` is the work of all the layer's
+    tasks in the printed unit (seconds), for people to read.
 
     Raises
     ------
     ArgumentError
-        If `work` is not that of `graph`.
+        If `work` does not belong to `graph`.
     OutputError
         If the file can't be written.
     """
@@ -182,8 +181,8 @@ def load_work(path: Path | str, graph: ChannelGraph) -> Work:
     Raises
     ------
     FormatError
-        If the file can't be read or is malformed, or a number of it is negative, too large or
-        none at all; says which line.
+        If the file can't be read or is malformed, or one of its numbers is negative, too large or
+        not a number; the message names the line.
     PlanError
         If it holds the work of another model.
     """

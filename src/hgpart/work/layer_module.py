@@ -14,7 +14,7 @@ from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.operators.table import callable_of
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.tracing.traced_nodes import results_read
+from hgpart.tracing.traced_nodes import holds_tensors, results_read
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class LayerModule:
     module : torch.fx.GraphModule
         Called with the operands, it returns the results as a tuple.
     operands : tuple of fx.Node
-        Nodes of the traced graph whose values the layer takes: maps of other layers, inputs,
+        Nodes of the traced graph whose values the layer reads: maps of other layers, inputs,
         parameters and buffers.
     results : tuple of fx.Node
-        Nodes of the traced graph whose values the layer makes for others; none of a norm of which
-        only its statistics are of use.
+        Nodes of the traced graph whose values the layer makes for others; empty for a norm of
+        which only the statistics are used.
     """
 
     module: fx.GraphModule
@@ -45,10 +45,10 @@ def layer_module(
     batch_size: int,
     device: torch.device | str = "cpu",
 ) -> LayerModule:
-    """Cut a layer out of the traced graph, with the re-indexing that stands in front of it.
+    """Cut a layer out of the traced graph, with the re-indexing in front of it.
 
-    Sizes that depend on the batch become numbers, so that a layer needs no tensor for its size
-    alone; tensors that the operators create are on `device`.
+    Sizes that depend on the batch become numbers, so that a layer needs no tensor just for its
+    size; tensors that the operators create are on `device`.
 
     >>> from torch import nn
     >>> from hgpart.layers.layering import channel_graph
@@ -63,13 +63,14 @@ def layer_module(
     torch.Size([7, 4])
     """
     nodes = {node.name: node for node in traced.graph_module.graph.nodes}
-    elsewhere = {name for other in graph.layers for name in other.operators} - {*layer.operators}
+    all_operators = {name for each_layer in graph.layers for name in each_layer.operators}
+    elsewhere = all_operators - {*layer.operators}
     results = results_read(nodes[layer.operators[-1]], traced.results)
     operands, inside = set(), set()
     waiting = list(results) or [nodes[layer.operators[-1]]]
     while waiting:
         node = waiting.pop()
-        if node in inside or node in operands or not _holds_tensors(node):
+        if node in inside or node in operands or not holds_tensors(node):
             continue
         if node.op == "placeholder" or _maker(node).name in elsewhere:
             operands.add(node)
@@ -99,12 +100,8 @@ def layer_module(
     return LayerModule(fx.GraphModule(traced.graph_module, alone), taken, results)
 
 
-def _holds_tensors(node: fx.Node) -> bool:
-    return node.op == "get_attr" or isinstance(node.meta.get("val"), (torch.Tensor, tuple, list))
-
-
 def _maker(node: fx.Node) -> fx.Node:
-    """Find the operator that made a value, if need be as one of several results."""
+    """The operator that made a value, perhaps as one of several results."""
     while node.target is operator.getitem:
         assert isinstance(node.args[0], fx.Node)
         node = node.args[0]

@@ -1,12 +1,12 @@
 """Seconds of some shares of layers in some batches -> seconds of any share in any batch.
 
-Half of a layer's filters is not half of its time, nor is half of a batch: each operator has a cost
-of its own besides what it does for each filter and each sample, and kernels for few of them are
-others than for many. So times are measured at some points, numbers of tasks by numbers of samples,
-and straight lines (a fixed cost, and one of each) go from each point to the next: bilinear between
-four of them, exact at each. Below the first points and above the last ones time is in proportion:
-what is less than a task is a part of one, and large batches have no fixed cost left to share. Where
-the points rise, so does all that lies between them, in both directions.
+Half of a layer's filters does not take half of its time, nor does half of a batch: each operator
+has a fixed cost besides that of its filters and samples, and kernels for few of them differ from
+those for many. So times are measured at some points, numbers of tasks by numbers of samples, and
+straight lines (a fixed cost, and a cost per task or sample) join them: bilinear between four
+points, exact at each. Below the first points and above the last ones time is in proportion: less
+than a task is a fraction of it, and large batches have no fixed cost left to share. Where the
+points rise, everything between them rises too, in both directions.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ from hgpart.work.figures import Work, load_work, measured, records_of_layers
 
 FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
-# What is plausible, of a file. No figure that is made of such ones is too large for a float.
-MOST_SECONDS = 1e6  # of a pass of a layer: eleven days
+# The plausible range of a file's figures. None computed from them is too large for a float.
+MOST_SECONDS = 1e6  # for a pass of a layer: eleven days
 MOST_FACTOR = 1e6  # times as long
-LEAST_SECONDS = 1e-9  # of all layers' passes in a step
+LEAST_SECONDS = 1e-9  # for all layers' passes in a step
 
 Table = tuple[tuple[float, ...], ...]
 
 
 class Pass(Enum):
-    """What a training step does of a layer; its values are what files call it."""
+    """A piece of a layer's work in a training step; the values are the names in files."""
 
     FORWARD = "forward"
     BACKWARD = "backward"  # to all gradients at once
-    MAPS = "maps"  # backward, to the gradients of what the layer reads alone
-    WEIGHTS = "weights"  # backward, to those of its parameters when MAPS is done
-    UPDATE = "update"  # once a step, whatever the samples
+    MAPS = "maps"  # backward, only to the gradients of the maps that the layer reads
+    WEIGHTS = "weights"  # backward, to the gradients of its parameters once MAPS is done
+    UPDATE = "update"  # once per step, whatever the samples
 
 
 WHOLE_STEP = (Pass.FORWARD, Pass.BACKWARD, Pass.UPDATE)
@@ -53,15 +53,15 @@ WHOLE_STEP = (Pass.FORWARD, Pass.BACKWARD, Pass.UPDATE)
 
 @dataclass(frozen=True)
 class ShareTimes:
-    """Seconds of a layer where a part has some of its tasks.
+    """Seconds of a layer for a part that has some of its tasks.
 
     Attributes
     ----------
     tasks : tuple of int
-        How many, ascending; the last is all.
+        Numbers of tasks, ascending; the last is all of them.
     seconds : mapping of Pass to tuple of tuples of float
-        A row for each number of tasks, in which one for each number of samples; of the update one
-        alone.
+        A row for each number of tasks, with a time for each number of samples; a row of the
+        update has one time.
     """
 
     tasks: tuple[int, ...]
@@ -70,21 +70,21 @@ class ShareTimes:
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """What each layer of a model takes.
+    """Seconds of each layer of a model.
 
     Attributes
     ----------
     samples : tuple of int
-        That were measured, ascending.
+        Numbers of samples that were measured, ascending.
     layers : tuple of ShareTimes or None
-        None of those that compute nothing.
+        Seconds of each layer; None for layers that compute nothing.
     source : str
-        Where they come from: device, threads, versions, date.
+        Where the seconds come from: device, threads, versions, date.
     neighbours : int
-        Processes that fill the cores of that device besides; 0 where it has nothing to share.
+        Number of further processes that fill the device's cores; 0 if it has nothing to share.
     beside : float
-        How many times as long a step takes while these go through steps, too: they share caches,
-        memory and power.
+        Factor by which a step slows down while these processes go through steps as well: they
+        share caches, memory and power.
     """
 
     samples: tuple[int, ...]
@@ -94,24 +94,23 @@ class LayerTimes:
     beside: float = 1.0
 
     def seconds(self, layer: int, which: Pass, share: float, samples: float) -> float:
-        """How long a part takes for its share of a layer.
+        """Seconds that a part takes for its share of a layer.
 
         Parameters
         ----------
         layer : int
-            Its index.
-        which : Pass
+            Index of the layer.
         share : float
-            Of the layer's tasks, more than 0 and at most 1.
+            Fraction of the layer's tasks, more than 0 and at most 1.
         samples : float
-            Of the batch or micro-batch, more than 0.
+            Samples in the batch or micro-batch, more than 0.
 
         Raises
         ------
         ArgumentError
             If a number is out of range.
 
-        >>> table = {one: ((1.0, 2.0), (1.5, 3.0)) for one in Pass}
+        >>> table = {which: ((1.0, 2.0), (1.5, 3.0)) for which in Pass}
         >>> table[Pass.UPDATE] = ((0.25,), (1.0,))
         >>> times = LayerTimes((1, 4), (ShareTimes((4, 8), table),), "by hand")
         >>> times.seconds(0, Pass.FORWARD, 0.5, 1), times.seconds(0, Pass.FORWARD, 1.0, 4)
@@ -128,19 +127,19 @@ class LayerTimes:
             return 0.0
         rows = times.seconds[which]
         if which is Pass.UPDATE:
-            of_tasks = [row[0] for row in rows]
+            by_tasks = [row[0] for row in rows]
         else:
-            of_tasks = [_between(self.samples, row, samples) for row in rows]
-        return _between(times.tasks, of_tasks, share * times.tasks[-1])
+            by_tasks = [_between(self.samples, row, samples) for row in rows]
+        return _between(times.tasks, by_tasks, share * times.tasks[-1])
 
     def together(self, processes: int) -> float:
-        """How many times as long computing takes while so many processes share its cores.
+        """Factor by which computing slows down while `processes` processes share the cores.
 
         >>> LayerTimes((1,), (), "by hand", neighbours=3, beside=1.6).together(2)
         1.2
         """
-        others = min(max(0, processes - 1), self.neighbours)
-        return 1.0 + (self.beside - 1.0) * others / self.neighbours if others else 1.0
+        neighbours = min(max(0, processes - 1), self.neighbours)
+        return 1.0 + (self.beside - 1.0) * neighbours / self.neighbours if neighbours else 1.0
 
 
 def _between(points: Sequence[int], values: Sequence[float], at: float) -> float:
@@ -154,12 +153,12 @@ def _between(points: Sequence[int], values: Sequence[float], at: float) -> float
 
 
 def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Work:
-    """What whole layers take in a training step of a batch, as work to be divided.
+    """Seconds of whole layers in a training step of a batch, as work to be divided.
 
     Raises
     ------
     ArgumentError
-        If the times are not of so many layers, or there is not one sample at least.
+        If the times are for another number of layers, or the batch is empty.
     """
     seconds = [
         math.fsum(times.seconds(at, which, 1.0, batch_size) for which in WHOLE_STEP)
@@ -172,12 +171,12 @@ def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Wo
 
 
 def save_layer_times(times: LayerTimes, graph: ChannelGraph, path: Path | str) -> None:
-    """Write seconds to a JSON file, one line a layer; all figures are exact.
+    """Write seconds to a JSON file, a line per layer; all figures are exact.
 
     Raises
     ------
     ArgumentError
-        If they are not those of `graph`.
+        If the times do not belong to `graph`.
     OutputError
         If the file can't be written.
     """
@@ -216,9 +215,9 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
     Raises
     ------
     FormatError
-        If the file can't be read or is malformed, or a time of it is negative, none at all, over
-        `MOST_SECONDS`, or less than that of fewer tasks or samples; says which line. If all of them
-        are less than `LEAST_SECONDS`: there is nothing to divide.
+        If the file can't be read or is malformed, or a time is negative, not a number, over
+        `MOST_SECONDS`, or less than that of fewer tasks or samples; the message names the line.
+        If all times together are less than `LEAST_SECONDS`: there is nothing to divide.
     PlanError
         If it holds the times of another model.
     """
@@ -257,12 +256,12 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
 
 
 def load_any_work(path: Path | str, graph: ChannelGraph, batch_size: int) -> Work:
-    """Read the work in a file of `save_work`, or what a batch takes by one of `save_layer_times`.
+    """Read work from a file of `save_work`, or for a batch from one of `save_layer_times`.
 
     Raises
     ------
     FormatError, PlanError
-        As `load_work` and `load_layer_times`.
+        For the reasons of `load_work` and `load_layer_times`.
     """
     head = read_json(path, f"a file of --save-work, or {WHAT}", figures.FORMAT, FORMAT)
     if head.string("format") == figures.FORMAT:
@@ -271,27 +270,27 @@ def load_any_work(path: Path | str, graph: ChannelGraph, batch_size: int) -> Wor
 
 
 def _ascending(record: JsonObject, name: str) -> tuple[int, ...]:
-    found = record.wholes(name)
-    if any(low >= high for low, high in pairwise([0, *found])):
+    numbers = record.wholes(name)
+    if any(low >= high for low, high in pairwise([0, *numbers])):
         raise record.wrong(name, "ascending whole numbers, at least 1")
-    return tuple(found)
+    return tuple(numbers)
 
 
 def _table(record: JsonObject, which: Pass, rows: int, columns: int) -> Table:
-    """The seconds of a pass, none of them less than that of fewer tasks or samples."""
-    found = record.items(which.value, rows)
+    """The seconds of a pass; none is less than that of fewer tasks or samples."""
+    table = record.items(which.value, rows)
     accepted = (
         f"{rows} lists of {columns} numbers from 0 to {MOST_SECONDS:g}, none less than the one "
         "before or above it"
     )
     above: list[float] = [0.0] * columns
-    for row in found:
+    for row in table:
         if not isinstance(row, list) or len(row) != columns or not all(map(_is_number, row)):
             raise record.wrong(which.value, accepted)
         if row != sorted(row) or any(low > high for low, high in zip(above, row, strict=True)):
             raise record.wrong(which.value, accepted)
         above = row
-    return tuple(tuple(map(float, row)) for row in found)
+    return tuple(tuple(map(float, row)) for row in table)
 
 
 def _is_number(value: Any) -> bool:

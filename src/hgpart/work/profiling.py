@@ -1,8 +1,8 @@
 """ChannelGraph + TracedModel -> Work: measured forward and backward seconds of each layer.
 
-Each layer runs on its own: a small GraphModule of its operators, on random operands of the shapes
-that they have in the model. So only one layer's tensors exist at a time, and a model on the meta
-device can be profiled.
+Each layer runs alone: a small GraphModule of its operators, on random operands with the shapes of
+the model. So only one layer's tensors exist at a time, and a model on the meta device can be
+profiled.
 """
 
 from __future__ import annotations
@@ -49,17 +49,16 @@ def profile(
     Parameters
     ----------
     model : nn.Module
-        What was traced. Weights on the meta device are replaced by random ones, a layer at a time.
-    traced : TracedModel
+        The traced model. Weights on the meta device are replaced by random ones, layer by layer.
     graph : ChannelGraph
-        Of `traced`.
+        Channel graph of `traced`.
     batch_size : int
-        Samples in a forward pass. A model that only runs with the batch size it was traced with
-        is measured at that one and its times are scaled; the work's `source` then says so.
+        Samples in a forward pass. A model that only runs with the batch size of its trace is
+        measured with that, and its times are scaled; the work's `source` then says so.
     device : str
         "cpu", or an accelerator of this machine, such as "cuda" or "cuda:1".
     repeats, warm_up : int
-        Runs that are measured, and runs before them that are not.
+        Number of measured runs, and of unmeasured runs before them.
 
     Raises
     ------
@@ -109,7 +108,7 @@ class _Operands:
                 node.all_input_nodes
             ):
                 self.needs_gradient.add(node)
-            # A shared batch norm takes the statistics that it left before: no gradient goes there.
+            # A shared batch norm reads the statistics of its last call: these get no gradient.
             self.needs_gradient -= set(only_updated(node))
         tensors = dict(
             chain(
@@ -124,15 +123,15 @@ class _Operands:
         }
 
     def make(self, node: fx.Node) -> torch.Tensor:
-        """Take the model's own parameter or buffer, or a random tensor like the node's value."""
+        """The model's own parameter or buffer, or a random tensor like the node's value."""
         tensor = self.own.get(node.name)
         made = self.random(node) if tensor is None else tensor.detach().to(self.device)
         return made.requires_grad_(has_gradients(made.dtype) and node in self.needs_gradient)
 
     def random(self, node: fx.Node) -> torch.Tensor:
-        """Draw numbers from 0 to 1, in the memory layout of the node's value; integers are 0.
+        """Random numbers from 0 to 1, in the memory layout of the node's value; integers are 0.
 
-        So roots, variances and (the integers) indices are valid.
+        This makes roots, variances and indices (integers) valid.
         """
         value = node.meta["val"]
         shape = [at_batch(size, self.batch_size) for size in value.shape]

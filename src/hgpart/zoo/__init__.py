@@ -38,10 +38,10 @@ from hgpart.zoo.packages import PACKAGES, package_factory
 __all__ = ["BUILTIN", "ModelSpec", "builtin_models", "is_user_code", "load_model"]
 
 IMAGENET = (3, 224, 224)
-# A factory's name is not a number, so that this is what no other spec ends with.
+# A factory's name is not a number, so no other spec ends like this.
 TRANSFORMED = re.compile(r"(.+)\+(\w+):(\d{1,4})", re.ASCII)
-# Inception-ResNet-v2 with other numbers of blocks, as F. Brakel's MSc thesis (2024, section 3.2.2)
-# names and trains it: 100 classes.
+# Inception-ResNet-v2 with other numbers of blocks, named and trained on 100 classes as in
+# F. Brakel's MSc thesis (2024, section 3.2.2).
 OF_BLOCKS = re.compile(r"inception_resnet_v2((?:-[1-9]\d?){3})", re.ASCII)
 CLASSES_OF_BLOCKS = 100
 
@@ -53,11 +53,11 @@ class ModelSpec:
     Attributes
     ----------
     name : str
-        What ``load_model`` knows it by.
+        Name of the model in `load_model`.
     factory : callable
-        Builds it, with torch's default random weights.
+        Builds the model, with torch's default random weights.
     input_shape : tuple of int
-        Channels, height and width of the images that it is meant for.
+        Channels, height and width of its images.
     """
 
     name: str
@@ -96,11 +96,11 @@ def builtin_models() -> tuple[str, ...]:
 
 
 def _builtin(name: str) -> ModelSpec | None:
-    """The built-in model of a name, be it one of any number of blocks."""
-    found = OF_BLOCKS.fullmatch(name)
-    if found is None:
+    """The built-in model of a name; Inception-ResNet-v2 may have any numbers of blocks."""
+    match = OF_BLOCKS.fullmatch(name)
+    if match is None:
         return BUILTIN.get(name)
-    of_35, of_17, of_8 = map(int, found[1][1:].split("-"))
+    of_35, of_17, of_8 = map(int, match[1][1:].split("-"))
     factory = partial(
         inception_resnet_v2,
         (of_35, of_17, of_8),
@@ -111,23 +111,23 @@ def _builtin(name: str) -> ModelSpec | None:
 
 
 def _taken_apart(spec: str) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """The model that a spec begins with, and kind and parts of its transformations, in order.
+    """The model that a spec begins with, and the kinds and parts of its transformations, in order.
 
     >>> _taken_apart("timm:resnet18+split:2+grouped:4")
     ('timm:resnet18', (('split', 2), ('grouped', 4)))
     """
-    found: list[tuple[str, int]] = []
+    transformations: list[tuple[str, int]] = []
     while (match := TRANSFORMED.fullmatch(spec)) is not None:
         spec = match[1]
-        found.insert(0, (match[2], int(match[3])))
-    return spec, tuple(found)
+        transformations.insert(0, (match[2], int(match[3])))
+    return spec, tuple(transformations)
 
 
 def is_user_code(spec: str) -> bool:
-    """Whether `load_model` would import and call whatever code a spec names.
+    """Whether `load_model` would import and call code that a spec names.
 
-    If not, the model is built in or of a package that hgpart knows, and nothing else is called: a
-    spec that a file brings along need not be trusted.
+    If not, the model is built in or comes from a package that hgpart knows, and no other code
+    runs: such a spec from a file need not be trusted.
 
     >>> [is_user_code(spec) for spec in ("vgg16", "timm:resnet18", "net.py:make", "os:abort")]
     [False, False, True, True]
@@ -152,27 +152,28 @@ def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
         Name of a built-in model (`builtin_models`); ``timm:NAME``, ``torchvision:NAME`` or
         ``pytorchcv:NAME``; ``path/file.py:factory`` or ``package.module:factory``, where the
         factory is called without arguments and returns a module or (module, input shape).
-        ``inception_resnet_v2-4-8-4`` has that many blocks of its three kinds, and 100 classes.
-        Behind each, any number of ``+parallel:P``, ``+grouped:P`` and ``+split:P``: the model is
-        transformed in this order (`hgpart.transform`), and weights of layers that lose some are
-        drawn anew.
+        ``inception_resnet_v2-4-8-4`` has these numbers of blocks of its three kinds, and 100
+        classes. Any of these may be followed by ``+parallel:P``, ``+grouped:P`` and ``+split:P``,
+        any number of times: the model is transformed in this order (`hgpart.transform`), and
+        layers that lose weights draw theirs anew.
     seed : int
         Seed of the weights, 0 <= seed < 2**64: the same seed gives the same weights on every
         device. The caller's random state is left as it was.
     device : str
-        Where the parameters lie. ``"meta"`` gives them shapes but no memory and no values: that
-        is enough to trace a model, and instant.
+        Device of the parameters. On ``"meta"`` they have shapes but no memory and no values,
+        which is enough to trace a model, and instant.
 
     Returns
     -------
     model : nn.Module
+        The model, in training mode.
     input_shape : tuple of int, or None if unknown
         Shape of one sample, without the batch dimension.
 
     Raises
     ------
     ModelError
-        If there is no such model, it can't be built, or it can't be transformed so.
+        If there is no such model, it can't be built, or it can't be transformed this way.
     MissingPackageError
         If it needs an optional package that is not installed.
     ArgumentError
@@ -188,7 +189,7 @@ def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
         raise ArgumentError(f"seed is {seed}; it must be at least 0 and below 2**64")
     target = _device(device)
     name, transformations = _taken_apart(spec)
-    # Weights that are drawn anew are drawn on the CPU, as all are.
+    # New weights are drawn on the CPU, like all weights.
     built_on = torch.device("cpu") if transformations and target.type != "meta" else target
     with _seeded(seed):
         model, shape = _build(name, built_on)
@@ -256,15 +257,15 @@ def _build_elsewhere(spec: str, target: torch.device) -> Model:
         with torch.device("meta"):
             model, shape = build()
     except ModelError:
-        # Code that computes with tensor values while it builds a model can't do so on meta; what
-        # fails for another reason fails again.
+        # Code that computes with tensor values while it builds a model can't do so on meta; a
+        # failure for another reason repeats here.
         model, shape = build()
     return _without_values(model), shape
 
 
 def _without_values(model: nn.Module) -> nn.Module:
-    """Model with all parameters and buffers on the meta device; shared ones stay shared."""
-    # Module.to("meta") would part tied weights: it makes new parameters, one for each place.
+    """The model with all parameters and buffers on the meta device; shared ones stay shared."""
+    # Module.to("meta") would separate tied weights: it makes a new parameter for each place.
     tensors = itertools.chain(model.parameters(), model.buffers())
     twins: dict[int, object] = {
         id(tensor): (
@@ -292,7 +293,7 @@ def _device(device: str) -> torch.device:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed torch's CPU generator inside the block; put it back as it was behind it."""
+    """Seed torch's CPU generator inside the block; restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed every accelerator, which fork_rng doesn't restore here.
         torch.default_generator.manual_seed(seed)

@@ -19,8 +19,8 @@ from torch import nn
 from hgpart.errors import ModelError
 from hgpart.zoo.nearest import unknown_name
 
-# And the shape of one sample, or None where it is not known: `Any`, so that who knows that it is
-# need not ask before each use.
+# The shape of a sample may be None. It is `Any` for the type checker, so that code that knows the
+# shape to be there need not ask before each use.
 Model = tuple[nn.Module, tuple[int, ...] | Any]
 
 
@@ -30,14 +30,14 @@ _loaded: dict[Path, tuple[int, ModuleType]] = {}  # when each file was written
 def user_factory(spec: str) -> Callable[[], Model]:
     """Import the code that ``spec`` names and return a function that builds its model.
 
-    The factory is called without arguments and returns an ``nn.Module``, or one together with
+    The factory is called without arguments. It returns an ``nn.Module``, or a tuple of a module and
     the shape of its input without the batch dimension: ``(module, (3, 224, 224))``.
 
     Raises
     ------
     ModelError
-        If file, module or factory do not exist, raise anything, or return something else. The
-        message names the file and the line in it.
+        If the file, module or factory does not exist, raises anything, or returns something else.
+        The message names the file and the line.
     """
     source, _, name = spec.rpartition(":")
     if not source or not name:
@@ -87,7 +87,7 @@ def _load_file(path: Path) -> ModuleType:
     known = _loaded.get(path)
     if known is not None and known[0] == written:
         return known[1]
-    # A name of its own for each path: two files called model.py must not replace each other.
+    # A unique name for each path: two files called model.py must not replace each other.
     digest = hashlib.sha256(str(path).encode()).hexdigest()[:12]
     module_name = f"_hgpart_{path.stem}_{digest}"
     import_spec = importlib.util.spec_from_file_location(module_name, path)
@@ -108,7 +108,7 @@ def _load_module(source: str) -> ModuleType:
         if all(part.isidentifier() for part in source.split(".")):
             return importlib.import_module(source)
     except ModuleNotFoundError as error:
-        # Only if source or a parent of it is what is missing; else its own code is to blame.
+        # Only if source or a parent of it is missing; otherwise its own code is to blame.
         if error.name is None or not f"{source}.".startswith(f"{error.name}."):
             raise
     raise ModelError(
@@ -132,7 +132,7 @@ def _importable_from(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _blaming(source: str) -> Iterator[None]:
-    """Turn whatever the user's code raises, sys.exit() too, into one line that says where."""
+    """Turn anything that the user's code raises, even sys.exit(), into one line that says where."""
     try:
         yield
     except ModelError:

@@ -9,9 +9,9 @@ from hgpart.errors import ModelError
 
 
 def unknown_name(what: str, name: str, names: Iterable[str], otherwise: str) -> ModelError:
-    """Error for an unknown ``name`` of kind ``what``.
+    """The error for an unknown ``name`` of kind ``what``.
 
-    Offers the up to three nearest of ``names`` and says where the rest is to be found
+    It offers up to three of ``names`` that are nearest, and says where to find the rest
     (``otherwise``).
 
     >>> print(unknown_name("model", "vgg15", ["vgg16", "unet"], "see 'hgpart models'"))

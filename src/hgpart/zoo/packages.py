@@ -18,8 +18,8 @@ def package_factory(package: str, name: str) -> Callable[[], Model]:
     """Return a function that builds model ``name`` of ``package`` with random weights.
 
     Nothing is downloaded. The input shape is the one that the package states: timm's
-    ``input_size``, pytorchcv's ``in_size``; for torchvision's classifiers 3 x 224 x 224 (299 for
-    inception_v3), for its other models None.
+    ``input_size`` or pytorchcv's ``in_size``; 3 x 224 x 224 for torchvision's classifiers (299 for
+    inception_v3), None for its other models.
 
     Raises
     ------

@@ -37,7 +37,7 @@ def test_all_ways_can_be_written_and_have_a_meaning() -> None:
         ("pipeline-1f1b:2:2", "accepted behind pipeline-1f1b: is a number of micro-batches"),
         ("coarse:fastest", "accepted behind coarse: is a rule (sequential, gpipe, 1f1b"),
         ("coarse:1f1b:x", "accepted are 1 micro-batch or more, not 'x'"),
-        ("coarse:async:2", "2 micro-batches by async"),
+        ("coarse:async:2", "2 micro-batches with async"),
     ],
 )
 def test_what_is_no_way_is_refused_and_what_is_accepted_is_said(text: str, said: str) -> None:

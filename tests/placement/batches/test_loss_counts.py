@@ -189,7 +189,7 @@ def test_a_loss_that_the_model_computes_is_a_mean_over_samples(options):
     whole = placement.step([x, labels], None, own)
     torch.testing.assert_close(whole, model(x, labels)[0].detach())
     if options:
-        message = r"cross_entropy_loss.* is a loss that the model computes itself, no mean over sam"
+        message = r"cross_entropy_loss.* is a loss inside the model that is not a mean over sam"
         with pytest.raises(PlacementError, match=message):
             schedule(placement, "greedy", 3)
     else:

@@ -35,7 +35,7 @@ def test_batches_of_one_size():
     assert (len(halves), [*halves], [*halves]) == (2, [[8, 1], [3, 6]], [[8, 1], [3, 6]])
     assert [*PartSampler(batches, part(lambda size: []), once)] == [[5], [0]]
     uneven = PartSampler([*batches, [4]], part(lambda size: []), once)
-    with pytest.raises(ArgumentError, match="a batch of 1 samples behind one of 4: accepted are"):
+    with pytest.raises(ArgumentError, match="a batch of 1 samples after one of 4: accepted are"):
         list(uneven)
 
 

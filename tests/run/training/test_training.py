@@ -31,7 +31,7 @@ from hgpart.run.scheduling import schedule
 from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training import loop
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
-from hgpart.run.training.data import Data, InMemory, load_data
+from hgpart.run.training.data import Data, ImagesInMemory, load_data
 from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
 from hgpart.run.training.resuming import UNSAID, Checkpointing
 from hgpart.schedule_wanted import Scheduling, scheduling_of
@@ -171,7 +171,7 @@ def test_accuracy_counts_every_sample_once(data):
     model.eval()
     right = model(data.test.images(everything)).argmax(1) == data.test.labels(everything)
     assert result.accuracy == right.sum().item() / len(right) > 0.8
-    few = InMemory(data.test.images(range(5)), data.test.labels(range(5)))
+    few = ImagesInMemory(data.test.images(range(5)), data.test.labels(range(5)))
     small = Data("few", few, few, 10, 0)
     assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
@@ -298,7 +298,7 @@ def test_resuming_from_nothing_begins_and_from_the_end_only_tests(data, tmp_path
     said: list[str] = []
     resuming = Checkpointing(tmp_path / "new", 100, resume=True, warn=said.append)
     first = train(Learner(network()), data, options, resuming)
-    assert said == [f"there is no checkpoint in {tmp_path / 'new'}: the training begins anew"]
+    assert said == [f"there is no checkpoint in {tmp_path / 'new'}: the training begins at step 1"]
     again = train(Learner(network()), data, options, resuming)
     assert len(said) == 1
     assert (again.losses, again.accuracy) == (first.losses, first.accuracy)
@@ -317,7 +317,7 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
     refused("batch size 16, not 8", model, TrainingOptions(8, 8))
     refused("optimizer sgd, not adam", model, TrainingOptions(8, 16, "adam"))
     refused("seed 0, not 1", model, TrainingOptions(8, 16, seed=1))
-    refused("has done 4 steps already, asked are 3", model, TrainingOptions(3, 16))
+    refused("has already done 4 steps, and 3 are asked for", model, TrainingOptions(3, 16))
     refused("dtype float32, not float64", Learner(network().double()), TrainingOptions(8, 16))
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
     refused("micro-batches 1, not 2", divided, TrainingOptions(8, 16))
@@ -506,7 +506,7 @@ def test_norms_of_other_samples_than_a_checkpoints_are_said(has_norms, data, tmp
         assert written == {1: "16", 2: "8+8", 3: "10+6"}[slices]
     whole = Learner(copy.deepcopy(model))
     train(whole, data, TrainingOptions(5, 16), resuming)
-    assert said[0] == f"there is no checkpoint in {tmp_path}: the training begins anew"
+    assert said[0] == f"there is no checkpoint in {tmp_path}: the training begins at step 1"
     assert said[1:] == [
         f"norms take their statistics of {now} samples from step {step} on; "
         f"{tmp_path / f'step-00000{step - 1}'} was written with {then}"

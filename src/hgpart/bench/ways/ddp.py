@@ -1,4 +1,4 @@
-"""torch.nn.parallel.DistributedDataParallel, as its documentation says."""
+"""torch.nn.parallel.DistributedDataParallel, used as its documentation says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hgpart.run.processes.connection import connect
 
 @contextmanager
 def ddp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
-    """Be one of the processes, each with an equal share of the batch."""
+    """A worker of one of the processes, each with an equal share of the batch."""
     with connect(job.workers, timeout=job.timeout):
         model = DistributedDataParallel(job.new_model())
         yield _Replica(model, job, job.share(rank), first=rank == 0)
@@ -24,5 +24,6 @@ def ddp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
 
 class _Replica(Replica):
     def state(self) -> Mapping[str, Tensor]:
-        """The model's, by its own names."""
-        return {name.removeprefix("module."): one for name, one in super().state().items()}
+        """The model's state_dict, with its own names."""
+        state = super().state().items()
+        return {name.removeprefix("module."): tensor for name, tensor in state}

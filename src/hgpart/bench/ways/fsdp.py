@@ -1,4 +1,4 @@
-"""torch.distributed.fsdp.fully_shard, as its documentation says: modules first, then the model."""
+"""torch.distributed.fsdp.fully_shard, used as its documentation says: modules, then the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hgpart.run.processes.connection import connect
 
 @contextmanager
 def fsdp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
-    """Be one of the processes, each with an equal share of the batch."""
+    """A worker of one of the processes, each with an equal share of the batch."""
     with connect(job.workers, timeout=job.timeout):
         model = job.new_model()
         mesh = init_device_mesh("cpu", (job.workers,))
@@ -32,9 +32,9 @@ def fsdp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
 
 
 def _units(model: nn.Module) -> Iterator[nn.Module]:
-    """What is gathered by itself: children with parameters, of containers their items."""
+    """Modules that are gathered one by one: children with parameters, or items of containers."""
     for child in model.children():
-        # The first two have no forward pass, the third may be most of the model.
+        # The first two have no forward pass, and the third may be most of the model.
         if isinstance(child, nn.ModuleList | nn.ModuleDict) or type(child) is nn.Sequential:
             yield from _units(child)
         elif next(child.parameters(), None) is not None:
@@ -43,7 +43,7 @@ def _units(model: nn.Module) -> Iterator[nn.Module]:
 
 class _Shards(Replica):
     def state(self) -> Mapping[str, Tensor]:
-        """Parameters are gathered; running statistics of norms are the first one's."""
+        """Gathered parameters; running statistics of norms are those of the first process."""
         whole = {
             name: value.full_tensor() if isinstance(value, DTensor) else value
             for name, value in self.module.state_dict().items()

@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from hgpart.run.training.batches import Batches
+from hgpart.run.training.batches import SampleBatches
 from hgpart.run.training.data import Data, load_data
 from hgpart.run.training.samples import Samples
 from hgpart.zoo import load_model
@@ -17,30 +17,30 @@ from hgpart.zoo import load_model
 
 @dataclass(frozen=True)
 class Job:
-    """What is trained; each process makes its model and its batches of it.
+    """A training from which each process makes its model and its batches.
 
     Attributes
     ----------
     model : str
-        As `load_model` takes it.
+        A model spec, as for `load_model`.
     input_shape : tuple of int
-        Of one sample.
+        Shape of one sample.
     classes : int
         Width of the model's output.
     batch_size : int
         Samples of a step, of all processes together.
     workers : int
-        Processes that share a step, where a way has several.
+        Number of processes that share a step, if a way has several.
     threads : int
-        Of each process.
+        Threads per process.
     seed : int
-        Of weights and data.
+        Seed of weights and data.
     lr : float
-        Of plain stochastic gradient descent.
+        Learning rate of plain stochastic gradient descent.
     timeout : float
-        Seconds that a process waits for another one that is alive.
+        Seconds that a process waits for another that is alive.
     data : str
-        As `load_data` takes it; of synthetic data each step has the same batch.
+        A data spec, as for `load_data`; synthetic data have the same batch in each step.
     """
 
     model: str
@@ -59,33 +59,33 @@ class Job:
         return load_model(self.model, seed=self.seed)[0]
 
     def new_optimizer(self, module: nn.Module) -> torch.optim.Optimizer | None:
-        """What changes the parameters that are in a module; None where it has none to learn."""
-        learned = [one for one in module.parameters() if one.requires_grad]
+        """The optimizer of a module's parameters; None if it has none to learn."""
+        learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
         return torch.optim.SGD(learned, lr=self.lr) if learned else None
 
     def opened_data(self) -> Data:
-        """What is trained and tested on; raises an ArgumentError if it fills no batch."""
+        """The data to train and test on; raises an ArgumentError if they do not fill a batch."""
         data = load_data(self.data, self.input_shape, self.classes, self.seed)
         data.check_batch(self.batch_size)
         return data
 
-    def batches(self) -> Batches:
-        """What is trained on, step by step."""
+    def batches(self) -> SampleBatches:
+        """The batches to train on, step by step."""
         data = self.opened_data()
         indices = partial(data.training_indices, batch_size=self.batch_size)
         if data.test is not None:
-            return Batches(data.train, indices)
+            return SampleBatches(data.train, indices)
         first = indices(0)
-        return Batches(_Kept(data.train), lambda step: first)
+        return SampleBatches(_Kept(data.train), lambda step: first)
 
     def share(self, worker: int) -> range:
-        """Which samples of a batch a worker has, where all have as many."""
-        each = self.batch_size // self.workers
-        return range(worker * each, (worker + 1) * each)
+        """The samples of a worker in a batch, if all have equally many."""
+        per_worker = self.batch_size // self.workers
+        return range(worker * per_worker, (worker + 1) * per_worker)
 
 
 class _Kept:
-    """Samples of which each choice that is asked for is read once."""
+    """Samples that are read once for each choice of indices."""
 
     def __init__(self, samples: Samples) -> None:
         self._samples = samples

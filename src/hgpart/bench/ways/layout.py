@@ -9,17 +9,17 @@ from hgpart.plan import Plan
 
 @dataclass(frozen=True)
 class Head:
-    """The first operator of a stage: the one of its kind with this number, in the order of calls.
+    """The first operator of a stage: a kind of operator, and its number in the order of calls.
 
     Attributes
     ----------
     target : str
-        As torch.export has it.
-    number : int
+        Name of the operator in torch.export.
     """
 
     target: str
     number: int
 
 
-Layout = Plan | tuple[Head, ...] | None  # of parts, of a pipeline's stages but the first; of others
+# A plan for parts, the heads of a pipeline's stages after the first, or None for other ways.
+Layout = Plan | tuple[Head, ...] | None

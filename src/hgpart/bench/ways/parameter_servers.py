@@ -1,10 +1,10 @@
 """Parameter servers over torch RPC, as its tutorials build them: Downpour SGD (thesis 5.2.3).
 
 Each worker has a copy of the model. In a step it pushes the gradients of its share of the batch to
-the servers, and fetches new weights. A server that is synchronous waits for the gradients of all
-workers before it updates what it holds ("Implementing batch RPC processing using asynchronous
-executions", the tutorial); one that is not updates it at once. Either way a worker's gradient
-counts by its share of the batch, so that all workers' steps together are one of the batch.
+the servers, and fetches new weights. A synchronous server waits for the gradients of all workers
+before it updates its parameters ("Implementing batch RPC processing using asynchronous executions",
+the tutorial); an asynchronous server updates them at once. Either way a worker's gradient is
+weighted by its share of the batch, so that all workers' steps together are one step of the batch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hgpart.bench.ways.way import Way
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.run.training.loop import cross_entropy
 
-_here: list[Server] = []  # this process's, if it is one: what the functions below are called of
+_here: list[Server] = []  # the server of this process, if it is one
 
 
 def greedy_shards(sizes: Sequence[int], servers: int) -> list[list[int]]:
@@ -45,14 +45,12 @@ class Server:
 
     Parameters
     ----------
-    parameters : sequence of Tensor
     workers : int
-        Whose gradients an update waits for: 1 for asynchronous training.
-    lr : float
+        Number of workers whose gradients an update waits for: 1 for asynchronous training.
     """
 
     def __init__(self, parameters: Sequence[Tensor], workers: int, lr: float) -> None:
-        self.parameters = [nn.Parameter(one.detach().clone()) for one in parameters]
+        self.parameters = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
         self._optimizer = torch.optim.SGD(self.parameters, lr=lr) if self.parameters else None
         self._workers, self._pushed = workers, 0
         self._lock = threading.Condition()
@@ -60,7 +58,7 @@ class Server:
         self.pushes = 0
 
     def push(self, gradients: Sequence[Tensor]) -> torch.futures.Future[list[Tensor]]:
-        """Add gradients, update when all are there, and answer with the new weights then."""
+        """Add gradients, update when all have come, and then answer with the new weights."""
         with self._lock:
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 if parameter.grad is None:
@@ -75,7 +73,9 @@ class Server:
                     self._optimizer.step()
                     self._optimizer.zero_grad()
                 self._pushed, self._future = 0, torch.futures.Future()
-            weights = [one.detach().clone() for one in self.parameters] if is_complete else []
+            weights = (
+                [parameter.detach().clone() for parameter in self.parameters] if is_complete else []
+            )
             self.pushes += 1
             self._lock.notify_all()
         if is_complete:
@@ -83,26 +83,33 @@ class Server:
         return future
 
     def wait(self, pushes: int) -> None:
-        """Wait until so many gradients have come."""
+        """Wait until gradients have been pushed `pushes` times."""
         with self._lock:
             self._lock.wait_for(lambda: self.pushes >= pushes)
 
 
 @rpc.functions.async_execution  # type: ignore[untyped-decorator]
 def push_and_fetch(gradients: list[Tensor]) -> torch.futures.Future[list[Tensor]]:
-    """Called in a server's process."""
+    """Push gradients to the server of this process, by remote call; answers with weights."""
     return _here[0].push(gradients)
 
 
 @contextmanager
 def served(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
-    """Be a worker, a server, or both."""
+    """A worker that trains, serves, or does both."""
     model = job.new_model()
-    learned = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    learned = {
+        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
+    }
     names = [*learned]
     servers = range(job.workers) if way.distributed else range(job.workers, job.workers + 1)
-    found = greedy_shards([one.numel() for one in learned.values()], len(servers))
-    shards = {server: [names[at] for at in own] for server, own in zip(servers, found, strict=True)}
+    shards_of_servers = greedy_shards(
+        [parameter.numel() for parameter in learned.values()], len(servers)
+    )
+    shards = {
+        server: [names[at] for at in own]
+        for server, own in zip(servers, shards_of_servers, strict=True)
+    }
     server = None
     if rank in shards:
         waits_for = 1 if way.is_free else job.workers
@@ -132,7 +139,7 @@ def _name(rank: int) -> str:
 
 
 class Client:
-    """A Worker that trains its share of the batch; it may be a server, too."""
+    """A Worker that trains on its share of the batch; it may be a server as well."""
 
     def __init__(
         self,
@@ -150,7 +157,7 @@ class Client:
         self._moved_bytes = 0
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
-        """Gradients of its share, a push, and what comes back."""
+        """Compute gradients of the share, push them, and fetch weights, in each step."""
         losses = []
         for step in range(first, first + count):
             images = self._batches.images(step, self._samples)
@@ -167,8 +174,8 @@ class Client:
         futures = {}
         for server, names in self._shards.items():
             gradients = [_gradient(self._learned[name]) for name in names]
-            if server != self._rank:  # there and back
-                self._moved_bytes += 2 * sum(one.nbytes for one in gradients)
+            if server != self._rank:  # gradients there, weights back
+                self._moved_bytes += 2 * sum(gradient.nbytes for gradient in gradients)
             futures[server] = rpc.rpc_async(_name(server), push_and_fetch, args=(gradients,))
         with torch.no_grad():
             for server, future in futures.items():
@@ -176,21 +183,21 @@ class Client:
                     self._learned[name].copy_(value)
 
     def state(self) -> Mapping[str, Tensor]:
-        """What the servers have, and of the first worker what is not learned."""
-        found = {} if self._server is None else served_state(self._server, self._shards[self._rank])
+        """The server's parameters here; on the first worker, also what is not learned."""
+        state = {} if self._server is None else served_state(self._server, self._shards[self._rank])
         if self._rank == 0:
             for name, value in self._model.state_dict().items():
                 if name not in self._learned:
-                    found[name] = value
-        return found
+                    state[name] = value
+        return state
 
     def sent_bytes(self) -> int | None:
-        """Gradients that were pushed to other processes, and weights that these sent for them."""
+        """Bytes of gradients pushed to other processes, and of weights that came back."""
         return self._moved_bytes
 
 
 class Serving:
-    """A Worker that is the server of all parameters, and trains on nothing."""
+    """A Worker that is the server of all parameters, and does not train."""
 
     def __init__(self, server: Server, names: Sequence[str], job: Job) -> None:
         self._server, self._names, self._workers = server, names, job.workers
@@ -201,17 +208,19 @@ class Serving:
         return []
 
     def state(self) -> Mapping[str, Tensor]:
-        """All that is learned."""
+        """All parameters that are learned."""
         return served_state(self._server, self._names)
 
     def sent_bytes(self) -> int | None:
-        """Weights count where they arrive, as their step is that of the worker."""
+        """0: weights count where they arrive, because their step is the worker's."""
         return 0
 
 
 def served_state(server: Server, names: Sequence[str]) -> dict[str, Tensor]:
     """A server's parameters by name."""
-    return {name: one.detach() for name, one in zip(names, server.parameters, strict=True)}
+    return {
+        name: parameter.detach() for name, parameter in zip(names, server.parameters, strict=True)
+    }
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining, by its tracer, as its documentation says."""
+"""torch.distributed.pipelining with its tracer, used as its documentation says."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
 
 @contextmanager
 def pipelined(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Iterator[Worker]:
-    """Be the process of one stage."""
+    """The worker of a stage."""
     with connect(job.workers, timeout=job.timeout):
-        yield Stage(way, job, *_stage(way, job, layout, rank), rank)
+        yield StageWorker(way, job, *_stage(way, job, layout, rank), rank)
 
 
 def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> tuple[Any, set[str]]:
-    """What torch makes of a stage, and what earlier ones have; these are let go of."""
+    """What torch makes of a stage, and the names in earlier stages, which are then dropped."""
     example = job.batches().images(0, range(job.batch_size // way.scheduling.micro_batches))
     model = job.new_model()
     try:
@@ -65,7 +65,7 @@ def _split(traced: fx.GraphModule, heads: Sequence[Head]) -> fx.GraphModule:
 
 
 def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
-    """Refuse what pipelining can't train: what has its gradients from several stages."""
+    """Refuse models that pipelining can't train: gradients would come from several stages."""
     alike: dict[Tensor, set[str]] = {}
     for key, parameter in model.named_parameters(remove_duplicate=False):
         if parameter.requires_grad:
@@ -73,7 +73,7 @@ def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
     for name, norm in model.named_modules():
         if isinstance(norm, _NormBase) and norm.running_mean is not None:
             alike[norm.running_mean] = {f"{name}.running_mean"}
-    held = {stage: {*one.state_dict()} for stage, one in stages.named_children()}
+    held = {stage: {*module.state_dict()} for stage, module in stages.named_children()}
     for own in alike.values():
         several = [stage for stage, theirs in held.items() if own & theirs]
         if several[1:]:
@@ -96,7 +96,7 @@ def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
             )
 
 
-class Stage:
+class StageWorker:
     """A Worker that has one stage."""
 
     def __init__(self, way: Way, job: Job, stage: Any, known: set[str], rank: int) -> None:
@@ -109,8 +109,8 @@ class Stage:
         self._optimizer = job.new_optimizer(stage.submod)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
-        """Steps of the schedule, each with an update."""
-        found = []
+        """Run steps of the schedule, each with an update."""
+        step_losses = []
         for step in range(first, first + count):
             if self._optimizer is not None:
                 self._optimizer.zero_grad()
@@ -119,13 +119,13 @@ class Stage:
                 losses: list[Tensor] = []
                 labels = self._batches.labels(step, range(self._size))
                 self._run(target=labels, losses=losses, images=images)
-                found.append(torch.stack(losses).mean().item())
+                step_losses.append(torch.stack(losses).mean().item())
             else:
                 self._run(images=images)
             if self._optimizer is not None:
                 self._optimizer.step()
             tick()
-        return found
+        return step_losses
 
     def _run(self, images: Sequence[Tensor], **options: Any) -> None:
         try:
@@ -138,10 +138,10 @@ class Stage:
             ) from error
 
     def state(self) -> Mapping[str, Tensor]:
-        """The stage's own, but for what an earlier one shows."""
+        """The stage's state_dict, without what an earlier stage shows."""
         own = self._module.state_dict().items()
         return {name: value for name, value in own if name not in self._known}
 
     def sent_bytes(self) -> int | None:
-        """What libraries send is counted by the system."""
+        """None: the system counts what libraries send."""
         return None

@@ -1,4 +1,4 @@
-"""A plan -> Worker: the part of a placed model that a process has, by hgpart's schedules."""
+"""A plan -> Worker: a process's part of a placed model, by hgpart's schedules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hgpart.run.training.loop import cross_entropy
 
 @contextmanager
 def placed(way: Way, job: Job, plan: Plan, rank: int) -> Iterator[Worker]:
-    """Be the process of one part."""
+    """The worker of a part."""
     with connect(plan.k, timeout=job.timeout) as connection:
         placement = place(job.new_model(), plan, parts=[rank])
         learner = PlacedModel(DistributedModel(placement, connection), way.scheduling)
@@ -31,14 +31,7 @@ def placed(way: Way, job: Job, plan: Plan, rank: int) -> Iterator[Worker]:
 
 
 class Part:
-    """A Worker that has a part of the model.
-
-    Parameters
-    ----------
-    learner : PlacedModel
-    job : Job
-    rank : int
-    """
+    """A Worker that has a part of the model."""
 
     def __init__(self, learner: PlacedModel, job: Job, rank: int) -> None:
         self._learner, self._size, self._rank = learner, job.batch_size, rank
@@ -60,14 +53,14 @@ class Part:
 
     def state(self) -> Mapping[str, Tensor]:
         """Slices of parameters and buffers, each element in one part."""
-        found: dict[str, Tensor] = {}
+        state: dict[str, Tensor] = {}
         for _, held, tensor in self._learner.held():
-            whole = found.setdefault(held.name, torch.zeros(held.shape, dtype=tensor.dtype))
+            whole = state.setdefault(held.name, torch.zeros(held.shape, dtype=tensor.dtype))
             held.put(whole, tensor)
-        return found
+        return state
 
     def sent_bytes(self) -> int | None:
-        """Maps and gradients, and of slices the weights."""
+        """Bytes of maps and gradients, and over slices of weights."""
         traffic = self._learner.totals().traffic
         sent = traffic.forward_bytes + traffic.backward_bytes + traffic.uncounted_bytes
         return int(sent[self._rank].sum())

@@ -1,4 +1,4 @@
-"""Job -> Worker: what a process does of training steps, whichever way it is."""
+"""Job -> Worker: what a process does in training steps, for all ways."""
 
 from __future__ import annotations
 
@@ -17,44 +17,43 @@ Tick = Callable[[], None]
 
 
 class Worker(Protocol):
-    """What one process of a way does."""
+    """The interface of a process of a way."""
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
-        """Train on the batches from step `first` on; `tick` when each of the steps has ended here.
+        """Train on the batches from step `first` on; calls `tick` when each step has ended here.
 
         Returns
         -------
         list of float
-            This process's share of each step's loss: that of all processes is their sum. Empty
-            where it has none.
+            This process's share of each step's loss; the shares of all processes add up to the
+            loss. Empty for a process without a loss.
         """
 
     def state(self) -> Mapping[str, Tensor]:
-        """What is here of the model's state_dict: each tensor whole, 0 where it is elsewhere.
+        """The process's share of the model's state_dict: whole tensors, 0 where it is elsewhere.
 
-        All processes call it; what they have adds up to the state_dict.
+        All processes call it; their shares add up to the state_dict.
         """
 
     def sent_bytes(self) -> int | None:
-        """Bytes that have departed from here up to now, if the way counts them; all call it."""
+        """Bytes sent from here so far, if the way counts them; all processes call it."""
 
 
-# Of a way, a job, what its processes must know of its cuts, and the number of the process.
+# Called with a way, a job, the layout of its cuts, and the number of the process.
 Hire = Callable[[Way, Job, Any, int], AbstractContextManager[Worker]]
 
 
 class Replica:
-    """A Worker that has the model's own code, for some samples of each batch.
+    """A Worker with the model's own code, for some samples of each batch.
 
     Parameters
     ----------
     module : nn.Module
         The model, or what a library makes of it.
-    job : Job
     samples : sequence of int
-        Of each batch.
+        The samples of each batch that it trains on.
     first : bool
-        Whether its state counts, of several that are alike.
+        Whether its state counts, if several processes have the same.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class Replica:
         self._optimizer = job.new_optimizer(module)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
-        """Steps as torch's tutorials have them."""
+        """Run steps as in torch's tutorials."""
         losses = []
         for step in range(first, first + count):
             images = self._batches.images(step, self._samples)
@@ -82,37 +81,36 @@ class Replica:
         return losses
 
     def state(self) -> Mapping[str, Tensor]:
-        """All of it, of the first; so are running statistics of norms."""
+        """The whole state_dict, running statistics included, on the first process."""
         return self.module.state_dict() if self.first else {}
 
     def sent_bytes(self) -> int | None:
-        """What libraries send is counted by the system."""
+        """None: the system counts what libraries send."""
         return None
 
 
 @contextmanager
 def single(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
-    """Be the only process: what the others are measured against."""
+    """The worker of a single process, the baseline of all ways."""
     yield Replica(job.new_model(), job, range(job.batch_size))
 
 
 @dataclass(frozen=True)
 class Lap:
-    """What one process did in some steps.
+    """The record of a process in some steps.
 
     Attributes
     ----------
     begin : float
-        When they began, by a clock that all processes of a machine share.
+        When the steps began, by a clock that all processes of a machine share.
     ends : tuple of float
-        When each of them had ended here; empty where none did, as in a server.
+        When each step had ended here; empty for a server, which ends none.
     losses : tuple of float
-        Its shares of their losses; empty where it has none.
-    cpu_seconds : float
+        The process's shares of the losses; empty for a process without a loss.
     sent_bytes : int or None
-        That departed from here; None where that is not known.
+        Bytes sent from here; None if not known.
     peak_bytes : int
-        The most memory that it had, libraries included.
+        The most memory that the process had, including libraries.
     """
 
     begin: float
@@ -129,9 +127,8 @@ class Failure:
 
     Attributes
     ----------
-    why : str
     is_refusal : bool
-        Whether it is the way that can't do this, and not something that went wrong.
+        Whether the way can't do this at all, rather than something having gone wrong.
     is_noticed : bool
         Whether the cause is in another process.
     """
@@ -143,7 +140,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Learn:
-    """An order: train for some steps; answered with a `Lap`."""
+    """An order to train for some steps; the answer is a `Lap`."""
 
     first: int
     count: int
@@ -151,10 +148,10 @@ class Learn:
 
 @dataclass(frozen=True)
 class Show:
-    """An order: answered with what is here of the model's state, as numpy arrays by name."""
+    """An order to show the model's state here; the answer is numpy arrays by name."""
 
 
 @contextmanager
 def apart(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
-    """Be one of several that know nothing of each other."""
+    """The worker of one of several processes that know nothing of each other."""
     yield Replica(job.new_model(), job, job.share(rank), first=rank == 0)

@@ -78,7 +78,7 @@ def _measure(
     """Be one of the processes; the first one writes and prints."""
     import torch
 
-    from hgpart.machines.calibration.calibrate import calibrate as measure
+    from hgpart.calibration.calibrate import calibrate as measure
     from hgpart.machines.machine_files import machine_json, save_machine
     from hgpart.report.machine.printing import print_machine
     from hgpart.run.processes.connection import connect

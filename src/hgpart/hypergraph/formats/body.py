@@ -15,26 +15,25 @@ from hgpart.hypergraph.formats.integers import CHUNK, LARGEST, NEWLINE, SPACE, N
 from hgpart.hypergraph.hypergraph import Hypergraph
 
 MOST_VERTICES = 2**31 - 1  # pins are int32
-_UNSEEN = 1 << 20  # vertices that a header may declare and the rest of the file not show
+_UNSEEN = 1 << 20  # vertices that a header may declare without the rest of the file showing them
 
 
 @dataclass(frozen=True)
 class Header:
-    """What the first line of a file declares.
+    """The declarations in the first line of a file.
 
     Attributes
     ----------
     line : int
-        Where it stands.
-    nets, vertices : int
+        Number of that line.
     pins : int or None
-        Pins of all nets together, where the format says it.
+        Number of pins of all nets together, if the format says it.
     base : int
         Number of the first vertex, 0 or 1.
     has_costs, has_weights : bool
-        Whether each net starts with its cost; whether the vertex weights follow the nets.
+        Whether each net starts with its cost; whether vertex weights follow the nets.
     weight_lines : bool
-        True where each weight has a line of its own, False where lines don't matter.
+        Whether each weight has a line of its own; if not, lines don't matter.
     """
 
     line: int
@@ -48,12 +47,12 @@ class Header:
 
 
 def check_writable(hypergraph: Hypergraph) -> None:
-    """Refuse what no file can hold.
+    """Refuse a hypergraph that no file can hold.
 
     Raises
     ------
     HypergraphError
-        A net has no pins, or a cost or weight is negative.
+        If a net has no pins, or a cost or weight is negative.
     """
     empty = np.flatnonzero(np.diff(hypergraph.pointers) == 0)
     if len(empty):
@@ -64,7 +63,7 @@ def check_writable(hypergraph: Hypergraph) -> None:
 
 
 def body_text(hypergraph: Hypergraph, base: int, weight_lines: bool) -> Iterator[bytes]:
-    """Write the nets, each a line of its cost and its pins, and then the vertex weights.
+    """Write the nets, each as a line with its cost and its pins, and then the vertex weights.
 
     The text starts with the end of the header's line and ends with that of the last line.
     """
@@ -87,16 +86,16 @@ def body_text(hypergraph: Hypergraph, base: int, weight_lines: bool) -> Iterator
 
 
 def read_body(path: Path | str, header: Header, numbers: Iterator[Numbers]) -> Hypergraph:
-    """Read what follows the header.
+    """Read the nets and weights after the header.
 
     Raises
     ------
     FormatError
-        It is not what the header declares, or not a hypergraph.
+        If they are not what the header declares, or not a hypergraph.
     """
     if header.vertices > MOST_VERTICES:
-        found, accepted = f"{header.vertices} vertices", f"at most {MOST_VERTICES} vertices"
-        raise malformed(path, header.line, found, accepted)
+        received, accepted = f"{header.vertices} vertices", f"at most {MOST_VERTICES} vertices"
+        raise malformed(path, header.line, received, accepted)
     nets, weights = _Nets(path, header), _Column(path, "vertex weights")
     row = line = 0
     for values, lines in numbers:
@@ -112,13 +111,13 @@ def read_body(path: Path | str, header: Header, numbers: Iterator[Numbers]) -> H
     line = max(line, header.line)
     costs, pointers, pins = nets.finish(line)
     if header.has_weights and weights.count < header.vertices:
-        found = f"the end of the file after {weights.count} of {header.vertices} weights"
-        raise malformed(path, line, found, f"{header.vertices} weights")
+        received = f"the end of the file after {weights.count} of {header.vertices} weights"
+        raise malformed(path, line, received, f"{header.vertices} weights")
     if not header.has_weights and header.vertices > max(_UNSEEN, len(pins)):
-        # Else a line of text could ask for any amount of memory.
-        found = f"{header.vertices} vertices without weights, {len(pins)} pins"
+        # Otherwise a line of text could ask for any amount of memory.
+        received = f"{header.vertices} vertices without weights, {len(pins)} pins"
         accepted = f"at most {_UNSEEN} vertices, or as many as pins"
-        raise malformed(path, header.line, found, accepted)
+        raise malformed(path, header.line, received, accepted)
     return Hypergraph(
         weights=weights.array() if header.has_weights else np.ones(header.vertices, dtype=np.int64),
         costs=costs if header.has_costs else np.ones(header.nets, dtype=np.int64),
@@ -132,12 +131,12 @@ def read_body(path: Path | str, header: Header, numbers: Iterator[Numbers]) -> H
 def _check_weights(
     path: Path | str, header: Header, count: int, values: Int64, lines: Int64, opens_row: Bool
 ) -> None:
-    """Check what follows the nets, `count` weights of which are known."""
+    """Check the numbers after the nets; `count` weights came before."""
     expected = header.vertices - count if header.has_weights else 0
     if len(values) > expected:
         last = f"{header.vertices} weights" if header.has_weights else f"{header.nets} nets"
-        found = f"'{values[expected]}' after the last of {last}"
-        raise malformed(path, int(lines[expected]), found, "the end of the file")
+        received = f"'{values[expected]}' after the last of {last}"
+        raise malformed(path, int(lines[expected]), received, "the end of the file")
     if header.weight_lines and not opens_row.all():
         line = int(lines[np.argmin(opens_row)])
         raise malformed(path, line, "more than one vertex weight", "one weight on each line")
@@ -158,8 +157,8 @@ class _Column:
         sums = self._sum + np.cumsum(values)
         wrapped = np.flatnonzero(sums < 0)
         if len(wrapped):
-            found = f"{self._name} whose sum exceeds {LARGEST}"
-            raise malformed(self._path, int(lines[wrapped[0]]), found, "a smaller sum")
+            received = f"{self._name} whose sum exceeds {LARGEST}"
+            raise malformed(self._path, int(lines[wrapped[0]]), received, "a smaller sum")
         self.count += len(values)
         self._chunks.append(values)
         self._sum = int(sums[-1])
@@ -180,7 +179,7 @@ class _Nets:
         self._lines = [np.empty(0, dtype=np.int64)]
 
     def extend(self, values: Int64, lines: Int64, first: Int64) -> None:
-        """Take numbers and their lines; `first` are the places of those that start a net."""
+        """Add numbers with their lines; `first` are the places of those that start a net."""
         header, is_pin, pointers = self._header, np.ones(len(values), dtype=np.bool_), first
         if header.has_costs:
             is_pin[first] = False
@@ -202,27 +201,27 @@ class _Nets:
         path, header = self._path, self._header
         lines = np.concatenate(self._lines)
         if len(lines) < header.nets:
-            found = f"the end of the file after {len(lines)} of {header.nets} nets"
-            raise malformed(path, last_line, found, f"{header.nets} nets, each a line of pins")
+            received = f"the end of the file after {len(lines)} of {header.nets} nets"
+            raise malformed(path, last_line, received, f"{header.nets} nets, each a line of pins")
         if header.pins not in (None, self._pin_count):
-            found = f"{header.pins} pins declared, {self._pin_count} in the nets"
-            raise malformed(path, header.line, found, "the number of pins of all nets")
+            received = f"{header.pins} pins declared, {self._pin_count} in the nets"
+            raise malformed(path, header.line, received, "the number of pins of all nets")
         pointers = np.concatenate([*self._pointers, [self._pin_count]])
         empty = np.flatnonzero(np.diff(pointers) == 0)
         if len(empty):
             accepted = "a cost, then one pin or more"
             raise malformed(path, int(lines[empty[0]]), "a net without pins", accepted)
         pins = np.concatenate(self._pins)
-        twice = _find_twice(header.vertices, pointers, pins)
-        if twice is not None:
-            net, pin = twice
-            found = f"pin '{pin + header.base}' twice"
-            raise malformed(path, int(lines[net]), found, "each vertex once in a net")
+        repeated = _find_twice(header.vertices, pointers, pins)
+        if repeated is not None:
+            net, pin = repeated
+            received = f"pin '{pin + header.base}' twice"
+            raise malformed(path, int(lines[net]), received, "each vertex once in a net")
         return self._costs.array(), pointers, pins
 
 
 def _find_twice(vertices: int, pointers: Int64, pins: Int32) -> tuple[int, int] | None:
-    """Find the first net that has a pin twice, and that pin."""
+    """The first net that has a pin twice, and that pin."""
     first, nets = 0, len(pointers) - 1
     while first < nets:
         full = int(np.searchsorted(pointers, pointers[first] + CHUNK, side="right")) - 1

@@ -24,22 +24,22 @@ _HEADER = "a header 'nets vertices [fmt]' with fmt 1, 10 or 11"
 def write_hmetis(hypergraph: Hypergraph, file: Path | str | TextIO) -> None:
     """Write a hypergraph as an hMETIS file with net costs and vertex weights (fmt 11).
 
-    Pins stand in the order of the hypergraph, each net's root first. What an hMETIS file has no
-    place for (`gathers`, `net_layers`) is not written.
+    Pins are in the order of the hypergraph, each net's root first. Fields that an hMETIS file has
+    no place for (`gathers`, `net_layers`) are not written.
 
     Parameters
     ----------
-    hypergraph
+    hypergraph : Hypergraph
         Every net has a pin.
-    file
-        A path, which is replaced only once the file is complete, or an open text file.
+    file : Path, str or open text file
+        A path is replaced only once the file is complete.
 
     Raises
     ------
     HypergraphError
-        A net has no pins, or a cost or weight is negative.
+        If a net has no pins, or a cost or weight is negative.
     OutputError
-        The path can't be written.
+        If the path can't be written.
 
     Examples
     --------
@@ -71,13 +71,13 @@ def _text(hypergraph: Hypergraph) -> Iterator[bytes]:
 def read_hmetis(path: Path | str) -> Hypergraph:
     """Read an hMETIS file of any fmt; a ``%`` starts a comment.
 
-    Weights and costs that the file does not give are 1. The first pin of a net is its root. No
-    net gathers and all are of layer 0, as the file does not tell.
+    Weights and costs that the file lacks are 1. The first pin of a net is its root. No net gathers
+    and all belong to layer 0, because the file does not tell.
 
     Raises
     ------
     FormatError
-        The file can't be read or is malformed; names the line.
+        If the file can't be read or is malformed; the message names the line.
     """
     header, line, numbers = split_header(path, read_numbers(path), _HEADER)
     if len(header) not in (2, 3) or header[2:] not in ([], [0], [1], [10], [11]):

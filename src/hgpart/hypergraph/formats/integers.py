@@ -1,8 +1,8 @@
 """Text of whole numbers <-> int64 arrays, a chunk at a time.
 
 The files of all partitioners are whole numbers with blanks and line ends between them, up to
-hundreds of megabytes of them. So text is made and read in chunks by array operations: no Python
-object per number, and no more memory than a few chunks.
+hundreds of megabytes. So text is made and read in chunks by array operations: no Python object
+per number, and no more memory than a few chunks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from hgpart.errors import FormatError
 from hgpart.files.reading import blocks, malformed
 from hgpart.files.writing import replacing
 
-CHUNK = 1 << 18  # numbers (when writing) or bytes (when reading) at a time: they fit the cache
+CHUNK = 1 << 18  # numbers (writing) or bytes (reading) at a time: these fit the cache
 LARGEST = 2**63 - 1
 _DIGITS = len(str(LARGEST))
 
@@ -35,7 +35,7 @@ _TOKEN = re.compile(rb"[^ \t\r\n]+")
 
 
 def text_of(numbers: Int64, separators: NDArray[np.uint8]) -> bytes:
-    r"""Write numbers >= 0 in decimal, each with its separator (a byte) in front.
+    r"""Write numbers >= 0 in decimal, each after its separator (a byte).
 
     >>> text_of(np.array([10, 0, 7]), np.array([NEWLINE, SPACE, SPACE], dtype=np.uint8))
     b'\n10 0 7'
@@ -74,7 +74,7 @@ def read_numbers(path: Path | str) -> Iterator[Numbers]:
     Raises
     ------
     FormatError
-        The file can't be read, or a line has something else in it.
+        If the file can't be read, or a line has anything else in it.
     """
     line = 1
     for text in _chunks(path):
@@ -87,12 +87,12 @@ def read_numbers(path: Path | str) -> Iterator[Numbers]:
 def split_header(
     path: Path | str, numbers: Iterator[Numbers], accepted: str
 ) -> tuple[list[int], int, Iterator[Numbers]]:
-    """Take the first line that has numbers: they, their line, and the numbers after them.
+    """Split off the first line with numbers: its numbers, its line, and the numbers after it.
 
     Raises
     ------
     FormatError
-        The file has no number; `accepted` says what its first line could be.
+        If the file has no number; `accepted` says what its first line could be.
     """
     try:
         values, lines = next(numbers)
@@ -103,20 +103,20 @@ def split_header(
     return values[:size].tolist(), int(lines[0]), rest
 
 
-def shortened(found: bytes | list[int]) -> str:
-    """Quote what a line has, in 40 characters at most.
+def shortened(line: bytes | list[int]) -> str:
+    """Quote what a line has, in at most 40 characters.
 
     >>> shortened(b"1.5"), shortened([3, 4])
     ("'1.5'", "'3 4'")
     """
-    if isinstance(found, list):
-        found = " ".join(map(str, found[:40])).encode()
-    text = found[:40].decode("ascii", "backslashreplace")
+    if isinstance(line, list):
+        line = " ".join(map(str, line[:40])).encode()
+    text = line[:40].decode("ascii", "backslashreplace")
     return repr(text if len(text) <= 36 else f"{text[:33]}...")
 
 
 def _chunks(path: Path | str) -> Iterator[bytes]:
-    """Read a file without its comments, cut where no number is cut; an endless one is refused."""
+    """Read a file without its comments, cut between numbers; an endless file is refused."""
     tail = b""
     try:
         with Path(path).open("rb") as file:
@@ -142,7 +142,7 @@ def _chunks(path: Path | str) -> Iterator[bytes]:
 def _parse(path: Path | str, text: bytes, line: int) -> Numbers:
     """Read the numbers of a text whose first line is line `line` of the file."""
     codes = np.frombuffer(text, dtype=np.uint8)
-    digits = codes - np.uint8(ord("0"))  # wraps: what is below "0" becomes large
+    digits = codes - np.uint8(ord("0"))  # wraps: characters below "0" become large
     is_digit = digits < 10
     is_blank = (codes == SPACE) | (codes == NEWLINE) | (codes == ord("\r")) | (codes == ord("\t"))
     edges = np.flatnonzero(np.diff(is_digit, prepend=False, append=False))
@@ -156,7 +156,7 @@ def _parse(path: Path | str, text: bytes, line: int) -> Numbers:
     for digit in range(longest):  # all first digits, then all second ones, ...
         longer = longer[widths[longer] > digit]
         values[longer] = values[longer] * 10 + digits[starts[longer] + digit]
-    if (values < 0).any():  # 19 digits fit in 64 bits, so what is too large shows as negative
+    if (values < 0).any():  # 19 digits fit in 64 bits, so numbers that are too large are negative
         raise _unreadable(path, text, line)
 
     line_ends = np.flatnonzero(codes == NEWLINE)
@@ -164,7 +164,7 @@ def _parse(path: Path | str, text: bytes, line: int) -> Numbers:
 
 
 def _unreadable(path: Path | str, text: bytes, line: int) -> FormatError:
-    """Find what `_parse` could not read."""
+    """The error about the first token that `_parse` could not read."""
     token = next(
         token
         for token in _TOKEN.finditer(text)

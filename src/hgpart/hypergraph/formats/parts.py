@@ -17,21 +17,21 @@ _MOST_PARTS = 2**31  # parts are int32
 
 
 def write_partition(parts: Int32, file: Path | str | TextIO) -> None:
-    """Write the part of every vertex, one on each line: what PaToH and hMETIS both read.
+    """Write the part of every vertex, one per line, which both PaToH and hMETIS can read.
 
     Parameters
     ----------
     parts : int32 array, shape (vertices,)
         Parts >= 0.
-    file
-        A path, which is replaced only once the file is complete, or an open text file.
+    file : Path, str or open text file
+        A path is replaced only once the file is complete.
 
     Raises
     ------
     HypergraphError
-        A part is negative.
+        If a part is negative.
     OutputError
-        The path can't be written.
+        If the path can't be written.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def _text(parts: Int32) -> Iterator[bytes]:
     for first in range(0, len(parts), CHUNK):
         chunk = parts[first : first + CHUNK].astype(np.int64)
         text = text_of(chunk, np.full(len(chunk), NEWLINE, dtype=np.uint8))
-        yield text[1:] + b"\n"  # a line end behind each number, not in front of it
+        yield text[1:] + b"\n"  # a line end after each number, not before it
 
 
 def read_partition(path: Path | str, vertices: int | None = None, k: int | None = None) -> Int32:
@@ -60,12 +60,10 @@ def read_partition(path: Path | str, vertices: int | None = None, k: int | None 
 
     Parameters
     ----------
-    path
-        The file.
-    vertices
-        How many numbers it must have; None means any.
-    k
-        The number of parts, which every number must be below; None means any.
+    vertices : int, optional
+        Number of vertices that the file must have parts for. Default: any.
+    k : int, optional
+        Number of parts, which every part must be below. Default: any.
 
     Returns
     -------
@@ -75,23 +73,23 @@ def read_partition(path: Path | str, vertices: int | None = None, k: int | None 
     Raises
     ------
     FormatError
-        The file can't be read, is malformed, or is not a partition of that many vertices into k
-        parts; names the line.
+        If the file can't be read, is malformed, or is not a partition of that many vertices into
+        k parts; the message names the line.
     """
     most = _MOST_PARTS if k is None else min(k, _MOST_PARTS)
     parts, count, line = [np.empty(0, dtype=np.int32)], 0, 1
     for values, lines in read_numbers(path):
         if vertices is not None and count + len(values) > vertices:
             line = int(lines[vertices - count])
-            found = f"'{values[vertices - count]}' after the last of {vertices} parts"
-            raise malformed(path, line, found, "the end of the file")
+            received = f"'{values[vertices - count]}' after the last of {vertices} parts"
+            raise malformed(path, line, received, "the end of the file")
         outside = np.flatnonzero(values >= most)
         if len(outside):
-            found = f"part '{values[outside[0]]}'"
-            raise malformed(path, int(lines[outside[0]]), found, f"parts from 0 to {most - 1}")
+            received = f"part '{values[outside[0]]}'"
+            raise malformed(path, int(lines[outside[0]]), received, f"parts from 0 to {most - 1}")
         parts.append(values.astype(np.int32))
         count, line = count + len(values), int(lines[-1])
     if vertices is not None and count < vertices:
-        found = f"the end of the file after {count} of {vertices} parts"
-        raise malformed(path, line, found, f"{vertices} parts, one for each vertex")
+        received = f"the end of the file after {count} of {vertices} parts"
+        raise malformed(path, line, received, f"{vertices} parts, one for each vertex")
     return np.concatenate(parts)

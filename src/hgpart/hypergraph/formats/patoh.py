@@ -26,22 +26,22 @@ _HEADER = (
 def write_patoh(hypergraph: Hypergraph, file: Path | str | TextIO) -> None:
     """Write a hypergraph as a PaToH file, with base 0, net costs and cell weights (scheme 3).
 
-    Pins stand in the order of the hypergraph, each net's root first. What a PaToH file has no
-    place for (`gathers`, `net_layers`) is not written.
+    Pins are in the order of the hypergraph, each net's root first. Fields that a PaToH file has no
+    place for (`gathers`, `net_layers`) are not written.
 
     Parameters
     ----------
-    hypergraph
+    hypergraph : Hypergraph
         Every net has a pin.
-    file
-        A path, which is replaced only once the file is complete, or an open text file.
+    file : Path, str or open text file
+        A path is replaced only once the file is complete.
 
     Raises
     ------
     HypergraphError
-        A net has no pins, or a cost or weight is negative.
+        If a net has no pins, or a cost or weight is negative.
     OutputError
-        The path can't be written.
+        If the path can't be written.
 
     Examples
     --------
@@ -72,13 +72,14 @@ def _text(hypergraph: Hypergraph) -> Iterator[bytes]:
 def read_patoh(path: Path | str) -> Hypergraph:
     """Read a PaToH file of any scheme; a ``%`` starts a comment.
 
-    Weights and costs that the file does not give are 1. The first pin of a net is its root. No
-    net gathers and all are of layer 0, as the file does not tell.
+    Weights and costs that the file lacks are 1. The first pin of a net is its root. No net gathers
+    and all belong to layer 0, because the file does not tell.
 
     Raises
     ------
     FormatError
-        The file can't be read, is malformed or has several constraints; names the line.
+        If the file can't be read, is malformed or has several constraints; the message names the
+        line.
     """
     header, line, numbers = split_header(path, read_numbers(path), _HEADER)
     if len(header) not in (4, 5, 6):

@@ -145,7 +145,7 @@ def _can_change(value: Any) -> bool:
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:
-    """Whether each module is in training, in the order of an `Outline`."""
+    """Whether each module is in training, in the order of a `ModelOutline`."""
     return tuple(one.training for _, one in model.named_modules(remove_duplicate=False))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from hgpart.arrays import Int64
-from hgpart.layers.constants import Moved, moved_elements
+from hgpart.layers.constants import MovedElements, moved_elements
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.slices import box_of, slice_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph
@@ -62,7 +62,7 @@ def spread_out(step: StepGraph, node: fx.Node, numbers: Int64) -> fx.Node | None
     return step.of_rows(node, np.unique(rows).astype(np.int64))
 
 
-def elements(step: StepGraph, constant: Moved, numbers: Int64) -> tuple[Int64, fx.Node]:
+def elements(step: StepGraph, constant: MovedElements, numbers: Int64) -> tuple[Int64, fx.Node]:
     """Hold some elements of a constant: their numbers, ascending, and a tensor of them."""
     have, pieces = [], []
     for origin, size in zip(constant.origins, constant.sizes, strict=True):

@@ -1,1 +1,1 @@
-"""The processes of a run, and what one sends to others over torch.distributed."""
+"""The processes of a run, and their messages over torch.distributed."""

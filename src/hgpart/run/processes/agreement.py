@@ -1,4 +1,4 @@
-"""What each rank begins -> whether all begin the same, before anything of it is sent."""
+"""The batch that each rank begins -> whether all begin the same, before anything of it is sent."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import distributed as dist
 from hgpart.errors import ArgumentError
 from hgpart.run.processes.connection import NEVER, Connection
 
-TAG = NEVER + 1  # of what is told here
+TAG = NEVER + 1  # tag of the messages here
 
 
 class Batch(NamedTuple):
-    """What a rank begins.
+    """The batch that a rank begins.
 
     Attributes
     ----------
     samples : int
-        Of all ranks.
+        Number of all ranks' samples.
     micro_batches : int
-        Of a stream, its batches.
+        Number of micro-batches; for a stream, of its batches.
     learns : int
         Whether there are backward passes.
     grad_mode : int
@@ -32,7 +32,7 @@ class Batch(NamedTuple):
     training : int
         The mode of the model.
     counts_classes : int
-        Whether ranks add up what their targets count in a loss of classes.
+        Whether ranks add up counts of their targets, for a loss of classes.
     """
 
     samples: int
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
     counts_classes: int
 
     def said(self, other: Batch) -> str:
-        """In what it is not the other.
+        """How the batch differs from another one, in words.
 
         >>> own = Batch(4, 1, True, True, True, False)
         >>> own.said(Batch(3, 1, True, True, False, False))
@@ -57,16 +57,17 @@ class Batch(NamedTuple):
             "in training" if self.training else "in evaluation",
             f"with {'a' if self.counts_classes else 'no'} mean over classes as its loss",
         )
-        differ = (one != two for one, two in zip(self, other, strict=True))
-        return " ".join(said for said, differs in zip(words, differ, strict=True) if differs)
+        differ = (own != theirs for own, theirs in zip(self, other, strict=True))
+        return " ".join(phrase for phrase, differs in zip(words, differ, strict=True) if differs)
 
 
 class Agreement:
     """Compares what ranks begin, from pass to pass.
 
-    A rank hears of those alone that are going to send to it, and waits for nobody else to begin,
-    but where the batch is in slices, for all: in a row of passes without gradients the first parts
-    may be ahead of the last. Of a message of another size than was expected, gloo ends the process.
+    A rank hears only from ranks that are going to send to it, and waits for no others to begin, so
+    that in a row of passes without gradients the first parts may be ahead of the last. If the batch
+    is in slices it hears from all. Without this check, gloo would end the process on a message of
+    unexpected size.
     """
 
     def __init__(self, connection: Connection) -> None:
@@ -74,34 +75,36 @@ class Agreement:
         self._going: list[tuple[int, Tensor, dist.Work | None]] = []
 
     def check(self, own: Batch, senders: Collection[int], receivers: Collection[int]) -> None:
-        """Tell receivers what this rank begins, and hear it from senders.
+        """Tell receivers what this rank begins, and hear from senders what they begin.
 
         Raises
         ------
         ArgumentError
-            If one of them begins something else.
+            If a sender begins something else.
         """
         connection = self._connection
-        coming = []
+        arriving = []
         for peer in senders:
             body = torch.empty(len(own), dtype=torch.int64)
             call = partial(dist.irecv, body, peer, tag=TAG)
-            coming.append((peer, body, connection.guard(call, _heard(peer), peer)))
+            arriving.append((peer, body, connection.guard(call, _heard(peer), peer)))
         for peer in receivers:
             body = torch.tensor(own, dtype=torch.int64)
             call = partial(dist.isend, body, peer, tag=TAG)
             self._going.append((peer, body, connection.guard(call, _told(peer), peer)))
-        for peer, body, work in coming:
+        for peer, body, work in arriving:
             if work is not None:
                 connection.guard(work.wait, _heard(peer), peer)
             check_same({connection.rank: own, peer: Batch(*body.tolist())})
 
     def check_among_all(self, own: Batch) -> None:
-        """The same among all ranks, also those that send nothing."""
-        check_same({rank: Batch(*one) for rank, one in enumerate(self._connection.numbers(own))})
+        """Compare with all ranks, including those that send nothing."""
+        check_same(
+            {rank: Batch(*numbers) for rank, numbers in enumerate(self._connection.numbers(own))}
+        )
 
     def settle(self) -> None:
-        """Wait until all have heard: they have by then, if they have what this rank sent."""
+        """Wait until all receivers have heard; they have, if they got what this rank sent."""
         for peer, _, work in self._going:
             if work is not None:
                 self._connection.guard(work.wait, _told(peer), peer)
@@ -109,13 +112,13 @@ class Agreement:
 
 
 def check_same(begun: dict[int, Batch]) -> None:
-    """Raise an ArgumentError, which names two of them, if ranks begin different batches."""
-    (first, one), *others = sorted(begun.items())
-    for rank, other in others:
-        if other != one:
+    """Raise an ArgumentError that names two ranks if ranks begin different batches."""
+    (first, batch), *rest = sorted(begun.items())
+    for rank, other_batch in rest:
+        if other_batch != batch:
             raise ArgumentError(
-                f"rank {first} begins a batch {one.said(other)}, rank {rank} one "
-                f"{other.said(one)}: accepted is the same on all ranks"
+                f"rank {first} begins a batch {batch.said(other_batch)}, rank {rank} one "
+                f"{other_batch.said(batch)}: accepted is the same on all ranks"
             )
 
 

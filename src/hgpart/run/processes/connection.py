@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 
 import torch
 
-# What torch.export imports, too. As defaults of its functions it keeps the process group that there
-# is by then, which would outlive its end, with the threads of gloo: one of them that lets go of a
-# tensor while Python comes to its end aborts the process (pytorch#190489). So: while there is none.
+# torch.export imports this as well. As defaults of its functions it keeps the process group that
+# exists at that time, which would outlive its end together with the threads of gloo: a thread that
+# frees a tensor while Python shuts down aborts the process (pytorch#190489). So it is imported
+# here, while there is no group.
 import torch.distributed.nn.functional
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
@@ -34,7 +35,7 @@ from hgpart.run.processes.transports import check_transport
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 NEVER = 2**30  # tag of a message that nobody sends
-VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # that torchrun sets
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 TORCHS_PLACE = re.compile(r"^\[(?:enforce fail at )?\S+:\d+\] (?:err == 0\. )?")
 Result = TypeVar("Result")
 
@@ -43,15 +44,14 @@ class Connection:
     """The processes of a run, seen from one of them; as a context manager, it disconnects.
 
     Rank and part are the same number. An exception that leaves the ``with`` block, or a pass, is
-    told to the other processes, so that each of them ends with the same first cause.
+    reported to the other processes, so that all end with the same first cause.
 
     Attributes
     ----------
-    rank, k : int
     device : torch.device
-        Where this process computes.
+        Device that this process computes on.
     nccl : bool
-        Whether messages travel between GPUs directly, and not by way of the hosts.
+        Whether messages are sent between GPUs directly, and not by way of the hosts.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Connection:
             self._meet()
 
     def _meet(self) -> None:
-        """Have each pair connect, in one order for all, as NCCL waits for both when they do."""
+        """Connect each pair, in the same order everywhere: NCCL waits for both sides."""
         byte = torch.zeros(1, dtype=torch.uint8, device=self.device)
         for low in range(self.k):
             for high in range(low + 1, self.k):
@@ -84,32 +84,32 @@ class Connection:
                         dist.recv(byte, source, self.group(source, target))
 
     def group(self, sender: int, receiver: int) -> dist.ProcessGroup | None:
-        """The group that messages from one rank to another travel in."""
+        """The group in which a rank sends messages to another."""
         return self.upward if sender < receiver else self.downward
 
     def gather(self, value: Any) -> list[Any]:
-        """Tell all processes what each of them has, in their order; all call it."""
+        """The values of all processes, in their order; all processes call it."""
         values: list[Any] = [None] * self.k
         self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
         return values
 
     def numbers(self, own: Sequence[float], dtype: torch.dtype = torch.int64) -> list[list[Any]]:
-        """The same of a few numbers, of as many in all, which is quicker."""
-        mine = torch.tensor(own, dtype=dtype)
-        every = [torch.empty_like(mine) for _ in range(self.k)]
-        self.guard(lambda: dist.all_gather(every, mine), "gathered what all have")
-        return [numbers.tolist() for numbers in every]
+        """Gather equally many numbers from each process, which is faster; all processes call it."""
+        own_numbers = torch.tensor(own, dtype=dtype)
+        all_numbers = [torch.empty_like(own_numbers) for _ in range(self.k)]
+        self.guard(lambda: dist.all_gather(all_numbers, own_numbers), "gathered what all have")
+        return [numbers.tolist() for numbers in all_numbers]
 
     def collect(self, value: Any) -> list[Any] | None:
-        """Tell the first process what each of them has, in their order; None to the others."""
+        """The values of all processes, in their order, on the first process; None on the others."""
         values = [None] * self.k if self.rank == 0 else None
         self.guard(lambda: dist.gather_object(value, values), "told rank 0 what it has", 0)
         return values
 
     def share_later(self, value: float | None, source: int) -> Callable[[], float]:
-        """Tell all processes a number that the process `source` has; all call it.
+        """Share the number that process `source` has; all processes call it.
 
-        Nobody waits before calling what is returned.
+        Nobody waits before the returned function is called.
         """
         number = torch.tensor([value or 0.0], dtype=torch.float64)
         doing = f"shared what rank {source} has"
@@ -122,7 +122,7 @@ class Connection:
         return wait
 
     def add_later(self, value: float) -> Callable[[], float]:
-        """Add up a number of all processes, in their order; nobody waits before calling it."""
+        """Add up a number over all processes, in their order; the returned function waits."""
         numbers = [torch.empty(1, dtype=torch.float64) for _ in range(self.k)]
         own, doing = torch.tensor([value], dtype=torch.float64), "added up what all have"
         work = self.guard(lambda: dist.all_gather(numbers, own, async_op=True), doing)
@@ -134,7 +134,7 @@ class Connection:
         return wait
 
     def guard(self, call: Callable[[], Result], doing: str, peer: int | None = None) -> Result:
-        """Call torch.distributed; what it raises becomes a `RunError` that names the rank."""
+        """Call torch.distributed; its errors become a `RunError` that names the rank."""
         self._heartbeats.waits = True
         try:
             return call()
@@ -144,7 +144,7 @@ class Connection:
             self._heartbeats.waits = False
 
     def lost(self, error: Exception, doing: str, peer: int | None) -> RunError:
-        """Put into words which process is gone, or does not answer."""
+        """The error that says which process is gone, or does not answer."""
         if "imed out" in str(error):
             what = self._unanswered(peer)
         elif any(sign in str(error) for sign in ("onnection", "not connected", "pair closure")):
@@ -154,7 +154,7 @@ class Connection:
         return RunError(self._heartbeats.tell(f"{what}: seen when rank {self.rank} {doing}"))
 
     def _unanswered(self, peer: int | None) -> str:
-        """Not always by the one that was waited for: that may wait, too."""
+        """The process to blame for no answer: not always `peer`, which may itself be waiting."""
         others = self._heartbeats.look()
         if others.silent:
             return f"{_are(others.silent)} silent, as if stopped or cut off"
@@ -163,7 +163,7 @@ class Connection:
         return f"{_of(peer)} has not answered in time"
 
     def _left(self, peer: int | None) -> str:
-        """One that is alive has left as it waited in vain, and will tell for whom."""
+        """The process that is gone: a live one that left will tell for whom it waited in vain."""
         others = self._heartbeats.look()
         if peer is not None and peer in others.silent:
             return f"rank {peer} is gone"
@@ -175,23 +175,23 @@ class Connection:
         return f"{_of(peer)} is gone"
 
     def fail(self, error: BaseException) -> str:
-        """Tell the others why this process fails, and let none of them wait for it any longer.
+        """Tell the others why this process fails, and keep them from waiting for it any longer.
 
-        Over NCCL they wait until it has left. Returns what was told first, by any.
+        Over NCCL they wait until it has left. Returns the cause that any process told first.
         """
         cause = self._heartbeats.tell(_cause(self.rank, error))
         if not self._failed and dist.is_initialized() and self.k > 1:
-            # A receive that has waited too long ends gloo's connections, whoever waits in them.
+            # A receive that times out ends gloo's connections, for everyone who waits on them.
             with suppress(RuntimeError):
-                other = (self.rank + 1) % self.k
-                work = dist.irecv(torch.empty(1), other, tag=NEVER)
+                next_rank = (self.rank + 1) % self.k
+                work = dist.irecv(torch.empty(1), next_rank, tag=NEVER)
                 assert work is not None
                 work.wait(timedelta(milliseconds=1))
         self._failed = True
         return cause
 
     def disconnect(self) -> None:
-        """Leave, when all have come to their end, or have heard why they can't."""
+        """Leave, when all are done, or have heard why they can't be."""
         if self._failed:
             self._heartbeats.leave()
         elif dist.is_initialized():
@@ -200,7 +200,7 @@ class Connection:
             dist.destroy_process_group()
 
     def __enter__(self) -> Connection:
-        """Return it."""
+        """Return the connection."""
         return self
 
     def __exit__(
@@ -229,14 +229,14 @@ def connect(
     Parameters
     ----------
     k : int
-        Number of parts, one a process.
+        Number of parts, one per process.
     device : str or torch.device
-        Of this process; ``cuda`` is the GPU of its local rank.
+        Device of this process; ``cuda`` is the GPU with its local rank.
     transport : {"gloo", "nccl"}
         gloo sends by way of the hosts, nccl from GPU to GPU.
     timeout : float
-        Seconds that a process waits for another one that is alive, here and in each receive. One
-        that is gone is noticed at once.
+        Seconds that a process waits for another live one, here and in each receive. A process that
+        is gone is noticed at once.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def connect(
         If there is no such environment, if it is for another number of processes than `k`, or if
         the others can't be reached.
     PlacementError
-        If the device is not there.
+        If the device does not exist.
     """
     missing = [name for name in VARIABLES if name not in os.environ]
     if missing:
@@ -257,12 +257,12 @@ def connect(
     check_transport(transport)
     check_timeout(timeout)
     # A receive that waits on a GPU must not keep other streams' work from starting: CUDA has 8
-    # queues for all streams unless told otherwise, and a stream for each peer and way is needed.
+    # queues for all streams by default, and a stream for each peer and direction is needed.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     place = local_device(device)
     if transport == "nccl" and (place.type != "cuda" or not dist.is_nccl_available()):
         raise PlacementError(
-            f"backend nccl on device {place}: it needs GPUs and a torch that is built with it, "
+            f"backend nccl on device {place}: it needs GPUs and a torch that is built with it; "
             "accepted here is gloo"
         )
     limit = timedelta(seconds=timeout)
@@ -292,7 +292,7 @@ def connect(
 
 
 def check_timeout(timeout: float) -> None:
-    """Raise an ArgumentError for what is no number of seconds to wait."""
+    """Raise an ArgumentError unless `timeout` is an accepted number of seconds."""
     if not 0 < timeout <= LONGEST_TIMEOUT:
         raise ArgumentError(
             f"timeout is {timeout:g} s, expected more than 0 and at most {LONGEST_TIMEOUT:g}"
@@ -300,11 +300,12 @@ def check_timeout(timeout: float) -> None:
 
 
 def local_device(device: str | torch.device) -> torch.device:
-    """The device of this process, if it is there, which torch's own calls then take.
+    """The device of this process, if it exists, which becomes the default of torch's calls.
 
     Raises
     ------
     PlacementError
+        If the device does not exist.
     """
     place = device_of_rank(device, int(os.environ.get("LOCAL_RANK", 0)))
     if place.type == "cuda":
@@ -313,11 +314,12 @@ def local_device(device: str | torch.device) -> torch.device:
 
 
 def device_of_rank(device: str | torch.device, local_rank: int) -> torch.device:
-    """The device of a process that is one of several on this machine, if it is there.
+    """The device of a process with this local rank on this machine, if it exists.
 
     Raises
     ------
     PlacementError
+        If the device does not exist.
 
     >>> device_of_rank("cpu", 1)
     device(type='cpu')
@@ -351,7 +353,7 @@ def _of(peer: int | None) -> str:
 
 
 def _are(ranks: Sequence[int]) -> str:
-    """The ranks and a verb.
+    """The ranks with a verb.
 
     >>> _are([2]), _are([0, 1])
     ('rank 2 is', 'ranks 0, 1 are')
@@ -361,5 +363,5 @@ def _are(ranks: Sequence[int]) -> str:
 
 
 def _said(error: BaseException) -> str:
-    """What an error says, without the place in torch's sources that it begins with."""
+    """An error's message, without the place in torch's sources that it begins with."""
     return TORCHS_PLACE.sub("", first_line(error))

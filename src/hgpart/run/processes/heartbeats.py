@@ -1,9 +1,10 @@
 """Store of a run -> which of its processes are silent, and which are at work while others wait.
 
-Every process beats: it writes into the store that all share how often it has, and whether it waits
-for another one. Who waits in vain for one that waits itself can so tell who is to blame. One that
-was stopped, or whose machine is cut off, beats no more; clocks of two machines are never compared.
-With each beat it hears whether one of them has told why it fails, so that all end with one cause.
+Every process beats: it writes into a store that all share how often it has done so, and whether it
+waits for another process. So a process that waits in vain for one that is itself waiting can tell
+who is to blame. A process that was stopped, or whose machine is cut off, beats no more; clocks of
+two machines are never compared. With each beat a process hears whether one of them has told why it
+fails, so that all end with the same cause.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import TypeVar
 
 from torch.distributed.distributed_c10d import Store
 
-LONGEST_INTERVAL = 0.5  # seconds from beat to beat
+LONGEST_INTERVAL = 0.5  # seconds between beats
 SILENCE = 4  # intervals without a beat
-LAST_WAIT = 10  # silences that who keeps the store waits for the others, who may have much to do
-ANSWER = 4  # silences until the store must have said what the cause is
+LAST_WAIT = 10  # silences that the keeper of the store waits for the others, who may be busy
+ANSWER = 4  # silences until the store must have given the cause
 Result = TypeVar("Result")
 
 
@@ -34,9 +35,9 @@ class Others:
     Attributes
     ----------
     silent : tuple of int
-        Have not beaten for `SILENCE` intervals.
+        Ranks that have not beaten for `SILENCE` intervals.
     working : tuple of int
-        Have beaten, and do not wait for anybody.
+        Ranks that have beaten, and do not wait for anybody.
     """
 
     silent: tuple[int, ...]
@@ -44,25 +45,23 @@ class Others:
 
 
 class Heartbeats:
-    """The beats of one process, from `start` to `stop`, and its look at those of the others.
+    """The beats of a process, from `start` to `stop`, and its view of the others' beats.
 
     Parameters
     ----------
-    store : Store
-    rank, k : int
     timeout : float
-        Seconds that processes wait for each other: silence is noticed in half of them.
+        Seconds that processes wait for each other: silence is noticed in half that time.
     keeper : int, optional
-        The rank whose process keeps the store, if one of them does.
+        The rank whose process keeps the store, if a rank does.
 
     Attributes
     ----------
     interval, silence : float
-        Seconds from beat to beat, and without one.
+        Seconds between beats, and seconds without a beat that count as silence.
     waits : bool
-        Whether this process waits for another one; to be set by who makes it wait.
+        Whether this process waits for another; set by the code that makes it wait.
     cause : str, optional
-        Why the run fails, as one of the processes has told first.
+        Why the run fails, as the first process told it.
     """
 
     def __init__(
@@ -73,11 +72,11 @@ class Heartbeats:
         self._store_is_lost = False
         self.interval = min(LONGEST_INTERVAL, timeout / (2 * SILENCE))
         self.silence = SILENCE * self.interval
-        # A call that waits holds its store; torch's stubs do not know of clone.
+        # A waiting call blocks its store object; torch's stubs do not have clone.
         self._store: Store = store.clone()  # type: ignore[attr-defined]
         self._store.set_timeout(timedelta(seconds=self.silence))
         self.keeper, self._rank = keeper, rank
-        self._others = [other for other in range(k) if other != rank]
+        self._others = [peer for peer in range(k) if peer != rank]
         self._count = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="hgpart heartbeat", daemon=True)
@@ -88,17 +87,17 @@ class Heartbeats:
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more."""
+        """Stop beating."""
         self._ended.set()
         self._thread.join(self.silence)  # not for ever: the store may not answer
 
     def tell(self, cause: str) -> str:
-        """Tell the others why this process fails; returns what was told first, by any."""
+        """Tell the others why this process fails; returns the cause that was told first."""
         if self.cause is None:
             call = partial(self._store.compare_set, "cause", "", cause)
             try:
                 self.cause = within(ANSWER * self.silence, call).decode()
-            except (RuntimeError, TimeoutError):  # the process that kept it is gone, or stopped
+            except (RuntimeError, TimeoutError):  # the store's keeper is gone, or stopped
                 self._store_is_lost = True
         return self.cause or cause
 
@@ -108,9 +107,9 @@ class Heartbeats:
         return self.cause is not None or self._store_is_lost
 
     def leave(self) -> None:
-        """Beat no more; who keeps the store waits until the others have heard the cause.
+        """Stop beating; the keeper of the store first waits until the others have heard the cause.
 
-        They may still wait for this process, and not look for a cause before it is gone.
+        They may still be waiting for this process, and look for a cause only when it is gone.
         """
         self.stop()
         if self._rank == self.keeper:
@@ -118,12 +117,12 @@ class Heartbeats:
                 within(LAST_WAIT * self.silence, self._wait_for_others)
 
     def _wait_for_others(self) -> None:
-        last: dict[int, tuple[bytes, float]] = {}  # beat of each, and since when
+        last: dict[int, tuple[bytes, float]] = {}  # each rank's last beat, and since when
         while True:
             now = time.monotonic()
-            for other, beat in self._beats().items():
-                if other not in last or last[other][0] != beat:
-                    last[other] = beat, now
+            for rank, beat in self._beats().items():
+                if rank not in last or last[rank][0] != beat:
+                    last[rank] = beat, now
             if all(
                 beat.endswith(b"told") or now - since > 2 * self.silence
                 for beat, since in last.values()
@@ -132,7 +131,7 @@ class Heartbeats:
             time.sleep(self.interval / 4)
 
     def beat(self) -> None:
-        """Write that this process is alive, and hear of a cause."""
+        """Write that this process is alive, and look for a cause."""
         self._count += 1
         if self.cause is None and self._store.check(["cause"]):
             self.cause = self._store.get("cause").decode()
@@ -140,11 +139,11 @@ class Heartbeats:
         self._store.set(f"beat/{self._rank}", f"{self._count} {state}")
 
     def look(self) -> Others:
-        """Wait for a beat of each of the others, but not longer than for silence, or a cause."""
+        """Wait for a beat of each other process, but no longer than for silence, or a cause."""
         try:
             return within(2 * self.silence, self._look)
         except (RuntimeError, TimeoutError):  # the store itself is silent, or gone
-            keeper = [other for other in self._others if other == self.keeper]
+            keeper = [rank for rank in self._others if rank == self.keeper]
             return Others(silent=tuple(keeper), working=())
 
     def _look(self) -> Others:
@@ -152,15 +151,15 @@ class Heartbeats:
         before = self._beats()
         while True:
             beats = self._beats()
-            silent = tuple(other for other in self._others if beats[other] == before[other])
+            silent = tuple(rank for rank in self._others if beats[rank] == before[rank])
             if not silent or self.told or time.monotonic() > deadline:
                 break
             time.sleep(self.interval / 4)
-        alive = (other for other in self._others if other not in silent)
-        return Others(silent, tuple(other for other in alive if beats[other].endswith(b"works")))
+        alive = (rank for rank in self._others if rank not in silent)
+        return Others(silent, tuple(rank for rank in alive if beats[rank].endswith(b"works")))
 
     def _beats(self) -> dict[int, bytes]:
-        keys = [f"beat/{other}" for other in self._others]
+        keys = [f"beat/{rank}" for rank in self._others]
         return dict(zip(self._others, self._store.multi_get(keys), strict=True))
 
     def _beat_on(self) -> None:
@@ -172,12 +171,12 @@ class Heartbeats:
 
 
 def within(seconds: float, call: Callable[[], Result]) -> Result:
-    """Make a call that may never return; what it raises is raised.
+    """Make a call that may never return; its errors are raised.
 
     Raises
     ------
     TimeoutError
-        If it has not returned after `seconds`: it goes on in a thread.
+        If it has not returned after `seconds`; it goes on in a thread.
     """
     answers: SimpleQueue[tuple[Result | None, BaseException | None]] = SimpleQueue()
 

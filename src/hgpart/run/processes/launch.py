@@ -1,8 +1,8 @@
-"""Start one process per part on this machine, watch them, and end them all when one dies.
+"""Start one process per part on this machine, watch them, and end all of them when one dies.
 
-The processes get the environment that torchrun gives its own, so that a program does not know
-which of the two started it. Not with torch.distributed.elastic: its processes outlive a launcher
-that is killed, and write what they say to files, so that no rank's one line becomes the command's.
+The processes get the environment that torchrun would set, so a program does not know which of the
+two started it. torch.distributed.elastic is not used: its processes outlive a killed launcher, and
+write their output to files, so that a rank's error could not become the command's one line.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 HERE = "127.0.0.1"
 LARGEST_PORT = 2**16 - 1
 WATCHED_EVERY = 0.05  # seconds
-NOTICING = 2.0  # seconds that the others have to notice by themselves that one died
+NOTICING = 2.0  # seconds that the others have to notice a death by themselves
 LINES_KEPT = 200  # of a rank's standard error
-ERROR = "hgpart: error: "  # what the hgpart command writes before its one line
+ERROR = "hgpart: error: "  # what the hgpart command writes before its error message
 NAMES_RANK = re.compile(r"ranks? \d+\b")
 TORCHS_PREFIX = re.compile(r"^\[rank\d+\]: ?")
 
@@ -47,28 +47,28 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     """Run a Python program in k processes on this machine, until all have ended well.
 
     Rank 0's standard output and error pass through (its ``hgpart: error:`` line becomes part of
-    the `RunError`); those of the others are dropped, but for the standard error of one that fails
-    without such a line. The processes share a store that this process keeps, at a free port unless
-    the environment has a ``MASTER_PORT``. ``OMP_NUM_THREADS``, if not set, divides the cores.
+    the `RunError`). The output of the other ranks is dropped, except the standard error of a rank
+    that fails without such a line. This process keeps the store that the ranks share, at a free
+    port unless the environment has a ``MASTER_PORT``. ``OMP_NUM_THREADS``, if not set, divides the
+    cores.
 
-    When one fails, the others are ended within 10 seconds; they also end with this process, even
-    if that is killed, and on Ctrl-C.
+    When a process fails, the others are ended within 10 seconds; they also end with this process,
+    even if that is killed, and on Ctrl-C.
 
     Parameters
     ----------
     program : str
-        A module, run as ``python -m`` does, or the path of a ``.py`` file.
-    arguments : sequence of str
+        A module, as for ``python -m``, or the path of a ``.py`` file.
     k : int
         Number of processes.
 
     Raises
     ------
     RunError
-        If the port is in use. If a process fails: names its rank, and the signal that ended it or
-        what it said last; `exit_status` is that of the process where hgpart ended it.
+        If the port is in use, or a process fails. The message names its rank, and the signal that
+        ended it or its last line; `exit_status` is that of the process where hgpart ended it.
     OutputError
-        If hgpart ended rank 0 as nobody reads what it prints any more, as in ``hgpart | head``.
+        If hgpart ended rank 0 because nobody reads its output any more, as in ``hgpart | head``.
     """
     if k < 1:
         raise ArgumentError(f"k is {k}, expected at least 1 process")
@@ -83,16 +83,16 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
         failed = _watch(ranks)
     finally:
         end([rank.process for rank in ranks])
-        if sys.stderr.isatty():  # a rank that ended in mid-progress has hidden it
+        if sys.stderr.isatty():  # show the cursor, which a rank in mid-progress may have hidden
             sys.stderr.write("\x1b[?25h")
     if failed:
-        # A rank that ended with a RunError may only have noticed that another one is gone.
+        # A rank that ended with a RunError may only have noticed that another rank is gone.
         first = min(failed, key=lambda rank: rank.process.returncode == RunError.exit_status)
         raise first.error()
 
 
 def new_store(port: str) -> TCPStore:
-    """Where the ranks find each other; bound here, so that no other program can take the port."""
+    """A store in which ranks find each other; bound here, so no other program can take the port."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # as above
 
     if not port.isdecimal() or int(port) > LARGEST_PORT:
@@ -119,13 +119,13 @@ def new_store(port: str) -> TCPStore:
 
 
 def rank_environment(rank: int, k: int, port: int) -> Mapping[str, str]:
-    """What torchrun sets, with the store in the launcher as it is in torchrun's agent."""
+    """The variables that torchrun sets, with the store in the launcher as in torchrun's agent."""
     defaults = {
         "OMP_NUM_THREADS": str(max(1, usable_cores() // k)),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # a rank that is gone is not worth pages of warnings
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # otherwise a lost rank causes pages of warnings
     }
     if sys.platform == "linux":
-        # Not whatever address the host's name has: for gloo, and for torch's RPC.
+        # Not the address of the host's name, whatever that is: for gloo, and for torch's RPC.
         defaults |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
     return {
         **defaults,
@@ -142,7 +142,7 @@ def rank_environment(rank: int, k: int, port: int) -> Mapping[str, str]:
 
 
 class _Rank:
-    """One of the processes, and what it said on standard error."""
+    """One of the processes, with its standard error."""
 
     def __init__(self, rank: int, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         self.rank = rank
@@ -150,7 +150,7 @@ class _Rank:
         self.process = OwnProcess(
             START,
             arguments,
-            apart=True,  # Ctrl-C is the launcher's
+            apart=True,  # Ctrl-C is for the launcher
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=None if rank == 0 else subprocess.DEVNULL,
@@ -173,27 +173,27 @@ class _Rank:
         self.lines.append(line)
 
     def error(self) -> RunError | OutputError:
-        """Put how it ended into words."""
+        """The error that says how the process ended."""
         self.listener.join(timeout=1.0)
         lines = [TORCHS_PREFIX.sub("", line.rstrip()) for line in self.lines]
         lines = [line for line in lines if line]
         last = lines[-1] if lines else "nothing"
         status = self.process.returncode
         if last.startswith(ERROR):
-            said = last.removeprefix(ERROR)
-            # Some say themselves which rank it was.
-            error = RunError(said if NAMES_RANK.match(said) else f"rank {self.rank}: {said}")
+            text = last.removeprefix(ERROR)
+            # Some messages name the rank themselves.
+            error = RunError(text if NAMES_RANK.match(text) else f"rank {self.rank}: {text}")
             error.exit_status = status
             return error
         if self.rank == 0 and status == OutputError.exit_status:
             return OutputError("nobody reads what rank 0 prints")
-        for line in lines if self.rank != 0 else ():  # what rank 0 said has been seen
+        for line in lines if self.rank != 0 else ():  # rank 0's lines have passed through
             print(f"rank {self.rank}: {printable(line)}", file=sys.stderr)
         return RunError(how_it_ended(self.rank, status, last))
 
 
 def how_it_ended(rank: int, status: int, last: str = "nothing") -> str:
-    """Say how a process ended, by its exit status, and what it said last.
+    """Say how a process ended, by its exit status, and its last line.
 
     >>> how_it_ended(1, -15)
     'rank 1 was ended by SIGTERM'
@@ -208,7 +208,7 @@ def how_it_ended(rank: int, status: int, last: str = "nothing") -> str:
 def _watch(ranks: Sequence[_Rank]) -> list[_Rank]:
     """Wait until all have ended, or one has failed and the others had time to notice.
 
-    Returns those that failed, in the order in which they did.
+    Returns those that failed, in the order of their failures.
     """
     failed: list[_Rank] = []
     deadline = float("inf")
@@ -228,7 +228,7 @@ def _watch(ranks: Sequence[_Rank]) -> list[_Rank]:
 
 
 class _PassedOn(io.TextIOWrapper):
-    """Standard error that the launcher writes to its terminal: progress may be shown on it."""
+    """Standard error that the launcher passes on to its terminal: progress may be shown on it."""
 
     def isatty(self) -> bool:
         return True
@@ -237,7 +237,7 @@ class _PassedOn(io.TextIOWrapper):
 def begin() -> None:
     """Begin a process of `launch`: run the program.
 
-    ``sys.argv[1:]`` is "terminal" if the launcher has one, the program, its arguments.
+    ``sys.argv[1:]`` is "terminal" if the launcher has one, the program, and its arguments.
     """
     _, terminal, program = sys.argv[:3]
     keep_freed_memory()

@@ -1,4 +1,4 @@
-"""Connection -> Rank: one part in this process, of several processes, as a `Transport`."""
+"""Connection -> Rank: the part of this process, among several processes, as a `Transport`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,32 @@ from hgpart.execution.program import PartProgram
 from hgpart.execution.transport import Executor
 from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
-from hgpart.run.processes.post import Post
+from hgpart.run.processes.rank_messages import RankMessages
 from hgpart.schedules.mail import mail
 from hgpart.schedules.schedule import Schedule
 
 
 class Rank:
-    """The part of this process, which is that of its rank.
-
-    Parameters
-    ----------
-    connection : Connection
-    """
+    """The part of this process, whose number is the rank."""
 
     def __init__(self, connection: Connection) -> None:
         self.parts: Sequence[int] = (connection.rank,)
         self._connection = connection
 
     def device(self, part: int) -> torch.device:
-        """Where the part is."""
+        """The device of the part."""
         return self._connection.device
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process has; all call it."""
+        """The values of all processes; all processes call it."""
         return self._connection.gather(value)
 
     def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
-        """Whether each of some things is so in any process; all call it."""
-        return [any(each) for each in zip(*self._connection.numbers(here), strict=True)]
+        """Whether each entry is true in any process; all processes call it."""
+        return [any(entries) for entries in zip(*self._connection.numbers(here), strict=True)]
 
     def add_later(self, value: float, parts: Collection[int]) -> Callable[[], float]:
-        """What the only one of them has, of which alone others hear, or what all have."""
+        """The number of the only part that has one, shared with all; or the sum over all parts."""
         if len(parts) == 1:
             return self._connection.share_later(value, *parts)
         return self._connection.add_later(value)
@@ -52,21 +47,24 @@ class Rank:
         programs: Mapping[int, PartProgram],
         sizes: Sequence[int],
         travelling: Travelling | None,
-    ) -> Post:
-        """Post what comes first."""
+    ) -> RankMessages:
+        """Begin to receive what comes first."""
         (part,) = self.parts
-        return Post(
-            *(self._connection, programs[part].transfers, mail(schedule, part), sizes),
+        return RankMessages(
+            self._connection,
+            programs[part].transfers,
+            mail(schedule, part),
+            sizes,
             travelling=travelling,
             in_place=schedule.in_flight is None,
         )
 
     def batches(self, source: Iterator[Any], under_way: int) -> OwnBatches:
-        """Messages alone keep it from running ahead."""
+        """The batches for this part: only messages keep it from running ahead."""
         return OwnBatches(source)
 
     def executor(self) -> Executor:
-        """The job is done here and now."""
+        """Runs jobs here and now."""
         return _do
 
 
@@ -77,14 +75,14 @@ class OwnBatches:
         self._source = source
 
     def of(self, part: int) -> Iterator[Any]:
-        """All of them."""
+        """All batches."""
         return self._source
 
     def end(self, part: int) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits for the end."""
 
     def stop(self) -> None:
-        """Nobody waits for it."""
+        """Do nothing: nobody waits for the end."""
 
 
 def _do(jobs: Sequence[Callable[[], Any]], stop: Callable[[], object]) -> Sequence[Any]:

@@ -1,4 +1,4 @@
-"""What carries messages between processes: `hgpart run` refuses others before it imports torch."""
+"""The transports between processes, checked by `hgpart run` before it imports torch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ TRANSPORTS = ("gloo", "nccl")  # by way of the hosts, from GPU to GPU
 
 
 def check_transport(transport: str) -> None:
-    """Raise an ArgumentError for what --backend does not know."""
+    """Raise an ArgumentError for an unknown --backend."""
     if transport not in TRANSPORTS:
         raise not_one_of("backend", transport, TRANSPORTS)
 
 
 def check_carries(transport: str, devices: Iterable[str]) -> None:
-    """Raise an ArgumentError if it can't carry messages between such devices."""
+    """Raise an ArgumentError if a transport can't carry messages between such devices."""
     if transport == "nccl":
         for device in devices:
             if not device.startswith("cuda"):

@@ -1,1 +1,1 @@
-"""A placed model + data -> a trained one, with checkpoints."""
+"""A placed model + data -> a trained model, with checkpoints."""

@@ -1,4 +1,4 @@
-"""Samples + an order -> Batches: of each batch, what is needed here."""
+"""Samples + an order -> SampleBatches: for each batch, the images and labels needed here."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ from hgpart.run.learner import Learner
 from hgpart.run.training.samples import Samples
 
 
-class Batches:
-    """Batches of samples, of which no more is read than is asked for.
+class SampleBatches:
+    """Batches of samples; only what is asked for is read.
 
     Parameters
     ----------
-    samples : Samples
     indices : callable
-        Told the number of a batch, says which samples it has.
+        Returns the numbers of a batch's samples, given the number of the batch.
 
     >>> from hgpart.run.training.data import load_data
     >>> samples = load_data("synthetic", (1, 8, 8), classes=10, seed=0).train
-    >>> Batches(samples, lambda number: [7, 9]).labels(0, [1]) == samples.labels([9])
+    >>> SampleBatches(samples, lambda number: [7, 9]).labels(0, [1]) == samples.labels([9])
     tensor([True])
     """
 
@@ -29,11 +28,11 @@ class Batches:
         self._samples, self._indices = samples, indices
 
     def images(self, number: int, places: Sequence[int]) -> Tensor:
-        """Images of the samples in some places of a batch."""
+        """Images of the samples at some places of a batch."""
         return self._samples.images(self._some(number, places))
 
     def labels(self, number: int, places: Sequence[int]) -> Tensor:
-        """Their classes."""
+        """Labels of the samples at some places of a batch."""
         return self._samples.labels(self._some(number, places))
 
     def _some(self, number: int, places: Sequence[int]) -> list[int]:
@@ -42,9 +41,9 @@ class Batches:
 
 
 def batches_here(
-    learner: Learner, batches: Batches, numbers: Iterable[int], sizes: Sequence[int]
+    learner: Learner, batches: SampleBatches, numbers: Iterable[int], sizes: Sequence[int]
 ) -> Iterator[tuple[Tensor | None, Tensor | None]]:
-    """Images that are looked at here, and labels of results that are here, in micro-batches."""
+    """For each batch, the images that are read here, and the labels of results that are here."""
     read, scored = learner.samples_read(sizes), learner.samples_of_result(sizes)
     for number in numbers:
         yield (

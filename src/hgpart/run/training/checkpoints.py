@@ -1,12 +1,12 @@
-"""The state of a training <-> folders of files, one for each part, that are whole or not there.
+"""The state of a training <-> folders of files, one per part, that are complete or not there.
 
-A checkpoint is a folder ``step-000040`` with a file for each part and ``manifest.json``, which
-says how long each file is and its SHA-256. The folder takes its name only when all of it is on the
-disk, and is refused when anything in it has changed since. It holds the tensors under the names of
-the model that was placed, with the slice that each is, so that it can be read on any other plan.
+A checkpoint is a folder ``step-000040`` with a file for each part and ``manifest.json``, which has
+the length and the SHA-256 of each file. The folder takes its name only when all of it is on the
+disk, and is refused if anything in it has changed since. Tensors have the names of the model that
+was placed, each with its slice, so that any other plan can read them.
 
-Not with torch.distributed.checkpoint: its pieces are boxes of consecutive rows, where a part has
-any of them; it keeps no digests, and a folder of others' has a pickle, which runs what it names.
+torch.distributed.checkpoint is not used: its pieces are boxes of consecutive rows, where a part
+has any rows; it keeps no digests; and a folder from others has a pickle, which can run code.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ FORMAT = "hgpart checkpoint 1"
 MANIFEST = "manifest.json"
 LOCK = ".lock"
 LARGEST_MANIFEST = 2**30  # bytes: the losses of 45 million steps
-KEPT = 2  # the last one, and one before it in case the last is damaged
+KEPT = 2  # checkpoints: the last one, and one before in case the last is damaged
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What a part holds of one parameter or buffer of the model.
+    """A part's slice of a parameter or buffer of the model.
 
     Attributes
     ----------
-    slice : Slice
     tensors : mapping of str to Tensor
-        ``value``, and what the optimizer keeps beside it: of the same shape, or a single number.
+        ``value``, and the optimizer's state for it: of the same shape, or a single number.
     """
 
     slice: Slice
@@ -57,21 +56,21 @@ class Held:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself.
+    """The manifest of a checkpoint.
 
     Attributes
     ----------
     step : int
-        Steps done.
+        Number of steps done.
     settings : mapping of str to text or number
-        What must be the same to go on: optimizer, data, batch size, micro-batches,
+        Settings that must be the same to go on: optimizer, data, batch size, micro-batches,
         schedule, seeds, dtype.
     about : mapping of str to text or number
-        What else is to be known, for people.
+        Further facts, for people.
     losses : tuple of float
-        One for each step.
+        The loss of each step.
     random_state : str
-        torch's own generator, in hexadecimal digits.
+        State of torch's own generator, in hexadecimal digits.
     files : mapping
         Name of each part's file -> its size in bytes and its SHA-256.
     """
@@ -86,12 +85,12 @@ class Manifest:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Have a folder for one training, until the block or the process ends; made if need be.
+    """Reserve a folder for a training, until the block or the process ends; made if need be.
 
     Raises
     ------
     CheckpointError
-        If another training has it, or it can't be written to.
+        If another training has it, or it is not writable.
     """
     with _written(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -101,7 +100,7 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise CheckpointError(
-                f"another training writes to {folder}: accepted is a folder for each, or to go on "
+                f"another training writes to {folder}: accepted is a folder for each, or going on "
                 "from its checkpoints when it has ended"
             ) from None
         except OSError:  # not every file system of a network has locks
@@ -110,12 +109,12 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def unfinished_folder(folder: Path, step: int) -> Path:
-    """Where the parts of a checkpoint are written, until it is whole."""
+    """The folder that the parts of a checkpoint are written into, until it is complete."""
     return folder / f".step-{step:06d}.unfinished"
 
 
 def begin(folder: Path, step: int) -> Path:
-    """Make the folder that the parts of a checkpoint are written into, for `publish`.
+    """Make the folder for the parts of a checkpoint; `publish` completes it.
 
     Raises
     ------
@@ -124,7 +123,7 @@ def begin(folder: Path, step: int) -> Path:
     """
     unfinished = unfinished_folder(folder, step)
     with _written(folder):
-        for left in folder.glob(".step-*"):  # by a training that was ended while it wrote
+        for left in folder.glob(".step-*"):  # by a training that ended while it wrote
             if _is_folder(left):
                 shutil.rmtree(left)
             else:
@@ -164,14 +163,14 @@ def write_part(unfinished: Path, part: int, held: Sequence[Held]) -> tuple[int, 
 
 
 def publish(unfinished: Path, manifest: Manifest) -> Path:
-    """Complete a checkpoint that has the files of all parts; only then are old ones removed.
+    """Complete a checkpoint with the files of all parts; only then are old ones removed.
 
     The last two are kept.
 
     Raises
     ------
     CheckpointError
-        If a part's file is not there, or the checkpoint can't be written.
+        If a part's file is missing, or the checkpoint can't be written.
     """
     folder = unfinished.parent
     for name in manifest.files:
@@ -187,7 +186,7 @@ def publish(unfinished: Path, manifest: Manifest) -> Path:
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(unfinished)
-        if final.exists():  # one that was refused
+        if final.exists():  # a checkpoint that was refused
             _remove(final)
         unfinished.replace(final)
         _sync_folder(folder)
@@ -198,50 +197,53 @@ def publish(unfinished: Path, manifest: Manifest) -> Path:
 
 def checkpoints(folder: Path, up_to: int | None = None) -> list[Path]:
     """Folders that have the name of a checkpoint, the newest first."""
-    found = {step_of(path): path for path in folder.glob("step-*")}
-    steps = [step for step in found if step is not None and (up_to is None or step <= up_to)]
-    return [found[step] for step in sorted(steps, reverse=True)]
+    steps = {path: step_of(path) for path in folder.glob("step-*")}
+    known = {
+        step: path
+        for path, step in steps.items()
+        if step is not None and (up_to is None or step <= up_to)
+    }
+    return [known[step] for step in sorted(known, reverse=True)]
 
 
 def step_of(path: Path) -> int | None:
-    """Steps done, by the name of a checkpoint's folder; None if it is the name of something else.
+    """Number of steps done, by the name of a checkpoint's folder; None for any other name.
 
     >>> step_of(Path("checkpoints/step-000040"))
     40
     """
-    found = re.fullmatch(r"step-(\d{6,})", path.name, re.ASCII)
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"step-(\d{6,})", path.name, re.ASCII)
+    return int(match[1]) if match else None
 
 
 def check_names(folder: Path) -> None:
-    """Refuse what has the name of a checkpoint, and could not give way to one when it is written.
+    """Refuse files and links with the name of a checkpoint, which could not be replaced.
 
     Raises
     ------
     CheckpointError
-        If it is a file or a link.
+        If there is such a file or link.
     """
     for path in checkpoints(folder):
         if not _is_folder(path):
             raise CheckpointError(
-                f"{path} is no folder, but has the name of a checkpoint: accepted is a folder that "
-                "has checkpoints alone"
+                f"{path} is no folder, but has the name of a checkpoint: accepted is a folder with "
+                "checkpoints only"
             )
 
 
 def newest(folder: Path, settings: Collection[str] = ()) -> tuple[Path, Manifest, list[str]]:
-    """Find the newest checkpoint that is whole, and say why newer ones were refused.
+    """Find the newest complete checkpoint, and say why newer ones were refused.
 
     Parameters
     ----------
-    folder : Path
     settings : collection of str, optional
-        Names that those of a whole one have among them.
+        Names that its settings must include.
 
     Raises
     ------
     CheckpointError
-        If there is none.
+        If there is no complete checkpoint.
     """
     refused: list[str] = []
     for path in checkpoints(folder):
@@ -259,20 +261,20 @@ def newest(folder: Path, settings: Collection[str] = ()) -> tuple[Path, Manifest
 def check(path: Path, settings: Collection[str] = ()) -> Manifest:
     """Read a checkpoint's manifest, and all of its files to see that they have not changed.
 
-    Its settings must have some names, as of `newest`.
+    Its settings must include the names in `settings`.
 
     Raises
     ------
     CheckpointError
-        If it is truncated, changed or not a checkpoint.
+        If it is truncated, changed or no checkpoint.
     """
     manifest = _read_manifest(path, settings)
     for name, (size, digest) in manifest.files.items():
         file = path / name
         try:
             _check_regular(file)
-            if (found := file.stat().st_size) != size:
-                raise CheckpointError(f"{file} has {found} bytes, the manifest says {size}")
+            if (size_now := file.stat().st_size) != size:
+                raise CheckpointError(f"{file} has {size_now} bytes, the manifest says {size}")
             if _sha256(file) != digest:
                 raise CheckpointError(f"{file} was changed: its SHA-256 is not the manifest's")
         except OSError as error:
@@ -281,9 +283,9 @@ def check(path: Path, settings: Collection[str] = ()) -> Manifest:
 
 
 class CheckpointReader:
-    """Reads tensors of a checkpoint that was checked, sliced as on any plan.
+    """Reads tensors of a checked checkpoint, sliced for any plan.
 
-    Files are mapped into memory, so that a part reads from the disk what it needs only.
+    Files are mapped into memory, so that a part only reads what it needs from the disk.
     """
 
     def __init__(self, path: Path, manifest: Manifest) -> None:
@@ -299,14 +301,14 @@ class CheckpointReader:
         Raises
         ------
         CheckpointError
-            If the checkpoint is not of a model that has it in this shape, or not whole.
+            If the checkpoint is of a model without this tensor in this shape, or lacks some of it.
         """
         pieces = self.pieces.get(wanted.name, [])
         shapes = {piece.slice.shape for piece in pieces}
         if shapes != {wanted.shape}:
-            found = f"with shape {shapes.pop()}" if shapes else "not there"
+            present = f"with shape {shapes.pop()}" if shapes else "not there"
             raise CheckpointError(
-                f"{self.path} is of another model: {wanted.name} is {found}, this model has it "
+                f"{self.path} is of another model: {wanted.name} is {present}, this model has it "
                 f"with shape {wanted.shape}"
             )
         for piece in pieces:
@@ -331,7 +333,7 @@ def part_file(part: int) -> str:
 
 
 def _sliced(pieces: Sequence[Held], kind: str, wanted: Slice) -> Tensor:
-    """Put the pieces of all parts together and cut the slice out."""
+    """Put the pieces of all parts together, and cut out the slice."""
     having = [piece for piece in pieces if kind in piece.tensors]
     first = having[0].tensors[kind]
     if first.shape != having[0].slice.local_shape:
@@ -343,7 +345,7 @@ def _sliced(pieces: Sequence[Held], kind: str, wanted: Slice) -> Tensor:
 
 
 def _alone(tensor: Tensor) -> Tensor:
-    """The tensor on the CPU; torch.save writes all of what it is a view of, so it must be none."""
+    """The tensor on the CPU, as no view: torch.save writes all that a view is a view of."""
     tensor = tensor.detach().cpu().contiguous()
     whole = tensor.untyped_storage().nbytes() == tensor.nbytes
     return tensor if whole else tensor.clone()
@@ -360,13 +362,13 @@ def _read_part(path: Path) -> Iterator[Held]:
             )
             _check_held(held)
             yield held
-    except Exception as error:  # what files raise is as varied as what files hold
+    except Exception as error:  # broken files cause errors of many kinds
         reason = first_line(error) or type(error).__name__
         raise CheckpointError(f"can't read {path}: {reason}") from error
 
 
 def _check_held(held: Held) -> None:
-    """Refuse tensors that are not of the slice, and a slice that is not of the whole."""
+    """Refuse tensors that do not fit the slice, and a slice that does not fit the whole."""
     name, shape = held.slice.name, held.slice.shape
     cuts = [(kept, shape[dim]) for dim, kept in held.slice.positions.items()]
     if held.slice.elements is not None:
@@ -402,7 +404,7 @@ def _read_manifest(path: Path, settings: Collection[str]) -> Manifest:
 
 
 def _manifest(head: JsonObject, step: int | None, settings: Collection[str]) -> Manifest:
-    """What a manifest says, if each field is what it should be."""
+    """The manifest in a file, if each field is as it should be."""
     if head.whole("step") != step:
         raise head.wrong("step", f"{step}, as the folder's name says")
     losses = head.items("losses", step)
@@ -456,22 +458,22 @@ def _sha256(path: Path) -> str:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is one itself, and not a link to one."""
+    """Whether a path is a folder itself, not a link to one."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _remove(path: Path) -> None:
-    """Take a checkpoint's name away first, so that there is never half of one."""
+    """Remove a checkpoint; its name goes first, so that there is never half of one."""
     hidden = path.with_name(f".{path.name}.removed")
     try:
         path.replace(hidden)
         shutil.rmtree(hidden)
-    finally:  # interrupted in its midst, too
+    finally:  # even if it is interrupted
         shutil.rmtree(hidden, ignore_errors=True)
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk, too."""
+    """Make sure that the names in a folder are on the disk as well."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -480,7 +482,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _save(content: object, file: BinaryIO) -> None:
-    """Write with torch, which closes its archive after what ended it, and may fail in that too."""
+    """Write with torch, whose closing of the archive after an error may fail as well."""
     try:
         torch.save(content, file)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Data spec -> Data: images and labels to train and test on, in an order that a seed decides."""
+"""Data spec -> Data: images and labels for training and testing, in an order set by a seed."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ SYNTHETIC_SAMPLES = 2**16
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Samples to train and to test on.
+    """Samples for training and testing.
 
     The order of the training samples depends on the seed and the epoch, and on nothing else:
-    torch's own generator is neither read nor moved.
+    torch's own generator is neither read nor changed.
 
     Attributes
     ----------
     spec : str
-        What `load_data` was given.
-    train : Samples
+        The argument of `load_data`.
     test : Samples or None
-        None where the labels are random, so that there is nothing to learn.
+        None if labels are random, so that there is nothing to learn.
     classes : int
-        Labels are 0 to classes - 1.
-    seed : int
+        Number of classes; labels are 0 to classes - 1.
     """
 
     spec: str
@@ -47,7 +45,7 @@ class Data:
     seed: int
 
     def training_indices(self, step: int, batch_size: int) -> list[int]:
-        """Which samples step `step`, counted from 0, trains on; an epoch's last few are left out.
+        """Samples of training step `step`, counted from 0; an epoch's last few are left out.
 
         >>> data = load_data("synthetic", (1, 8, 8), classes=10, seed=0)
         >>> data.training_indices(3, 2) == data.training_indices(3, 2)
@@ -59,7 +57,7 @@ class Data:
         return order[batch * batch_size : (batch + 1) * batch_size].tolist()
 
     def check_batch(self, batch_size: int) -> None:
-        """Refuse a batch that the training samples do not fill."""
+        """Raise an ArgumentError for a batch larger than the training data."""
         if not 1 <= batch_size <= len(self.train):
             raise ArgumentError(
                 f"batch size {batch_size}: accepted is 1 to {len(self.train)}, "
@@ -75,21 +73,21 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     spec : str
         ``synthetic``: random images with random labels. ``digits``: scikit-learn's 1797
         handwritten digits. ``imagefolder:PATH``: a folder with one folder of images for each
-        class, or with such folders in ``train`` and ``test`` (or ``val``). Where it has no test
-        set of its own, every fifth sample of each class is for testing. Images are of 8 or 16 bits.
+        class, or with such folders in ``train`` and ``test`` (or ``val``). If there is no test
+        set, every fifth sample of each class is for testing. Images have 8 or 16 bits.
     input_shape : sequence of int
-        Of one sample of the model: channels, height, width.
+        Shape of a sample of the model: channels, height, width.
     classes : int
         Width of the model's output; the data may have fewer classes, not more.
     seed : int
-        Of the order of the samples, and of synthetic ones.
+        Seed of the order of the samples, and of synthetic samples.
 
     Raises
     ------
     ArgumentError
-        If there is no such data, or it does not fit the model.
+        If there are no such data, or they do not fit the model.
     MissingPackageError
-        If it needs a package that is not installed.
+        If they need a package that is not installed.
 
     >>> data = load_data("synthetic", (3, 16, 16), classes=10, seed=0)
     >>> data.train.images([4, 5]).shape, data.train.labels([4, 5]).shape
@@ -107,31 +105,31 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     train: Samples
     test: Samples | None
     if spec == "digits":
-        train, test, found = _digits(channels, height, width)
+        train, test, present = _digits(channels, height, width)
     else:
-        train, test, found = image_folder(Path(spec.partition(":")[2]), channels, height, width)
-    if found > classes:
+        train, test, present = image_folder(Path(spec.partition(":")[2]), channels, height, width)
+    if present > classes:
         raise ArgumentError(
-            f"{spec} has {found} classes, the model's output has {classes} values a sample: "
+            f"{spec} has {present} classes, the model's output has {classes} values a sample: "
             "accepted is a model with one for each class"
         )
-    return Data(spec, train, test, found, seed)
+    return Data(spec, train, test, present, seed)
 
 
 @dataclass(frozen=True)
 class Synthetic:
-    """Images of normally distributed pixels, each made anew from the seed and its number."""
+    """Images of normally distributed pixels, each made from the seed and its number."""
 
     shape: tuple[int, ...]
     classes: int
     seed: int
 
     def __len__(self) -> int:
-        """As many as an epoch has."""
+        """Number of samples in an epoch."""
         return SYNTHETIC_SAMPLES
 
     def images(self, indices: Sequence[int]) -> Tensor:
-        """Make images."""
+        """The images of some samples."""
         return torch.stack(
             [
                 torch.randn(self.shape, generator=_generator(self.seed, "image", index))
@@ -140,7 +138,7 @@ class Synthetic:
         )
 
     def labels(self, indices: Sequence[int]) -> Tensor:
-        """Make labels."""
+        """The labels of some samples."""
         return torch.cat(
             [
                 torch.randint(self.classes, (1,), generator=_generator(self.seed, "label", index))
@@ -150,22 +148,22 @@ class Synthetic:
 
 
 @dataclass(frozen=True, eq=False)
-class InMemory:
-    """Images that are small enough to be held."""
+class ImagesInMemory:
+    """Images that are small enough to be held in memory."""
 
     all_images: Tensor
     all_labels: Tensor
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of samples."""
         return len(self.all_labels)
 
     def images(self, indices: Sequence[int]) -> Tensor:
-        """Pick images."""
+        """The images of some samples."""
         return self.all_images[list(indices)]
 
     def labels(self, indices: Sequence[int]) -> Tensor:
-        """Pick labels."""
+        """The labels of some samples."""
         return self.all_labels[list(indices)]
 
 
@@ -181,8 +179,8 @@ def _digits(channels: int, height: int, width: int) -> tuple[Samples, Samples, i
     images = functional.interpolate(pixels[:, None], (height, width), mode="bilinear")
     images = images.expand(-1, channels, -1, -1)
     return (
-        InMemory(images[train], labels[train]),
-        InMemory(images[test], labels[test]),
+        ImagesInMemory(images[train], labels[train]),
+        ImagesInMemory(images[test], labels[test]),
         len(bunch.target_names),
     )
 
@@ -193,6 +191,6 @@ def _order(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def _generator(seed: int, purpose: str, number: int) -> torch.Generator:
-    """A generator of its own for each thing that is random."""
+    """A generator for each random thing."""
     digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))

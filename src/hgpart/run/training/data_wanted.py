@@ -1,4 +1,4 @@
-"""What --data says, checked before torch is imported, and before any process is started."""
+"""The --data option, checked before torch is imported and before any process starts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from hgpart.errors import ArgumentError, not_installed, not_one_of
 
-# Kind of data -> the module that reads it, and the package that brings that.
+# Kind of data -> the module that reads it, and the package with that module.
 PACKAGES = {"digits": ("sklearn", "scikit-learn"), "imagefolder": ("PIL", "Pillow")}
 
 
 def check_data(spec: str) -> None:
-    """Refuse what are no data, or can't be read here; see `hgpart.run.training.data.load_data`.
+    """Refuse unknown data, and data that can't be read here; `load_data` says what is accepted.
 
     Raises
     ------

@@ -16,12 +16,12 @@ from hgpart.run.training.samples import divided
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_PIXELS = 2**26  # a file of some hundred bytes may say any number; they take 8 bytes each
+MOST_PIXELS = 2**26  # a file of a hundred bytes may declare any number; each pixel takes 8 bytes
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp")
-WHITE = 2**16 - 1  # of 16 bits
+WHITE = 2**16 - 1  # in 16 bits
 OF_16_BITS_IN_32 = {"PNG", "PPM"}  # formats whose pixels Pillow may have in mode I
 TRAIN, TESTS = "train", ("test", "val")
-# What folders are called that are no classes, but divide the samples.
+# Names of folders that are no classes, but divide the samples.
 SUBSETS = {TRAIN, *TESTS, "training", "testing", "valid", "validation", "eval", "evaluation", "dev"}
 
 
@@ -35,19 +35,19 @@ class ImageFiles:
     width: int
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of files."""
         return len(self.files)
 
     def images(self, indices: Sequence[int]) -> Tensor:
-        """Read images."""
+        """Read the images of some samples."""
         return torch.stack([self._read(self.files[index][0]) for index in indices])
 
     def labels(self, indices: Sequence[int]) -> Tensor:
-        """Return their classes, which the folders say."""
+        """The labels of some samples, given by their folders."""
         return torch.tensor([self.files[index][1] for index in indices])
 
     def _read(self, path: Path) -> Tensor:
-        """Scale an image to cover the model's input, and cut off what sticks out."""
+        """Scale an image to cover the model's input, and crop what sticks out."""
         from PIL import Image, ImageOps
 
         try:
@@ -68,16 +68,16 @@ class ImageFiles:
 
 
 def _of_8_bits(image: Image) -> Image:
-    """A grey image of 16 bits scaled to 8, which Pillow would cut off at 255; others as they are.
+    """A grey image of 16 bits scaled to 8, where Pillow would clip at 255; others as they are.
 
     Raises
     ------
     ValueError
-        If its pixels are numbers that no file says the white of.
+        If nothing says which number is white.
     """
     if image.mode == "F" or (image.mode == "I" and image.format not in OF_16_BITS_IN_32):
         kind = "floating-point numbers" if image.mode == "F" else "32-bit integers"
-        raise ValueError(f"its pixels are {kind} (mode {image.mode}), whose range nothing says")
+        raise ValueError(f"its pixels are {kind} (mode {image.mode}), of unknown range")
     if not image.mode.startswith("I"):
         return image
     return image.convert("F").point(lambda pixel: pixel * (255 / WHITE) + 0.5)
@@ -86,12 +86,12 @@ def _of_8_bits(image: Image) -> Image:
 def image_folder(
     folder: Path, channels: int, height: int, width: int
 ) -> tuple[ImageFiles, ImageFiles | None, int]:
-    """Samples to train on, samples to test on, and the number of classes.
+    """Samples for training, samples for testing, and the number of classes.
 
     Raises
     ------
     ArgumentError
-        If it is no folder of images by class, or they do not fit the model.
+        If it is no folder of images by class, or does not fit the model.
     """
     if channels not in (1, 3):
         raise ArgumentError(
@@ -106,24 +106,24 @@ def image_folder(
         names = _class_names(folder)
         if SUBSETS.issuperset(name.lower() for name in names):
             raise ArgumentError(
-                f"imagefolder: {folder} has {', '.join(names)}, which are not taken for classes: "
+                f"imagefolder: {folder} has {', '.join(names)}, which do not count as classes: "
                 f"accepted are {TRAIN} with {' or '.join(TESTS)}, or a folder of images for each "
                 "class"
             )
-        every = _files_by_class(folder)
-        train, test = divided([label for _, label in every])
-        files, tested = [every[at] for at in train], [every[at] for at in test]
+        all_files = _files_by_class(folder)
+        train, test = divided([label for _, label in all_files])
+        files, tested = [all_files[at] for at in train], [all_files[at] for at in test]
     classes = 1 + max(label for _, label in files)
     size = (channels, height, width)
     return ImageFiles((*files,), *size), ImageFiles((*tested,), *size) if tested else None, classes
 
 
 def _files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, int]]:
-    """Image files with their classes, which are numbered in the order of their names."""
+    """Image files with their labels; classes are numbered in the order of their names."""
     names = _class_names(folder)
     if like is not None and names != _class_names(like):
         raise ArgumentError(f"imagefolder: {like} and {folder} must have folders of the same names")
-    found = []
+    files = []
     for label, name in enumerate(names):
         paths = sorted((folder / name).rglob("*"))
         images = [path for path in paths if path.suffix.lower() in IMAGE_SUFFIXES]
@@ -132,8 +132,8 @@ def _files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, 
                 f"imagefolder: there are no images in {folder / name}; accepted are files with "
                 f"{', '.join(IMAGE_SUFFIXES)}"
             )
-        found += [(path, label) for path in images]
-    return found
+        files += [(path, label) for path in images]
+    return files
 
 
 def _class_names(folder: Path) -> list[str]:

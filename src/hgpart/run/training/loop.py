@@ -1,7 +1,7 @@
-"""Learner + Data -> TrainingResult: the same loop for a model, a placement and a process's share.
+"""Learner + Data -> TrainingResult: one loop for a model, a placement and a process's part.
 
-Every part's optimizer works on the slices that the part holds; as they are what the original's
-optimizer has, element by element, nothing but maps and their gradients travels.
+Every part's optimizer works on the slices that the part holds. Element by element these are what
+the original's optimizer works on, so nothing but maps and their gradients is sent.
 """
 
 from __future__ import annotations
@@ -24,47 +24,45 @@ from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, timeline_of
-from hgpart.run.training.batches import Batches, batches_here
+from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.plateau import Plateau
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
 from hgpart.schedules.rules import LONGEST
 
-# What each optimizer takes where nothing is said. The loss of resnet50 rises by sgd with 0.01 and,
-# on random labels, with 0.003.
+# Defaults of each optimizer. The loss of resnet50 rises by sgd with 0.01 and, on random labels,
+# with 0.003.
 RATES = {
     "sgd": {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "weight_decay": 0.0},
 }
-TIMELINE_STEPS = 100  # that a timeline has at most, the last ones
-LARGEST_RATE = 1e30  # what torch makes of it by division is a float32 still
+TIMELINE_STEPS = 100  # most steps in a timeline, which are the last ones
+LARGEST_RATE = 1e30  # what torch computes from it by division is still a float32
 SHARES = "samples of shares"  # in manifests
-SCORES = (2, 4, 5)  # dimensions of class scores: of images, of their pixels, of those of volumes
+SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
 
 
 @dataclass(frozen=True)
 class TrainingOptions:
-    """How to train.
+    """Options of a training.
 
     Attributes
     ----------
     steps : int
-        In all, with those that a checkpoint has done.
-    batch_size : int
+        Number of steps in total, including those of a checkpoint.
     optimizer : str
         ``sgd`` or ``adam``.
     lr : float or None
-        Learning rate; like the next two, that of the checkpoint that is resumed or, where there is
-        none, of `RATES` if it is None.
+        Learning rate. None, here and for the next two: the rate of the checkpoint that is resumed,
+        or else that of `RATES`.
     momentum : float or None
-        Of sgd; 0 is none. Adam has its own, torch's defaults.
-    weight_decay : float or None
+        Momentum of sgd; 0 for none. Adam has its own, torch's defaults.
     seed : int
-        Of torch's own generator, which dropout draws from.
+        Seed of torch's own generator, which dropout draws from.
     decay : bool
-        Whether the learning rate decays, and the training ends before `steps`, by the accuracy
-        on the test samples after each epoch: see `Plateau`.
+        Whether the learning rate decays, and training may end before `steps`, by the accuracy on
+        the test samples after each epoch: see `Plateau`.
     """
 
     steps: int
@@ -77,7 +75,7 @@ class TrainingOptions:
     decay: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what can't be."""
+        """Raise an ArgumentError if an option is not accepted."""
         if self.optimizer not in RATES:
             raise not_one_of("optimizer", self.optimizer, RATES)
         for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
@@ -98,12 +96,12 @@ class TrainingOptions:
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """Those of lr, momentum and weight_decay that are not None."""
+        """The rates among lr, momentum and weight_decay that are not None."""
         asked = {name: getattr(self, name) for name in RATES[self.optimizer]}
         return {name: value for name, value in asked.items() if value is not None}
 
     def completed(self, written: Mapping[str, float]) -> TrainingOptions:
-        """With no rate that is None: as `written` in a checkpoint, or as the optimizer has it.
+        """These options with all rates: as `written` in a checkpoint, or as the optimizer's.
 
         >>> TrainingOptions(1, 1, lr=0.5).completed({"lr": 0.1, "momentum": 0.8}).rates
         {'lr': 0.5, 'momentum': 0.8, 'weight_decay': 0.0}
@@ -114,32 +112,32 @@ class TrainingOptions:
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training came to.
+    """The result of a training.
 
     Attributes
     ----------
     losses : tuple of float
-        One for each step, those before a checkpoint included.
+        The loss of each step, including those before a checkpoint.
     accuracy : float or None
-        Share of the test samples that are given their class; None if there is no test set.
+        Fraction of the test samples that are given their class; None if there is no test set.
     steps : int
-        Done now.
+        Number of steps done now.
     samples_per_second : float or None
-        Of these steps, checkpoints included; None if there were none.
+        Throughput of these steps, including checkpoints; None if there were none.
     totals : Totals
-        Of these steps.
+        Totals of these steps.
     options : TrainingOptions
-        As it was trained with: no rate is None.
+        The options of the training, with all rates.
     timeline : Timeline
-        Of the last steps, `TIMELINE_STEPS` at most, if it was wanted; else empty. With batches in
-        flight it is of those since there were none, as one step.
+        Timeline of the last steps, at most `TIMELINE_STEPS`, if it was wanted; else empty. With
+        batches in flight it has those since none was in flight, as one step.
     planned : tuple of Event
-        What should have been done when in the last of them, by the schedule's own costs.
+        What should have been done in the last step and when, by the schedule's own costs.
     staleness : tuple of tuple of int
-        Of each part, in each of these steps: updates by earlier steps that its forward pass was
-        without; empty if all steps had all of them.
+        For each part, and each of these steps, the number of updates by earlier steps that its
+        forward pass lacked; empty if no step lacked any.
     accuracies, learning_rates : tuple of float
-        After and in each epoch, where the rate decays by the accuracy on the test samples.
+        Accuracy after, and learning rate in, each epoch, if the rate decays.
     """
 
     losses: tuple[float, ...]
@@ -166,26 +164,22 @@ def train(
 ) -> TrainingResult:
     """Train with cross entropy, then test.
 
-    Called in every process, with its own share of the model and the same of everything else. A
-    result with pixels behind (samples, classes), as of a segmentation, is averaged over them; of
-    several results the first one counts.
+    Called in every process, with its own part of the model and the same of everything else. If the
+    result has pixels after (samples, classes), as in a segmentation, it is averaged over them; of
+    several results the first counts.
 
     Parameters
     ----------
-    learner : Learner
-    data : Data
-    options : TrainingOptions
-    checkpointing : Checkpointing, optional
     on_step : callable
-        Told the number of steps done and the last loss.
+        Called with the number of steps done and the last loss.
     timeline : bool
-        Whether to keep what each part did when.
+        Whether to keep what each part did and when.
 
     Raises
     ------
     ArgumentError
-        If the batch is larger than the data, or the folder for checkpoints has some already. If the
-        learning rate is to decay, and there are no test samples, or are to be checkpoints.
+        If the batch is larger than the data, the folder for checkpoints has some already, or the
+        learning rate is to decay without test samples or with checkpoints.
     CheckpointError
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
@@ -201,17 +195,20 @@ def train(
 def check_training(
     data: Data, options: TrainingOptions, checkpointing: Checkpointing | None
 ) -> None:
-    """Refuse what can't be trained on such data; see `train`.
+    """Refuse a training that such data, or checkpoints, do not allow; see `train`.
 
     Raises
     ------
     ArgumentError
+        If they do not; see `train`.
     """
     data.check_batch(options.batch_size)
     if options.decay and data.test is None:
-        raise ArgumentError(f"decay by the accuracy on test samples, of which {data.spec} has none")
+        raise ArgumentError(f"decay needs the accuracy on test samples, and {data.spec} has none")
     if options.decay and checkpointing is not None:
-        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
+        raise ArgumentError(
+            "decay, and checkpoints, which do not keep its state: accepted is one of the two"
+        )
 
 
 def _train(
@@ -251,7 +248,7 @@ def _train(
         ):
             say(
                 f"{path} is the end of a training, with no batch in flight: losses from step "
-                f"{manifest.step + 1} on are those of one that stopped there, not of one in one go"
+                f"{manifest.step + 1} on differ from those of a training without a stop"
             )
     optimizers = _optimizers(learner, options)
     torch.manual_seed(options.seed)
@@ -279,11 +276,11 @@ def _train(
     if options.decay:
         every = len(data.train) // options.batch_size  # an epoch
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
-    batches = Batches(data.train, partial(data.training_indices, batch_size=size))
+    batches = SampleBatches(data.train, partial(data.training_indices, batch_size=size))
     plateau = Plateau(options.rates["lr"])
     learner.count_anew()
     totals = learner.totals()
-    count = 0  # of steps in a row
+    count = 0  # consecutive steps
     for end in _drains(before, options.steps, every):
         count = end - len(losses)
         here = batches_here(learner, batches, range(len(losses), end), sizes)
@@ -299,10 +296,10 @@ def _train(
             save(learner, optimizers, settings, about, checkpointing, losses)
         if options.decay and end % every == 0:
             pause, totals = time.perf_counter(), totals + learner.totals()
-            found = accuracy(learner, data, options.batch_size)
-            learner.count_anew()  # tests are no steps
+            accuracy_now = accuracy(learner, data, options.batch_size)
+            learner.count_anew()  # tests do not count as steps
             start += time.perf_counter() - pause
-            if found is None or not plateau.goes_on(found):
+            if accuracy_now is None or not plateau.goes_on(accuracy_now):
                 break
             for optimizer in optimizers.values():
                 for group in optimizer.param_groups:
@@ -320,7 +317,7 @@ def _train(
         options=options,
         timeline=timeline_of(learner, events),
         planned=planned,
-        staleness=tuple(tuple(chain(*of_part)) for of_part in zip(*stale, strict=True)),
+        staleness=tuple(tuple(chain(*stale_of_part)) for stale_of_part in zip(*stale, strict=True)),
         accuracies=tuple(plateau.accuracies),
         learning_rates=tuple(plateau.rates),
     )
@@ -329,7 +326,7 @@ def _train(
 def _drains(begin: int, end: int, every: int) -> Iterator[int]:
     """Steps after which no batch is in flight, so that streams have an end.
 
-    Counted from the first step of all: a resumed training has them where the others have.
+    They are counted from the first step of the whole training, so a resumed one has the same.
 
     >>> [*_drains(90, 600, every=100)]
     [100, 200, 256, 300, 400, 500, 512, 600]
@@ -340,7 +337,7 @@ def _drains(begin: int, end: int, every: int) -> Iterator[int]:
 
 
 def _is_end(step: int, every: int) -> bool:
-    """Whether no batch is in flight then only because there are no more steps.
+    """Whether the pipeline is drained only because training ends.
 
     >>> [step for step in (100, 256, 300, 301, 512) if _is_end(step, every=100)]
     [301]
@@ -349,10 +346,10 @@ def _is_end(step: int, every: int) -> bool:
 
 
 def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: int) -> str:
-    """What losses have their order by.
+    """The rule for the order of sums, on which losses depend.
 
-    With batches in flight that is also which part has which weights, by the plan, and when there
-    are none in flight.
+    With batches in flight this includes which part has which weights, by the plan, and the steps
+    after which none is in flight.
     """
     if learner.scheduling.most_in_flight == 1 or checkpointing is None:
         return learner.scheduling.sums
@@ -361,17 +358,17 @@ def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: in
 
 
 def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
-    """Share of the test samples whose largest class score is that of their class.
+    """Fraction of the test samples whose largest class score is that of their class.
 
-    The last batch is filled up with the first samples, which are not counted twice: a model may
-    take batches of one size only.
+    The last batch is filled up with the first samples, which are not counted twice, because a model
+    may accept only one batch size.
     """
     if data.test is None:
         return None
     learner.train(False)
     count, correct = len(data.test), 0
     firsts, sizes = range(0, count, batch_size), (batch_size,)
-    batches = Batches(
+    batches = SampleBatches(
         data.test, lambda first: [at % count for at in range(first, first + batch_size)]
     )
     with torch.no_grad():
@@ -388,12 +385,12 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
 
 
 def class_scores(result: Any, samples: int) -> Tensor:
-    """One number for each sample and class.
+    """A number for each sample and class.
 
     Raises
     ------
     RunError
-        If the result is something else; says what.
+        If the result is anything else; the message says what.
 
     >>> class_scores(torch.zeros(8, 10, 4, 4), samples=8).shape
     torch.Size([8, 10])
@@ -407,9 +404,9 @@ def class_scores(result: Any, samples: int) -> Tensor:
         or scores.shape[0] != samples
         or scores.shape[1] < 2
     ):
-        found = f"a {type(result).__name__} that begins with " * several + _described(scores)
+        received = f"a {type(result).__name__} that begins with " * several + _described(scores)
         raise RunError(
-            f"for {samples} samples the model returns {found}: accepted are class scores, "
+            f"for {samples} samples the model returns {received}: accepted are class scores, "
             f"{samples} x classes, or maps of them, alone or first in a tuple"
         )
     return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
@@ -434,7 +431,7 @@ def _described(result: Any) -> str:
 def _resumed(
     options: TrainingOptions, path: Path, manifest: Manifest, say: Callable[[str], None]
 ) -> TrainingOptions:
-    """With the checkpoint's rates, where no others are asked for; says which those are."""
+    """The options with the checkpoint's rates where none are asked for; warns of other rates."""
     written: dict[str, float] = {}
     for name in RATES[options.optimizer]:
         rate = manifest.about.get(name)
@@ -452,9 +449,9 @@ def _resumed(
 def _compare_shares(
     learner: Learner, batch_size: int, path: Path, manifest: Manifest, say: Callable[[str], None]
 ) -> None:
-    """Say if norms take their statistics of other samples now, so that losses are others, too."""
+    """Warn if norms take statistics from other samples now, so that losses differ as well."""
     whole = [(size,) for size in learner.scheduling.sizes(batch_size)]
-    then = manifest.about.get(SHARES, _shares(whole))  # what was written before there were any
+    then = manifest.about.get(SHARES, _shares(whole))  # older checkpoints had no shares
     now = _shares(learner.shares(batch_size))
     if learner.has_norms and now != then:
         say(
@@ -464,12 +461,12 @@ def _compare_shares(
 
 
 def _shares(sizes: Sequence[Sequence[int]]) -> str:
-    """Samples of the shares of each micro-batch, the same once.
+    """Numbers of samples in the shares of each micro-batch, equal ones once.
 
     >>> _shares([(2, 4), (2, 4), (1, 4)])
     '2+4, 1+4'
     """
-    return ", ".join(dict.fromkeys("+".join(map(str, one)) for one in sizes))
+    return ", ".join(dict.fromkeys("+".join(map(str, shares)) for shares in sizes))
 
 
 def cross_entropy(result: Any, labels: Tensor) -> Tensor:
@@ -478,7 +475,7 @@ def cross_entropy(result: Any, labels: Tensor) -> Tensor:
 
 
 def _optimizers(learner: Learner, options: TrainingOptions) -> dict[int, torch.optim.Optimizer]:
-    """Of each part that has something to learn: what it does, it does element by element."""
+    """The optimizer of each part with something to learn; optimizers work element by element."""
     rates: Mapping[str, Any] = options.rates
     kind = torch.optim.Adam if options.optimizer == "adam" else torch.optim.SGD
     return {part: kind(learned, **rates) for part, learned in learner.learned().items()}

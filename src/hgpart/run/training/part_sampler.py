@@ -1,4 +1,4 @@
-"""Numbers of a batch's samples + DistributedModel -> those that this process needs."""
+"""Numbers of a batch's samples + DistributedModel -> the samples that this process needs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from hgpart.schedules.schedule import Schedule
 
 
 class PartSampler(Sampler[list[int]]):
-    """Of each batch, the samples that this rank's part needs inputs of, or has the results of.
+    """For each batch, the samples whose inputs this rank's part needs, or whose results it has.
 
-    For a `torch.utils.data.DataLoader`, as its ``batch_sampler``: what that loads is what
-    `DistributedModel.step` takes, if it is told the batch size. A part that needs none gets the
-    first sample of each batch, as no loader makes a batch of nothing, and does not look at it.
+    It serves as ``batch_sampler`` of a `torch.utils.data.DataLoader`, which then loads what
+    `DistributedModel.step` accepts if it is told the batch size. A part that needs no samples gets
+    the first of each batch, because no loader makes an empty batch, and does not read it.
 
     Parameters
     ----------
     batches : BatchSampler or sequence of sequences of int
-        Numbers of the samples of each batch, the same on all ranks: of a sampler with
+        Numbers of the samples of each batch, the same on all ranks: a sampler with
         ``drop_last=True`` and a generator that is seeded alike.
-    model : DistributedModel
     schedule : Schedule
-        Of the steps, by which a batch is divided in time.
+        Schedule of the steps, which divides a batch into micro-batches.
 
     Raises
     ------
@@ -43,17 +42,17 @@ class PartSampler(Sampler[list[int]]):
         self.batches, self.model, self.schedule = batches, model, schedule
 
     def __len__(self) -> int:
-        """How many batches."""
+        """Number of batches."""
         return len(self.batches)
 
     def __iter__(self) -> Iterator[list[int]]:
-        """Batch by batch, in the order of the batch."""
+        """The samples of each batch, in the batch's order."""
         placement, rank = self.model.placement, self.model.connection.rank
         size = None
         for batch in self.batches:
             if len(batch) != (size := size or len(batch)):
                 raise ArgumentError(
-                    f"a batch of {len(batch)} samples behind one of {size}: accepted are batches "
+                    f"a batch of {len(batch)} samples after one of {size}: accepted are batches "
                     "of one size, as with drop_last=True"
                 )
             sizes = micro_batch_sizes(size, self.schedule.micro_batches)

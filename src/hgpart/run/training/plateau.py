@@ -1,6 +1,6 @@
-"""Accuracies after each epoch -> when the learning rate decays, and when a training ends.
+"""Accuracies after each epoch -> when the learning rate decays, and when training ends.
 
-The rule that F. Brakel's MSc thesis (2024, section 4.1) trains by.
+This is the rule of F. Brakel's MSc thesis (2024, section 4.1).
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 
 DECAY = 0.8
 PATIENCE = 2  # epochs without an improvement
-MOST_DECAYS = 3  # without one
+MOST_DECAYS = 3  # without an improvement
 
 
 @dataclass
 class Plateau:
-    """Decays the rate when accuracy has not improved for 2 epochs; after three times, an end.
+    """Decays the rate when accuracy has not improved for 2 epochs; after three decays, ends.
 
     Attributes
     ----------
     rate : float
         Learning rate of the next epoch.
     rates, accuracies : list of float
-        In and after each epoch up to now.
+        Learning rate in, and accuracy after, each epoch so far.
 
     Examples
     --------

@@ -28,7 +28,7 @@ from hgpart.run.training.checkpoints import (
 
 Settings = Mapping[str, str | int]
 FINGERPRINT = "model fingerprint"
-# What older checkpoints were written with, and do not say.
+# Settings of older checkpoints, which do not say them.
 UNSAID: Settings = {"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"}
 
 
@@ -39,17 +39,16 @@ class Checkpointing:
     Attributes
     ----------
     folder : Path
-        One that all processes share.
+        A folder that all processes share.
     every : int
-        Steps between two; the last step is always followed by one.
-    resume : bool
+        Number of steps between two checkpoints; the last step is always followed by one.
     warn : callable
-        Told, in the first process, of checkpoints that were refused, that there is none to go on
-        from, and of what is no longer as in the one that is resumed.
+        Called in the first process with warnings: a checkpoint was refused, there is none to go on
+        from, or a setting differs from the resumed one's.
     fingerprint : str, optional
-        Of the model, as plans have it: a checkpoint of another one is refused.
+        Fingerprint of the model, as in plans: a checkpoint of another model is refused.
     about : mapping
-        What the manifests are to say besides, for people.
+        Further facts for the manifests, for people.
     """
 
     folder: Path
@@ -60,7 +59,7 @@ class Checkpointing:
     about: Mapping[str, str | int | float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what can't be."""
+        """Raise an ArgumentError if a field is not accepted."""
         if self.every < 1:
             raise ArgumentError(f"a checkpoint every {self.every} steps: accepted is 1 or more")
         if "\0" in str(self.folder):
@@ -77,41 +76,43 @@ def save(
     checkpointing: Checkpointing,
     losses: Sequence[float],
 ) -> None:
-    """Write a checkpoint: every part its own file, the first process what completes it.
+    """Write a checkpoint: every part its own file, and the first process the manifest.
 
-    `about` is what its manifest says besides the settings.
+    `about` is what the manifest says besides the settings.
 
     Raises
     ------
     CheckpointError
-        If it can't be written; those that are there stay.
+        If it can't be written; existing ones stay.
     """
     unfinished = unfinished_folder(checkpointing.folder, len(losses))
     try:
         made = begin(checkpointing.folder, len(losses)) if learner.first else None
-        unfinished = learner.gather(made)[0]  # made before anyone writes
+        unfinished = learner.gather(made)[0]  # so that it exists before anyone writes
         parts: dict[int, list[Held]] = {}
         for part, held, tensor in learner.held():
             state = optimizers[part].state.get(tensor, {}) if part in optimizers else {}
             kept = {kind: value for kind, value in state.items() if isinstance(value, Tensor)}
             parts.setdefault(part, []).append(Held(held, {"value": tensor, **kept}))
         mine = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
-        files = {name: facts for each in learner.gather(mine) for name, facts in each.items()}
+        files = {
+            name: facts for of_process in learner.gather(mine) for name, facts in of_process.items()
+        }
         if learner.first:
-            said = {**checkpointing.about, **about}
+            facts_for_people = {**checkpointing.about, **about}
             if checkpointing.fingerprint is not None:
-                said[FINGERPRINT] = checkpointing.fingerprint
+                facts_for_people[FINGERPRINT] = checkpointing.fingerprint
             manifest = Manifest(
                 step=len(losses),
                 settings=settings,
-                about=said,
+                about=facts_for_people,
                 losses=tuple(losses),
                 random_state=torch.get_rng_state().numpy().tobytes().hex(),
                 files=files,
             )
             publish(unfinished, manifest)
     except BaseException:
-        if learner.processes == 1:  # others may still write to it; the next checkpoint removes it
+        if learner.processes == 1:  # others may still be writing; the next checkpoint removes it
             shutil.rmtree(unfinished, ignore_errors=True)
         raise
 
@@ -119,17 +120,17 @@ def save(
 def last(
     learner: Learner, settings: Settings, checkpointing: Checkpointing, steps: int
 ) -> tuple[Path, Manifest] | None:
-    """Find the newest checkpoint that is whole, if it is one to go on from.
+    """Find the newest complete checkpoint, if there is one to go on from.
 
-    With none there, nothing is done yet: so the command that a supervisor starts again and again
-    is the same the first time.
+    If there is none, training begins: a supervisor can restart the same command again and again,
+    and it works the first time as well.
 
     Raises
     ------
     ArgumentError
         If there are checkpoints that are not to be resumed.
     CheckpointError
-        If there are some, but none is whole, or it is of another model or training.
+        If there are some, but none is complete, or the newest is of another model or training.
     """
     folder = checkpointing.folder
     if learner.first:
@@ -141,15 +142,15 @@ def last(
                 "training takes another folder"
             )
         return None
-    found = (
+    newest_here = (
         newest(folder, settings.keys() - UNSAID.keys())
         if learner.first and checkpoints(folder)
         else None
     )
-    shared: tuple[Path, Manifest, list[str]] | None = learner.gather(found)[0]
+    shared: tuple[Path, Manifest, list[str]] | None = learner.gather(newest_here)[0]
     if shared is None:
         if learner.first:
-            checkpointing.warn(f"there is no checkpoint in {folder}: the training begins anew")
+            checkpointing.warn(f"there is no checkpoint in {folder}: the training begins at step 1")
         return None
     path, manifest, refused = shared
     if learner.first:
@@ -166,10 +167,12 @@ def last(
         if settings_then.get(name) != value:
             raise CheckpointError(
                 f"{path} was written with {name} {settings_then.get(name)}, not {value}: "
-                "only with the same does it go on to the same losses"
+                "only the same value leads to the same losses"
             )
     if manifest.step > steps:
-        raise CheckpointError(f"{path} has done {manifest.step} steps already, asked are {steps}")
+        raise CheckpointError(
+            f"{path} has already done {manifest.step} steps, and {steps} are asked for"
+        )
     return path, manifest
 
 
@@ -184,7 +187,7 @@ def restore(
     Raises
     ------
     CheckpointError
-        If it is of another model, or not what it says it is.
+        If it is of another model, or not what its manifest says.
     """
     reader = CheckpointReader(path, manifest)
     with torch.no_grad():
@@ -196,7 +199,7 @@ def restore(
             optimizer = optimizers.get(part)
             if optimizer is None:
                 continue
-            if optimizer.defaults.get("momentum") == 0:  # nor is one kept for a later resume
+            if optimizer.defaults.get("momentum") == 0:  # it would keep none either
                 state.pop("momentum_buffer", None)
             if state:
                 optimizer.state[tensor] = {

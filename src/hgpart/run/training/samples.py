@@ -1,4 +1,4 @@
-"""Samples of any kind of data: images with labels, which of them are to test on."""
+"""Samples of any kind of data: images with labels, divided into those to train and to test on."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ TEST_SHARE = 5  # every fifth sample of a class is for testing
 
 
 class Samples(Protocol):
-    """Images with labels; what is asked for is read, so that a part reads only what it needs."""
+    """Images with labels, read only when asked for, so that a part reads only what it needs."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of samples."""
 
     def images(self, indices: Sequence[int]) -> Tensor:
-        """Some of the images, float32, one after the other in the first dimension."""
+        """Some of the images, float32, along the first dimension."""
 
     def labels(self, indices: Sequence[int]) -> Tensor:
-        """Their classes, int64."""
+        """Their labels, int64."""
 
 
 def divided(labels: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Numbers of the samples to train and to test on: of each class, every fifth is for testing.
+    """Numbers of the samples to train and to test on: every fifth of each class is for testing.
 
     >>> divided([7, 7, 8, 7, 7, 7])
     ([0, 1, 2, 3, 4], [5])

@@ -1,1 +1,1 @@
-"""Built-in architectures, a family a file."""
+"""Built-in architectures, one family per file."""

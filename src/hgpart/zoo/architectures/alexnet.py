@@ -17,15 +17,27 @@ def alexnet() -> nn.Module:
         return nn.MaxPool2d(3, stride=2)
 
     features = nn.Sequential(
-        *(nn.Conv2d(3, 64, 11, stride=4, padding=2), relu(), pool()),
-        *(nn.Conv2d(64, 192, 5, padding=2), relu(), pool()),
-        *(nn.Conv2d(192, 384, 3, padding=1), relu()),
-        *(nn.Conv2d(384, 256, 3, padding=1), relu()),
-        *(nn.Conv2d(256, 256, 3, padding=1), relu(), pool()),
+        nn.Conv2d(3, 64, 11, stride=4, padding=2),
+        relu(),
+        pool(),
+        nn.Conv2d(64, 192, 5, padding=2),
+        relu(),
+        pool(),
+        nn.Conv2d(192, 384, 3, padding=1),
+        relu(),
+        nn.Conv2d(384, 256, 3, padding=1),
+        relu(),
+        nn.Conv2d(256, 256, 3, padding=1),
+        relu(),
+        pool(),
     )
     classifier = nn.Sequential(
-        *(nn.Dropout(), nn.Linear(256 * 6 * 6, 4096), relu()),
-        *(nn.Dropout(), nn.Linear(4096, 4096), relu()),
+        nn.Dropout(),
+        nn.Linear(256 * 6 * 6, 4096),
+        relu(),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        relu(),
         nn.Linear(4096, IMAGENET_CLASSES),
     )
     return named(

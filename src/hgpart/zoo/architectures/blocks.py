@@ -1,4 +1,4 @@
-"""What several architectures are built from: named layers, normalised convolutions, branches."""
+"""Building blocks of several architectures: named layers, normalised convolutions, branches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IMAGENET_CLASSES = 1000
 
 
 def named(**layers: nn.Module) -> nn.Sequential:
-    """Layers one after the other; the keywords become the first parts of the parameter names."""
+    """Layers in a row; the keywords become the first parts of the parameter names."""
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -55,6 +55,11 @@ def conv_bn_relu(
         bn=nn.BatchNorm2d(outputs, eps=0.001),
         relu=nn.ReLU(inplace=True),
     )
+
+
+def halve(inputs: int, outputs: int) -> nn.Module:
+    """3 x 3 convolution that halves height and width."""
+    return conv_bn_relu(inputs, outputs, 3, stride=2, padded=False)
 
 
 class Concatenate(nn.Module):

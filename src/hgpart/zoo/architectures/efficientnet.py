@@ -16,7 +16,7 @@ STAGES = (
     (6, 5, 2, 192, 4),
     (6, 3, 1, 320, 1),
 )
-DROP_RATE = 0.2  # of the classifier, and of a residual branch past the last block
+DROP_RATE = 0.2  # for the classifier, and for a residual branch past the last block
 
 
 class StochasticDepth(nn.Module):
@@ -53,7 +53,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class MBConv(nn.Module):
-    """Inverted residual with a squeeze-and-excitation gate behind its depthwise convolution."""
+    """Inverted residual with a squeeze-and-excitation gate after its depthwise convolution."""
 
     def __init__(
         self,

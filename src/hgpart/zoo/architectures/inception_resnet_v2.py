@@ -6,7 +6,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, Concatenate, conv_bn_relu, named
+from hgpart.zoo.architectures.blocks import (
+    IMAGENET_CLASSES,
+    Concatenate,
+    conv_bn_relu,
+    halve,
+    named,
+)
 
 
 class ScaledResidual(nn.Module):
@@ -28,11 +34,6 @@ class ScaledResidual(nn.Module):
         branches = [self.get_submodule(f"branch{i}")(x) for i in range(self.depth)]
         y: Tensor = self.conv2d(torch.cat(branches, dim=1)) * self.scale + x
         return functional.relu(y) if self.relu else y
-
-
-def halve(inputs: int, outputs: int) -> nn.Module:
-    """3 x 3 convolution that halves height and width."""
-    return conv_bn_relu(inputs, outputs, 3, stride=2, padded=False)
 
 
 def block35(scale: float) -> ScaledResidual:
@@ -89,10 +90,9 @@ def inception_resnet_v2(
     Parameters
     ----------
     blocks : tuple of int
-        How many of `block35`, `block17` and `block8` are one behind the other.
+        Numbers of consecutive `block35`, `block17` and `block8`.
     linear_block : bool
-        Whether one more `block8`, without an activation, follows.
-    classes : int
+        Whether another `block8`, without an activation, follows.
     """
     of_35, of_17, of_8 = blocks
     last = {"block8": block8(1.0, relu=False)} if linear_block else {}

@@ -5,18 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn_relu, named
+from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn_relu, halve, named
 
-# One convolution, or two that read the same maps and end the branch.
+# A convolution, or two that read the same maps and end the branch.
 Step = nn.Module | tuple[nn.Module, nn.Module]
 
 
 class Mixed(nn.Module):
     """Branches of convolutions and one that begins with pooling, concatenated in that order.
 
-    The convolution of a branch of one is named as the branch; otherwise step i is ``{branch}_{i}``,
-    and two side by side are ``{branch}_{i}a`` and ``{branch}_{i}b`` (torchvision's names). The
-    pooled branch is ``pool``, then ``branch_pool`` where it has a convolution.
+    A branch's only convolution has the branch's name; otherwise step i is ``{branch}_{i}``, and
+    two side by side are ``{branch}_{i}a`` and ``{branch}_{i}b`` (torchvision's names). The pooled
+    branch is ``pool``, then ``branch_pool`` if it has a convolution.
     """
 
     def __init__(
@@ -54,11 +54,6 @@ class Mixed(nn.Module):
 def average() -> nn.Module:
     """Average pooling that keeps height and width."""
     return nn.AvgPool2d(3, stride=1, padding=1)
-
-
-def halve(inputs: int, outputs: int) -> nn.Module:
-    """3 x 3 convolution that halves height and width."""
-    return conv_bn_relu(inputs, outputs, 3, stride=2, padded=False)
 
 
 def mixed_35(inputs: int, pooled: int) -> Mixed:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn, named
 
 WIDTHS = (64, 128, 256, 512)
-# (bottleneck blocks?, blocks of each width), by the number of layers with weights.
+# (bottleneck blocks?, numbers of blocks of each width), by the number of layers with weights.
 STAGES = {
     18: (False, (2, 2, 2, 2)),
     34: (False, (3, 4, 6, 3)),
@@ -17,7 +17,7 @@ STAGES = {
 }
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """Convolutions whose result is added to the block's input, then ReLU.
 
     Layer i is ``conv{i}`` with batch norm ``bn{i}``; ``downsample`` fits the input to the result
@@ -45,8 +45,8 @@ class Residual(nn.Module):
         return result
 
 
-def residual(inputs: int, width: int, stride: int, *, bottleneck: bool) -> Residual:
-    """One block: two 3 x 3 convolutions, or 1 x 1, 3 x 3, 1 x 1 with four times the width out."""
+def residual(inputs: int, width: int, stride: int, *, bottleneck: bool) -> ResidualBlock:
+    """A block: two 3 x 3 convolutions, or 1 x 1, 3 x 3, 1 x 1 with four times the width out."""
 
     def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
         return nn.Conv2d(inputs, outputs, kernel, stride, padding=kernel // 2, bias=False)
@@ -62,7 +62,7 @@ def residual(inputs: int, width: int, stride: int, *, bottleneck: bool) -> Resid
         outputs = width
         convolutions = [convolution(inputs, width, 3, stride), convolution(width, width, 3)]
     fits = inputs == outputs and stride == 1
-    return Residual(convolutions, None if fits else conv_bn(inputs, outputs, 1, stride=stride))
+    return ResidualBlock(convolutions, None if fits else conv_bn(inputs, outputs, 1, stride=stride))
 
 
 def resnet(depth: int) -> nn.Module:

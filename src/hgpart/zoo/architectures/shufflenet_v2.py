@@ -27,8 +27,8 @@ def pointwise(inputs: int, outputs: int) -> nn.Sequential:
     return conv_bn(inputs, outputs, 1, activation=nn.ReLU(inplace=True))
 
 
-class Unit(nn.Module):
-    """Half of the channels passes by the convolutions, then the halves are shuffled."""
+class BasicUnit(nn.Module):
+    """Half of the channels passes by the convolutions; then the halves are shuffled."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def shufflenet_v2_x1_0() -> nn.Module:
     channels = 24
     stages: dict[str, nn.Module] = {}
     for number, (outputs, units) in enumerate(STAGES, start=2):
-        plain = (Unit(outputs) for _ in range(units - 1))
+        plain = (BasicUnit(outputs) for _ in range(units - 1))
         stages[f"stage{number}"] = nn.Sequential(DownsamplingUnit(channels, outputs), *plain)
         channels = outputs
     return named(

@@ -32,8 +32,12 @@ def vgg(depth: int, *, batch_norm: bool = False) -> nn.Module:
             channels = width
         layers.append(nn.MaxPool2d(2))
     classifier = nn.Sequential(
-        *(nn.Linear(512 * 7 * 7, 4096), nn.ReLU(inplace=True), nn.Dropout()),
-        *(nn.Linear(4096, 4096), nn.ReLU(inplace=True), nn.Dropout()),
+        nn.Linear(512 * 7 * 7, 4096),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
+        nn.Linear(4096, 4096),
+        nn.ReLU(inplace=True),
+        nn.Dropout(),
         nn.Linear(4096, IMAGENET_CLASSES),
     )
     return named(

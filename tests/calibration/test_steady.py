@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpart.machines.calibration.steady import FEWEST, MOST, medians, steady
+from hgpart.calibration.steady import FEWEST, MOST, medians, steady
 
 
 @given(st.lists(st.tuples(st.floats(1e-6, 10), st.floats(1e-6, 10)), min_size=2, max_size=30))

@@ -1,4 +1,4 @@
-"""Rounds of a measurement -> their medians, once these move no more."""
+"""Rounds of a measurement -> their medians, as soon as these are steady."""
 
 from __future__ import annotations
 
@@ -6,30 +6,31 @@ import statistics
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-FEWEST, MOST = 6, 12  # rounds that count
+FEWEST, MOST = 6, 12  # numbers of rounds that count
 TOLERANCE = 0.03
 
 
 def steady(
     measure: Callable[[], Sequence[float]], fewest: int = FEWEST, most: int = MOST
 ) -> tuple[float, ...]:
-    """Measure again and again, until every second round says what the others say.
+    """Measure until odd and even rounds agree.
 
-    That is when the medians of the two halves are within 3 % of each other, figure by figure, or
-    after `most` rounds. The first round does not count: memory is new then, and threads start.
+    They agree when the medians of the two halves are within 3 % of each other, figure by figure;
+    measuring also ends after `most` rounds. The first round does not count: memory is new then,
+    and threads start.
 
     Parameters
     ----------
     measure : callable
-        A round: the same number of figures each time. Where processes measure together, it returns
-        the same figures in all, so that all come to their end in the same round.
+        A round: returns equally many figures each time. Where processes measure together, it
+        returns the same figures in all, so that all end after the same round.
     fewest, most : int
-        Rounds that count.
+        Limits to the number of rounds that count.
 
     Returns
     -------
     tuple of float
-        The median of each figure over all rounds, in four digits: the rest is noise.
+        The median of each figure over all rounds, to four digits: the rest is noise.
 
     >>> rounds = iter([[9.0]] + [[1.0], [1.0], [7.0], [1.0], [1.0], [1.0]])
     >>> steady(lambda: next(rounds))
@@ -52,9 +53,9 @@ def medians(rounds: Sequence[Sequence[float]]) -> tuple[float, ...]:
 
 
 def rising(seconds: Sequence[float]) -> tuple[float, ...]:
-    """Seconds of ever longer messages, of which none takes longer than one behind it.
+    """Seconds of ever longer messages, each lowered to the least of any longer message.
 
-    Others only add to what a measurement says.
+    What a shorter message takes beyond that is noise, which only ever adds.
 
     >>> rising([7.0, 1.0, 3.0, 2.0, 4.0])
     (1.0, 1.0, 2.0, 2.0, 4.0)
@@ -62,6 +63,6 @@ def rising(seconds: Sequence[float]) -> tuple[float, ...]:
     return tuple(accumulate(reversed(seconds), min))[::-1]
 
 
-def _agree(one: Sequence[float], other: Sequence[float]) -> bool:
-    pairs = zip(one, other, strict=True)
+def _agree(first: Sequence[float], second: Sequence[float]) -> bool:
+    pairs = zip(first, second, strict=True)
     return all(abs(a - b) <= TOLERANCE * max(abs(a), abs(b)) for a, b in pairs)

@@ -1,4 +1,4 @@
-"""A process of a run -> Device, node: what it computes on, and who is on the same computer."""
+"""A process of a run -> Device, node: what it computes on, and its first rank on this computer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from hgpart.cores import processor
 from hgpart.machines.machine import Device
 
-LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
+LIMIT = Path("/sys/fs/cgroup/memory.max")  # the container's
 
 
 def device_here(device: torch.device, threads: int, sharers: int) -> Device:
@@ -21,10 +21,8 @@ def device_here(device: torch.device, threads: int, sharers: int) -> Device:
 
     Parameters
     ----------
-    device : torch.device
-    threads : int
     sharers : int
-        Processes of this computer, which share its memory.
+        Number of processes on this computer, which share its memory.
     """
     if device.type == "cuda":
         properties = torch.cuda.get_device_properties(device)
@@ -33,7 +31,7 @@ def device_here(device: torch.device, threads: int, sharers: int) -> Device:
 
 
 def host_memory() -> int:
-    """Bytes of memory that processes of this computer, or of its container, have."""
+    """Bytes of memory that processes of this computer, or of its container, can use."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     try:
         return min(memory, int(LIMIT.read_text()))
@@ -42,12 +40,12 @@ def host_memory() -> int:
 
 
 def first_of_node() -> int:
-    """The rank of the first process of this computer, by what torchrun or `launch` has set."""
+    """The rank of the first process on this computer, by what torchrun or `launch` has set."""
     return int(os.environ["RANK"]) - int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def how_measured(transport: str) -> str:
-    """Say with what, on what and when something is measured."""
+    """A line that says with which versions, on which system and when something was measured."""
     return (
         f"hgpart {version('hgpart')} calibrate over {transport}, torch {torch.__version__}, "
         f"Python {platform.python_version()}, {platform.system()} {platform.release()}, "

@@ -1,4 +1,4 @@
-"""Mail + Connection -> Post: one part's messages of a pass, over torch.distributed."""
+"""Mail + Connection -> RankMessages: a part's messages of a pass, over torch.distributed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from hgpart.schedules.schedule import OF_WEIGHTS, Direction, Message, Piece
 
 
 def as_bytes(tensor: Tensor) -> Tensor:
-    """A tensor's elements, one after the other, as they are to be read.
+    """The bytes of a tensor's elements, in their order.
 
-    Of a conjugate, or an imaginary part of one, torch keeps the memory and notes the difference.
-
+    For a conjugate, or its imaginary part, torch keeps the memory and only notes the difference.
     >>> as_bytes(torch.tensor([1.0 + 2.0j]).conj().imag).view(torch.float32)
     tensor([-2.])
     """
@@ -29,26 +28,25 @@ def as_bytes(tensor: Tensor) -> Tensor:
     return made.as_strided((made.numel(),), (1,)).view(torch.uint8)  # of one element, any stride
 
 
-class Post(Mailbox):
-    """The messages of a pass, as `Wires` of a part: a message is bytes of all that goes together.
+class RankMessages(Mailbox):
+    """The messages of a part in a pass; each is the bytes of all pieces that are sent together.
 
-    Nobody waits for a message to depart before `settle`: gloo's leaves when its receiver has posted
-    the receive.
+    Nobody waits for a message to leave before `settle`: gloo's leaves when its receiver has begun
+    to receive.
 
     Parameters
     ----------
-    connection : Connection
     transfers : mapping of int to Transfer
-        Those of this part, by number.
+        The transfers of this part, by number.
     mail : Mail
-        Of this part.
+        The mail of this part.
     sizes : sequence of int
         Samples of each micro-batch.
     travelling : Travelling, optional
         The weights that travel.
     in_place : bool
-        Whether weights arrive where they belong, and their gradients where they did in other
-        passes: not in a stream, where several are under way.
+        Whether weights are received where they belong, and gradients where they were in other
+        passes. A stream can't do so, because several batches are under way.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class Post(Mailbox):
     ) -> None:
         self._connection, self._transfers, self._sizes = connection, transfers, sizes
         self._travelling, self._in_place = travelling, in_place
-        # Where messages lie while they travel.
+        # Messages lie on this device while they are sent.
         self._place = connection.device if connection.nccl else torch.device("cpu")
         self._coming: dict[int, tuple[Tensor, dist.Work | None]] = {}
         self._arrived: dict[Piece, Sequence[Tensor]] = {}
@@ -71,11 +69,11 @@ class Post(Mailbox):
         super().__init__(mail)
 
     def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart, when all that travels with them is there."""
+        """Send tensors as soon as all pieces of their message are there."""
         message = self.leaving(piece)
         pieces = [as_bytes(tensor) for tensor in tensors]
         size, wanted = sum(map(len, pieces)), self._nbytes(piece)
-        if size != wanted:  # the receiver waits for as many
+        if size != wanted:  # the receiver expects `wanted` bytes
             raise RunError(
                 f"{self._layer(piece)} sends {size} bytes, accepted is {wanted}, as it was placed "
                 "(autocast changes types)"
@@ -84,7 +82,7 @@ class Post(Mailbox):
         begun[piece] = pieces
         if len(begun) == len(message.pieces):
             del self._begun[message.number]
-            self._depart(message, [one for each in message.pieces for one in begun[each]])
+            self._depart(message, [part for sent in message.pieces for part in begun[sent]])
 
     def _nbytes(self, piece: Piece) -> int:
         if piece.direction in OF_WEIGHTS:
@@ -107,7 +105,7 @@ class Post(Mailbox):
         self.left(message)
 
     def receive(self, piece: Piece) -> Sequence[Tensor]:
-        """Wait for what was sent."""
+        """Wait for a piece, and return its tensors."""
         if piece not in self._arrived:
             self._open(self.opened(piece))
         return self._arrived.pop(piece)
@@ -121,31 +119,31 @@ class Post(Mailbox):
             self._arrived[message.pieces[0]] = (body,)
             return
         size, at = self._sizes[message.micro_batch], 0
-        for one in message.pieces:
-            found = []
-            for tensor in self._transfers[one.number].tensors:
+        for arrived in message.pieces:
+            tensors = []
+            for tensor in self._transfers[arrived.number].tensors:
                 piece = body[at : at + tensor.nbytes(size)]
                 at += len(piece)
                 if piece.storage_offset() % tensor.dtype.itemsize:
                     piece = piece.clone()
-                found.append(piece.view(tensor.dtype).view(tensor.shape(size)))
-            self._arrived[one] = tuple(found)
+                tensors.append(piece.view(tensor.dtype).view(tensor.shape(size)))
+            self._arrived[arrived] = tuple(tensors)
 
     def settle(self) -> bool:
-        """Wait until all that was sent has departed."""
+        """Wait until everything that was sent has left."""
         self.settle_all()
         return True
 
     def stop(self) -> None:
-        """Nobody waits here but who fails."""
+        """Do nothing: only a failing rank stops, and nobody here waits for it."""
 
     def departed(self, message: Message) -> None:
-        """Wait until a message has departed."""
+        """Wait until a message has left."""
         _, work = self._going.pop(message.number)
         self._wait(work, message, message.receiver)
 
     def post(self, message: Message) -> None:
-        """Let a message arrive."""
+        """Begin to receive a message."""
         body = self._memory(message)
         group = self._connection.group(message.sender, message.receiver)
         call = partial(dist.irecv, body, message.sender, group, message.number)
@@ -153,18 +151,18 @@ class Post(Mailbox):
         self._coming[message.number] = body, work
 
     def _memory(self, message: Message) -> Tensor:
-        """Where it is to arrive."""
+        """The memory that a message is received into."""
         if not message.is_of_weights or not self._in_place:
             return self._new(sum(map(self._nbytes, message.pieces)))
         assert self._travelling is not None
         (piece,), copies = message.pieces, self._travelling.copies
-        one = self._travelling.exchanges[piece.number]
+        exchange = self._travelling.exchanges[piece.number]
         if piece.direction is Direction.SPREAD:
-            memory = copies.memory(one)
+            memory = copies.memory(exchange)
             here = memory is not None and memory.device == self._place
-            return memory if here and memory is not None else self._new(copies.nbytes(one))
+            return memory if here and memory is not None else self._new(copies.nbytes(exchange))
         if piece.number not in copies.buffers:
-            copies.buffers[piece.number] = self._new(copies.nbytes(one))
+            copies.buffers[piece.number] = self._new(copies.nbytes(exchange))
         return copies.buffers[piece.number]
 
     def _new(self, nbytes: int) -> Tensor:

@@ -1,8 +1,8 @@
 """Connection, an operation -> Slowdown: how its time grows while other processes do the same.
 
-On shared cores two processes that compute are slower than one, for they share caches, memory and
-power. Each round compares with its own begin, so that a machine that gets slower meanwhile is as
-slow for all.
+On shared cores two processes that compute are slower than one, because they share caches, memory
+and power. Each round compares with its own beginning, so that a machine that becomes slower
+meanwhile is slower for all.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from statistics import fmean
 import torch
 from torch.nn import functional
 
-from hgpart.machines.calibration.steady import steady
+from hgpart.calibration.steady import steady
 from hgpart.machines.machine import Slowdown
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
 COMPUTING = 0.15  # seconds that a figure of a round takes
-FEWEST, MOST = 4, 7  # rounds
+FEWEST, MOST = 4, 7  # numbers of rounds
 Operation = Callable[[], None]
 
 
 def convolution(device: torch.device) -> Operation:
-    """Make a convolution, forward and backward, which a CPU does in some milliseconds."""
+    """Make a convolution, forward and backward, that takes a CPU some milliseconds."""
     samples = 1 if device.type == "cpu" else 64
     maps = torch.randn(samples, 64, 56, 56, device=device, requires_grad=True)
     filters = torch.randn(64, 64, 3, 3, device=device, requires_grad=True)
@@ -41,7 +41,7 @@ def convolution(device: torch.device) -> Operation:
 
 
 def norm(device: torch.device) -> Operation:
-    """Make a batch norm, forward and backward, of maps that no cache holds."""
+    """Make a batch norm, forward and backward, of maps too large for any cache."""
     samples = 4 if device.type == "cpu" else 64
     maps = torch.randn(samples, 64, 112, 112, device=device, requires_grad=True)
     scale = torch.ones(64, device=device, requires_grad=True)
@@ -60,42 +60,33 @@ def slowdown(
     operation: Operation,
     on_round: Callable[[], None] = lambda: None,
 ) -> Slowdown:
-    """Measure an operation alone, and together with others of the node.
+    """Measure an operation alone, and together with others on the node.
 
-    All processes call it, and have the result: means over those that compute.
+    All processes call this, and all get the result: means over those that compute.
 
     Parameters
     ----------
-    connection : Connection
     nodes : sequence of int
-        How many of the processes are on each node, in their order.
-    operation : callable
+        Numbers of processes on each node, in their order.
     on_round : callable
-        Told when a round begins.
+        Called before each round.
     """
     if max(nodes) == 1:
         return Slowdown()
     bench = _Bench(connection, nodes, operation)
     bench.seconds()  # the first ones take longer
 
-    def a_round() -> tuple[float, ...]:
+    def measure_round() -> tuple[float, ...]:
         on_round()
         return bench.a_round()
 
-    together = steady(a_round, FEWEST, MOST)
-    # More processes do not make one faster: what a measurement says else is noise.
+    together = steady(measure_round, FEWEST, MOST)
+    # More processes do not make an operation faster: a measurement that says so is noise.
     return Slowdown(tuple(accumulate([1.0, *together], max)))
 
 
 class _Bench:
-    """An operation in the processes of a run, some of which do it at a time.
-
-    Parameters
-    ----------
-    connection : Connection
-    nodes : sequence of int
-    operation : callable
-    """
+    """An operation that some of a run's processes do at a time."""
 
     def __init__(self, connection: Connection, nodes: Sequence[int], operation: Operation) -> None:
         self._connection, self._operation = connection, operation
@@ -104,7 +95,7 @@ class _Bench:
         self._most = max(nodes)
 
     def a_round(self) -> tuple[float, ...]:
-        """How many times as long as alone while 2, 3, ... compute."""
+        """Factors by which the operation slows down while 2, 3, ... processes do it."""
         alone = math.nan
         for at in range(self._most):
             self._connection.gather(None)
@@ -119,7 +110,7 @@ class _Bench:
         return tuple(fmean(ratio for ratio in column if ratio is not None) for column in columns)
 
     def seconds(self) -> float:
-        """Of one operation: as many are done as take a while."""
+        """Seconds of an operation: the mean over as many as take a while."""
         count, begin = 0, time.perf_counter()
         while time.perf_counter() - begin < COMPUTING:
             self._operation()

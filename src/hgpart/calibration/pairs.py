@@ -1,4 +1,4 @@
-"""Connection, an operation -> Pair: two processes that compute, and send each other messages."""
+"""Connection, an operation -> Pair: two processes that compute and send each other messages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 from statistics import fmean
 
-from hgpart.machines.calibration.slowdown import Operation
+from hgpart.calibration.slowdown import Operation
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
@@ -17,7 +17,7 @@ class Pair:
     Parameters
     ----------
     connection : Connection
-        Of two processes or more.
+        Two processes or more.
     operation : callable
         What is computed.
 
@@ -29,11 +29,11 @@ class Pair:
 
     def __init__(self, connection: Connection, operation: Operation) -> None:
         self._connection, self._operation = connection, operation
-        other = connection.rank ^ 1
-        self.peer = other if other < connection.k else None
+        peer = connection.rank ^ 1
+        self.peer = peer if peer < connection.k else None
 
     def compute(self, times: int) -> float:
-        """Do the operation so many times; the seconds of that."""
+        """Do the operation some times; returns the seconds that this takes."""
         begin = time.perf_counter()
         for _ in range(times):
             self._operation()
@@ -41,11 +41,11 @@ class Pair:
         return time.perf_counter() - begin
 
     def times_in(self, seconds: float) -> int:
-        """How often the slowest process does it in some seconds, once at least."""
+        """How often the slowest process can do the operation in some seconds, at least once."""
         slowest: float = max(self._connection.gather(self.compute(1)))
         return math.ceil(seconds / slowest)
 
     def mean(self, lost: float) -> float:
-        """Of what processes that have a peer have lost, nothing at least."""
-        found = self._connection.gather(None if self.peer is None else lost)
-        return fmean(max(0.0, one) for one in found if one is not None)
+        """The mean of the seconds lost by processes that have a peer; gains count as 0."""
+        losses = self._connection.gather(None if self.peer is None else lost)
+        return fmean(max(0.0, seconds) for seconds in losses if seconds is not None)

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations, count
 
-from hgpart.machines.calibration.adding_up import all_reduce
-from hgpart.machines.calibration.handling import handling
-from hgpart.machines.calibration.here import device_here, first_of_node, how_measured
-from hgpart.machines.calibration.links import SIZES, link_between
-from hgpart.machines.calibration.slowdown import MOST, convolution, norm, slowdown
-from hgpart.machines.calibration.stalls import stall
-from hgpart.machines.calibration.steady import medians
+from hgpart.calibration.adding_up import all_reduce
+from hgpart.calibration.handling import handling
+from hgpart.calibration.here import device_here, first_of_node, how_measured
+from hgpart.calibration.links import SIZES, link_between
+from hgpart.calibration.slowdown import MOST, convolution, norm, slowdown
+from hgpart.calibration.stalls import stall
+from hgpart.calibration.steady import medians
 from hgpart.machines.machine import Link, Machine
 from hgpart.run.processes.connection import Connection
 
@@ -22,19 +22,19 @@ def calibrate(
     threads: int,
     on_progress: Callable[[str, float], None] = lambda what, done: None,
 ) -> Machine:
-    """Measure what the processes of a run, their devices and links do.
+    """Measure the devices and links of a run's processes.
 
-    Called in all of them, with nothing else under way; all have the result. Pairs are measured one
-    by one, as they share what messages travel through.
+    All processes call this, with nothing else running, and all get the result. Pairs are measured
+    one by one, because their messages share the network.
 
     Parameters
     ----------
     connection : Connection
-        Of two processes or more.
+        Two processes or more.
     threads : int
-        That each process computes with.
+        Number of threads that each process computes with.
     on_progress : callable
-        Told what is measured next, and the share of all that is done.
+        Called with what is measured next, and the fraction of all measurements that is done.
 
     Raises
     ------
@@ -53,10 +53,10 @@ def calibrate(
         return lambda: on_progress(what, next(done) / all_steps)
 
     pairs = {
-        (one, other): link_between(
-            connection, one, other, steps(f"link of {one} and {other}", at * len(SIZES))
+        (first, second): link_between(
+            connection, first, second, steps(f"link of {first} and {second}", at * len(SIZES))
         )
-        for at, (one, other) in enumerate(ranks)
+        for at, (first, second) in enumerate(ranks)
     }
     begin = len(ranks) * len(SIZES)
     reduced = all_reduce(connection, steps("all-reduce", begin))
@@ -74,8 +74,8 @@ def calibrate(
         for at, (measure, what) in enumerate(((handling, "each byte"), (stall, "each message")))
     )
     node = [at for at, size in enumerate(nodes) for _ in range(size)]
-    within = [link for (one, other), link in pairs.items() if node[one] == node[other]]
-    across = [link for (one, other), link in pairs.items() if node[one] != node[other]]
+    within = [link for (first, second), link in pairs.items() if node[first] == node[second]]
+    across = [link for (first, second), link in pairs.items() if node[first] != node[second]]
     kinds = " and ".join(sorted({device.kind for device in devices}))
     return Machine(
         name=f"{connection.k} processes on {kinds}",
@@ -94,7 +94,7 @@ def calibrate(
 
 
 def _typical(links: Sequence[Link]) -> Link:
-    """The medians of several links, up to the longest message that all of them know."""
+    """The medians of several links, up to the longest message that all of them have."""
     sizes = min((link.sizes for link in links), key=len)
     times = [(link.seconds[: len(sizes)], link.both_ways[: len(sizes)]) for link in links]
     seconds, both_ways = (medians(column) for column in zip(*times, strict=True))

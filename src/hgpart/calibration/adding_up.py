@@ -1,4 +1,4 @@
-"""Connection -> AllReduce: how long its processes take to add up what all of them have."""
+"""Connection -> AllReduce: seconds that its processes take to add up what all of them have."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from collections.abc import Callable
 import torch
 from torch import distributed as dist
 
-from hgpart.machines.calibration.links import LONGEST, MOST_MESSAGES, ROUND_BYTES, SIZES
-from hgpart.machines.calibration.steady import rising, steady
+from hgpart.calibration.links import LONGEST, MOST_MESSAGES, ROUND_BYTES, SIZES
+from hgpart.calibration.steady import rising, steady
 from hgpart.machines.machine import AllReduce
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
 
 def all_reduce(connection: Connection, on_size: Callable[[], None] = lambda: None) -> AllReduce:
-    """Measure all-reduces of 32-bit floats by all processes; all call it, and have the result.
+    """Measure all-reduces of 32-bit floats; all processes call this, and all get the result.
 
     Parameters
     ----------
-    connection : Connection
     on_size : callable
-        Told when the next size is measured.
+        Called before each size is measured.
     """
     sizes: list[int] = []
     seconds: list[float] = []
@@ -45,7 +44,7 @@ def _seconds(connection: Connection, nbytes: int) -> float:
         dist.all_reduce(body)
         body.to(connection.device)
 
-    def a_round() -> tuple[float, ...]:
+    def measure_round() -> tuple[float, ...]:
         connection.gather(None)
         begin = time.perf_counter()
         for _ in range(times):
@@ -53,4 +52,4 @@ def _seconds(connection: Connection, nbytes: int) -> float:
         wait_for(connection.device)
         return (max(connection.gather((time.perf_counter() - begin) / times)),)
 
-    return steady(a_round)[0]
+    return steady(measure_round)[0]

@@ -1,0 +1,1 @@
+"""Connection -> Machine: the processes of a run measure their devices and links."""

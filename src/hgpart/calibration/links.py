@@ -1,0 +1,73 @@
+"""Connection, two of its processes -> Link: seconds of messages, one way and both ways at once.
+
+No two clocks are compared: one way is half the time of a message and its answer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from hgpart.calibration.messages import Messages
+from hgpart.calibration.steady import rising, steady
+from hgpart.machines.machine import Link
+from hgpart.run.processes.connection import Connection
+
+SIZES = tuple(4**power for power in range(5, 14))  # bytes: 1 KB to 64 MB
+LONGEST = 0.5  # seconds of a message that no longer one follows
+ROUND_BYTES, MOST_MESSAGES = 2**21, 50  # for a round, each way
+
+
+def link_between(
+    connection: Connection,
+    rank: int,
+    other_rank: int,
+    on_size: Callable[[], None] = lambda: None,
+) -> Link:
+    """Measure the link of two processes; all processes call this, and all get the result.
+
+    Messages become longer until they take half a second.
+
+    Parameters
+    ----------
+    rank, other_rank : int
+        The two processes.
+    on_size : callable
+        Called before each size is measured.
+    """
+    sizes: list[int] = []
+    times: list[tuple[float, ...]] = []
+    for nbytes in SIZES:
+        if len(times) > 1 and times[-1][1] > LONGEST:
+            break
+        on_size()
+        times.append(_seconds(connection, rank, other_rank, nbytes))
+        sizes.append(nbytes)
+    seconds, both_ways = (rising(column) for column in zip(*times, strict=True))
+    return Link(tuple(sizes), seconds, both_ways)
+
+
+def _seconds(connection: Connection, rank: int, other_rank: int, nbytes: int) -> tuple[float, ...]:
+    """Seconds of a message, and of two that cross."""
+    peer = {rank: other_rank, other_rank: rank}.get(connection.rank)
+    messages = None if peer is None else Messages(connection, peer, nbytes)
+    signals = None if peer is None else Messages(connection, peer, 1)
+    count = max(1, min(MOST_MESSAGES, ROUND_BYTES // nbytes))
+
+    def measure_round() -> tuple[float, ...]:
+        own = None
+        if messages is not None and signals is not None:
+            signals.both_ways(1)  # so that they begin together
+            crossing = _timed(messages.both_ways, count)
+            signals.both_ways(1)
+            own = _timed(messages.there_and_back, count) / 2, crossing
+        measured = [figures for figures in connection.gather(own) if figures is not None]
+        return tuple(map(max, zip(*measured, strict=True)))
+
+    return steady(measure_round)
+
+
+def _timed(exchange: Callable[[int], None], times: int) -> float:
+    begin = time.perf_counter()
+    exchange(times)
+    return (time.perf_counter() - begin) / times

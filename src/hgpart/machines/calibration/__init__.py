@@ -1,1 +1,0 @@
-"""Connection -> Machine: what the processes of a run measure of where they are."""

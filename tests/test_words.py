@@ -1,0 +1,110 @@
+"""Docstrings and local names in the folders below are plain English; the list grows."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import hgpart
+
+ROOT = Path(hgpart.__file__).parent
+FOLDERS = [
+    "operators",
+    "tracing",
+    "layers",
+    "transformation",
+    "zoo",
+    "work",
+    "machines",
+    "hypergraph",
+    "timing",
+    "prediction",
+    "run",
+    "calibration",
+]
+FILES = [file for folder in FOLDERS for file in sorted((ROOT / folder).rglob("*.py"))]
+FILES += [
+    ROOT / f"{name}.py"
+    for name in (
+        "errors",
+        "arrays",
+        "cores",
+        "freed_memory",
+        "processes",
+        "sequences",
+        "summary",
+        "schedule_wanted",
+    )
+]
+SECTION = re.compile(r"^(Parameters|Attributes|Returns|Raises)\n-+\n", re.MULTILINE)
+# A first word that makes an entry the second half of a sentence: "Of the file.", "That there are."
+FRAGMENT = re.compile(r"(As|By|Of|That|Which|Who|Whose)\b")
+TREES = {str(file.relative_to(ROOT)): ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Files and names of what has a docstring, with the docstring."""
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                text = ast.get_docstring(node)
+                if text:
+                    yield f"{path}: {getattr(node, 'name', 'module')}", text
+
+
+def entries(text: str) -> Iterator[tuple[str, str]]:
+    """Names of a docstring's entries, with their descriptions; sections end at an empty line."""
+    for section in SECTION.finditer(text):
+        body = text[section.end() :].partition("\n\n")[0]
+        for entry in re.split(r"\n(?=\S)", body):
+            name, _, description = entry.partition("\n")
+            yield name, " ".join(description.split())
+
+
+def test_no_docstring_begins_with_the_second_half_of_a_sentence() -> None:
+    assert [name for name, text in docstrings() if FRAGMENT.match(text)] == []
+
+
+def test_an_entry_of_a_docstring_is_a_noun_phrase_or_a_sentence() -> None:
+    fragments = [
+        f"{place}: {name}"
+        for place, text in docstrings()
+        for name, description in entries(text)
+        if FRAGMENT.match(description) or not description
+    ]
+    assert fragments == []
+
+
+def test_local_names_say_what_a_thing_is() -> None:
+    stored = Counter(
+        f"{path}: {node.id}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name)
+        and isinstance(node.ctx, ast.Store)
+        and node.id in ("each", "found", "many", "one")
+    )
+    assert stored == {}
+
+
+def test_no_items_are_joined_to_save_a_line() -> None:
+    joined = [
+        f"{path}:{node.lineno}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List)
+    ]
+    assert joined == []
+
+
+def test_a_class_name_is_used_once() -> None:
+    names = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
