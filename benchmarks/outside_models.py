@@ -297,7 +297,7 @@ def divided(
         )
     else:
         found = partition_of_kind("random", graph, work, k, 0.1, modelling=modelling, seed=seed)
-    return hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
+    return hgpart.PartitionedModel(traced, found, found.evaluation, {})
 
 
 @cache

@@ -42,7 +42,7 @@ def plan(model: nn.Module, kind: str, k: int) -> hgpart.Plan:
     work = hgpart.flops(graph)
     modelling = hgpart.Modelling(batch_size=BATCH)
     found = partition_of_kind(kind, graph, work, k=k, eps=0.1, modelling=modelling)
-    return hgpart.make_plan(found, graph, work, "vgg16", (3, 224, 224))
+    return hgpart.Plan(found, "vgg16", (3, 224, 224))
 
 
 def stepper(

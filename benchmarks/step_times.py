@@ -185,7 +185,7 @@ class Bench:
         found = partition_of_kind(
             KINDS[title], graph, work, k=PROCESSES, eps=0.1, modelling=modelling
         )
-        return hgpart.make_plan(found, graph, work, self.name, (3, self.size, self.size))
+        return hgpart.Plan(found, self.name, (3, self.size, self.size))
 
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
         """A part of it in each process."""

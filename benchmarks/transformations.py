@@ -274,7 +274,7 @@ def verified(spec: str, k: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for partition in ("random", "good"):
         found = partition_of_kind(partition, graph, work, k, EPS)
-        split = hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
+        split = hgpart.PartitionedModel(traced, found, found.evaluation, {})
         row[partition] = list(verify(model, hgpart.place(model, split), batch).failures)
     again, _ = hgpart.load_model(spec)
     again = again.double()

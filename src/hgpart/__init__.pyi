@@ -59,7 +59,6 @@ from .hypergraph.shares import PartShares as PartShares
 from .hypergraph.shares import part_shares as part_shares
 from .plan import Plan as Plan
 from .plan import load_plan as load_plan
-from .plan import make_plan as make_plan
 from .plan import restore as restore
 from .plan import save_plan as save_plan
 from .partitioned_model import PartitionedModel as PartitionedModel

@@ -25,7 +25,7 @@ from hgpart.partition.partition import MB
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
-from hgpart.plan import make_plan, save_plan
+from hgpart.plan import Plan, save_plan
 from hgpart.summary import Summary
 from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import TracedModel, trace
@@ -39,24 +39,30 @@ class PartitionedModel:
     Attributes
     ----------
     traced : TracedModel
-    graph : ChannelGraph
-    work : Work
     partition : Partition
     layerwise : Evaluation
         What the best split between layers costs, for comparison; within eps where it can be.
     seconds : dict of str to float
         Wall time of each stage.
     name : str
-        Of the model's class.
+        Name of the model's class.
     """
 
     traced: TracedModel
-    graph: ChannelGraph
-    work: Work
     partition: Partition
     layerwise: Evaluation
     seconds: dict[str, float]
     name: str = "model"
+
+    @property
+    def graph(self) -> ChannelGraph:
+        """The model's ChannelGraph."""
+        return self.partition.problem.graph
+
+    @property
+    def work(self) -> Work:
+        """Work of the model's tasks."""
+        return self.partition.problem.work
 
     def __repr__(self) -> str:
         """Short, without its graphs and arrays."""
@@ -96,8 +102,7 @@ class PartitionedModel:
             If the file can't be written.
         """
         shape = self.traced.arguments.sample_shape()
-        plan = make_plan(self.partition, self.graph, self.work, model or self.name, shape)
-        save_plan(plan, path)
+        save_plan(Plan(self.partition, model or self.name, shape), path)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled: it holds what torch.export made, which can't be."""
@@ -185,7 +190,7 @@ def partition_model(
     with stage("work"):
         measured = work if isinstance(work, Work) else work(graph)
     with stage("partition"):
-        found = partition_graph(
+        partition = partition_graph(
             graph,
             measured,
             k,
@@ -202,5 +207,5 @@ def partition_model(
             effort=effort,
         )
     with stage("layer-wise"):
-        compared = evaluate_layerwise(graph, measured, found.modelling, k, speeds, eps)
-    return PartitionedModel(traced, graph, measured, found, compared, seconds, type(model).__name__)
+        compared = evaluate_layerwise(graph, measured, partition.modelling, k, speeds, eps)
+    return PartitionedModel(traced, partition, compared, seconds, type(model).__name__)

@@ -25,7 +25,7 @@ from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
-from hgpart.plan import make_plan
+from hgpart.plan import Plan
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
 
@@ -110,8 +110,7 @@ def layout_of(way: Way, subject: Subject) -> Layout:
         If the model can't be divided that way; says why.
     """
     if way.has_plan:
-        found = partition_of(way, subject)
-        return make_plan(found, subject.graph, subject.work, subject.model, subject.input_shape)
+        return Plan(partition_of(way, subject), subject.model, subject.input_shape)
     return _heads(subject) if way.name in PIPELINES else None
 
 

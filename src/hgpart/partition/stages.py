@@ -149,7 +149,7 @@ def solve_in_slices(
 
 def _is_at_most(partition: Partition, volume: int) -> bool:
     """Whether a partition within the limits sends no more, where that is what counts."""
-    is_all = partition.feasible and partition.objective.name == "volume"
+    is_all = partition.feasible and partition.problem.objective.name == "volume"
     return is_all and partition.evaluation.volume <= volume
 
 
@@ -168,9 +168,9 @@ def solve(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
         )
     heaviest = heaviest_task(problem)
-    problem = with_room(problem, heaviest, best_effort)
-    bound = lower_bound(problem)
-    solution = _solved(problem, search, bound, backend)
+    roomy = with_room(problem, heaviest, best_effort)
+    bound = lower_bound(roomy)
+    solution = _solved(roomy, search, bound, backend)
     found = evaluated(
         problem,
         solution.model,
@@ -212,13 +212,15 @@ def _infeasible(found: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExc
     """Why a partition is not what was asked for."""
     if found.interrupted:
         return KeyboardInterrupt("before a partition within the limits was found")
-    memory, needed = found.memory, found.memory_bytes
+    problem, needed = found.problem, found.memory_bytes
+    memory = problem.memory
     if memory is not None and needed is not None and not memory.hold(needed):
-        return InfeasibleError(_too_little_memory(found.k, memory, needed, tasks))
+        return InfeasibleError(_too_little_memory(problem.k, memory, needed, tasks))
     reached = found.evaluation.imbalance
     return InfeasibleError(
-        f"no partition within eps {found.eps:g} was found for k={found.k}: the best has imbalance "
-        f"{reached:.4g}, so the smallest eps known to do is {round_up(reached)}; {heaviest}"
+        f"no partition within eps {problem.eps:g} was found for k={problem.k}: the best has "
+        f"imbalance {reached:.4g}, so the smallest eps known to do is {round_up(reached)}; "
+        f"{heaviest}"
     )
 
 

@@ -18,7 +18,7 @@ from hgpart.partition import Partition
 from hgpart.partition.problem.checks import check_search
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
-from hgpart.plan import make_plan
+from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.recommendation.divisions import Division, divisions
 from hgpart.recommendation.memory import lasting_bytes, limits_of, needed_bytes, what_is_over
@@ -238,9 +238,7 @@ class _Search:
                 of_all = replace(subject, k=division.k, eps=division.eps)
                 placed = partition_of_one(of_all, division.replicas)
             layerwise = evaluate_layerwise(subject.graph, subject.work, placed.modelling, placed.k)
-            whole = PartitionedModel(
-                *(subject.traced, subject.graph, subject.work, placed, layerwise, {})
-            )
+            whole = PartitionedModel(subject.traced, placed, layerwise, {})
             placement = place(asked.model, whole, ["meta"] * placed.k)
             placement.train()
             size = placed.modelling.batch_size
@@ -304,10 +302,7 @@ class _Search:
             return None
         self.simulated += 1
         exchange = exchange_seconds(divided.versions, replicas, asked.machine)
-        plan = make_plan(
-            *(divided.partition, subject.graph, subject.work, subject.model, subject.input_shape),
-            scheduling,
-        )
+        plan = Plan(divided.partition, subject.model, subject.input_shape, scheduling)
         return Ranked(
             division=divided.division,
             plan=plan,

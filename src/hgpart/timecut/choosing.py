@@ -73,8 +73,9 @@ class Choice:
     def partition(self) -> Partition:
         """The best one, with the objective for the micro-batches that it is best in."""
         found, many = self.timed[0].partition, self.timed[0].scheduling.micro_batches
-        objective = replace(found.objective, micro_batches=many)
-        return replace(found, objective=objective, interrupted=self.interrupted)
+        objective = replace(found.problem.objective, micro_batches=many)
+        problem = replace(found.problem, objective=objective)
+        return replace(found, problem=problem, interrupted=self.interrupted)
 
 
 def choose(
@@ -148,7 +149,7 @@ def choose(
                 if timed and least >= min(one.seconds for one in timed):
                     left_out.append((candidate.name, f"sending its maps takes {least:.3g} s"))
                     continue
-                whole = PartitionedModel(traced, graph, problem.work, found, layerwise, {})
+                whole = PartitionedModel(traced, found, layerwise, {})
                 placement = place(module, whole, ["meta"] * problem.k)
                 timed.append(
                     _fastest(candidate.name, found, placement, machine, times, micro_batches)

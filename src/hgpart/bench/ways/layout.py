@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.plan import Plan
+from hgpart.plan import Plan, PlanFile
 
 
 @dataclass(frozen=True)
@@ -22,4 +22,6 @@ class Head:
     number: int
 
 
-Layout = Plan | tuple[Head, ...] | None  # of parts, of a pipeline's stages but the first; of others
+Layout = (
+    Plan | PlanFile | tuple[Head, ...] | None
+)  # of parts, of a pipeline's stages but the first; of others
