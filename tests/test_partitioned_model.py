@@ -76,10 +76,8 @@ def test_defaults_are_those_of_the_command() -> None:
 def test_least_time_has_its_own_default() -> None:
     model, example = built("plain")
     objective = step_time(np.full((2, 2), 1e-9), 0.001, 1)
-    assert (
-        partition_model(model, example, 2, objective=objective, effort=0).partition.problem.eps
-        == WIDE
-    )
+    result = partition_model(model, example, 2, objective=objective, effort=0)
+    assert result.partition.problem.eps == WIDE
 
 
 def test_grain_goes_before_that_of_the_modelling() -> None:

@@ -53,6 +53,7 @@ from .partition.problem.memory import memory_limits as memory_limits
 from .partition.problem.memory import part_memory as part_memory
 from .partition import Partition as Partition
 from .partition import partition_graph as partition_graph
+from .partition.backends import load_backend as load_backend
 from .hypergraph.metrics import Evaluation as Evaluation
 from .hypergraph.metrics import evaluate as evaluate
 from .hypergraph.shares import PartShares as PartShares
@@ -64,6 +65,7 @@ from .plan import save_plan as save_plan
 from .partitioned_model import PartitionedModel as PartitionedModel
 from .partitioned_model import evaluate_layerwise as evaluate_layerwise
 from .partitioned_model import partition_model as partition_model
+from .partitioned_model import partitioned_as as partitioned_as
 from .compare.strategies import partition_by as partition_by
 from .placement import Placement as Placement
 from .placement import place as place

@@ -12,7 +12,8 @@ from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition.backends import check_backend
+from hgpart.partition.backends import Backend, backend_name, check_backend
+from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
@@ -39,7 +40,7 @@ def partition_graph(
     *,
     modelling: Modelling | None = None,
     slices: int | Literal["auto"] | None = None,
-    backend: str = "native",
+    backend: str | Backend = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,
@@ -72,9 +73,10 @@ def partition_graph(
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     slices : int or "auto", optional
         Of the batch, instead of the modelling's; "auto" takes as many as save most.
-    backend : str
+    backend : str or function
         "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
-        how good its partition is.
+        how good its partition is. Or a partitioner of your own, a function that takes what a
+        `Backend` takes; what it returns is checked, evaluated and improved like theirs.
     seed : int
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
@@ -118,7 +120,10 @@ def partition_graph(
 
 
 def solve_in_slices(
-    problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
+    problem: Problem,
+    search: Search,
+    backend: str | Backend = "native",
+    best_effort: bool = False,
 ) -> Partition:
     """Divide a model as `solve` does, with the batch in as many slices as save most, or fewer.
 
@@ -159,7 +164,10 @@ def _rank(partition: Partition) -> tuple[bool, float, int]:
 
 
 def solve(
-    problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
+    problem: Problem,
+    search: Search,
+    backend: str | Backend = "native",
+    best_effort: bool = False,
 ) -> Partition:
     """Divide a model as `partition_graph` does, which says what is raised."""
     check_backend(backend, problem.objective, problem.memory, problem.modelling.slices)
@@ -167,7 +175,7 @@ def solve(
         raise ArgumentError(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
         )
-    heaviest = heaviest_task(problem)
+    name, heaviest = backend_name(backend), heaviest_task(problem)
     roomy = with_room(problem, heaviest, best_effort)
     bound = lower_bound(roomy)
     solution = _solved(roomy, search, bound, backend)
@@ -176,8 +184,8 @@ def solve(
         solution.model,
         in_order(problem, solution.model, solution.parts),
         seed=search.seed,
-        backend=backend,
-        start=solution.start or backend,
+        backend=name,
+        start=solution.start or name,
         bound=max(bound, solution.bound),
         interrupted=solution.interrupted,
     )
@@ -186,7 +194,7 @@ def solve(
     return found
 
 
-def _solved(problem: Problem, search: Search, bound: int, backend: str) -> Solution:
+def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend) -> Solution:
     """What the backend finds."""
     if backend == "native" and problem.modelling.slices > 1:
         return _balanced(problem, search, sliced_partition(problem, search, bound))
@@ -194,7 +202,7 @@ def _solved(problem: Problem, search: Search, bound: int, backend: str) -> Solut
         return _balanced(problem, search, native_partition(problem, search, bound))
     if backend == "exact":
         return _balanced(problem, search, exact_partition(problem, search, bound))
-    return by_blocks(problem, search, backend)
+    return by_blocks(problem, search, backend_named(backend))
 
 
 def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:
