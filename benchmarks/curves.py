@@ -80,7 +80,7 @@ def learner_of(case: str, seed: int, connection: Connection | None) -> Learner:
     traced = hgpart.trace(model.train(), torch.zeros(2, *shape))
     graph = hgpart.channel_graph(traced)
     work = hgpart.flops(graph)
-    plan = hgpart.make_plan(partition(graph, work, BATCH), graph, work, "lenet5", shape)
+    plan = hgpart.Plan(partition(graph, work, BATCH), "lenet5", shape)
     placement = hgpart.place(model, plan, parts=[connection.rank])
     return PlacedModel(DistributedModel(placement, connection), scheduling)
 

@@ -267,7 +267,7 @@ def made_kinds(folder: Path) -> dict[str, Kind]:
         {"objective": links, "memory": memory},
     ):
         found = hgpart.partition_graph(graph, work, PARTS, 0.3, effort=0.01, **options)
-        hgpart.save_plan(hgpart.make_plan(found, graph, work, "lenet5", shape), folder / "plan")
+        hgpart.save_plan(hgpart.Plan(found, "lenet5", shape), folder / "plan")
         plans.append((folder / "plan").read_bytes())
 
     def shown(path: Path) -> str:

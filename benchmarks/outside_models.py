@@ -296,7 +296,7 @@ def divided(
         )
     else:
         found = hgpart.partition_by("random", graph, work, k, modelling=modelling, seed=seed)
-    return hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
+    return hgpart.PartitionedModel(traced, found, found.evaluation, {})
 
 
 @cache

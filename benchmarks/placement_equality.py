@@ -147,7 +147,7 @@ def good(
     found = hgpart.partition_graph(
         graph, work, k, 0.1, modelling=modelling, seed=seed, best_effort=True
     )
-    return PartitionedModel(traced, graph, work, found, found.evaluation, {})
+    return PartitionedModel(traced, found, found.evaluation, {})
 
 
 def random(

@@ -41,7 +41,7 @@ def plan(model: nn.Module, kind: str, k: int) -> hgpart.Plan:
     work = hgpart.flops(graph)
     modelling = hgpart.Modelling(batch_size=BATCH)
     found = hgpart.partition_by(kind, graph, work, k, modelling=modelling)
-    return hgpart.make_plan(found, graph, work, "vgg16", (3, 224, 224))
+    return hgpart.Plan(found, "vgg16", (3, 224, 224))
 
 
 def stepper(

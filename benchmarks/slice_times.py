@@ -122,7 +122,7 @@ class SliceBench(Bench):
             file=sys.stderr,
             flush=True,
         )
-        return hgpart.make_plan(found, graph, work, self.name, (3, self.size, self.size))
+        return hgpart.Plan(found, self.name, (3, self.size, self.size))
 
     def told_apart(self, model: DistributedModel, total: float, m: int) -> tuple[float, ...]:
         """Maps and their gradients by the table, all else is of parameters."""

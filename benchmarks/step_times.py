@@ -182,7 +182,7 @@ class Bench:
         else:
             work = hgpart.flops(graph)
         found = hgpart.partition_by(KINDS[title], graph, work, PROCESSES, modelling=modelling)
-        return hgpart.make_plan(found, graph, work, self.name, (3, self.size, self.size))
+        return hgpart.Plan(found, self.name, (3, self.size, self.size))
 
     def placed(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
         """A part of it in each process."""

@@ -273,7 +273,7 @@ def verified(spec: str, k: int) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for partition, way in (("random", "random"), ("good", "coarse")):
         found = hgpart.partition_by(way, graph, work, k, EPS)
-        split = hgpart.PartitionedModel(traced, graph, work, found, found.evaluation, {})
+        split = hgpart.PartitionedModel(traced, found, found.evaluation, {})
         row[partition] = list(verify(model, hgpart.place(model, split), batch).failures)
     again, _ = hgpart.load_model(spec)
     again = again.double()

@@ -10,6 +10,7 @@ from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
+from hgpart.partition.problem.problem import Problem
 
 
 @st.composite
@@ -22,15 +23,12 @@ def partitioned_graphs(draw: st.DrawFn, most_parts: int = 4) -> tuple[ChannelGra
     seed = draw(st.integers(0, 2**16))
     parts = np.random.default_rng(seed).integers(0, k, count).astype(np.int32)
     return graph, Partition(
+        problem=Problem(graph, work, modelling, k, 0.1),
         model=model,
-        modelling=modelling,
         parts=parts,
-        k=k,
-        eps=0.1,
         seed=0,
         backend="test",
         start="test",
-        speeds=None,
         evaluation=evaluate(model.hypergraph, parts, k),
         feasible=False,
         lower_bound=0,

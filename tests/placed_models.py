@@ -118,7 +118,7 @@ def placed(
     graph = channel_graph(traced)
     modelling = Modelling(grain=grain, batch_size=4, output_vertex=output_vertex)
     partition = partition_of_kind(kind, graph, flops(graph), k, 0.1, modelling=modelling)
-    split = PartitionedModel(traced, graph, flops(graph), partition, partition.evaluation, {})
+    split = PartitionedModel(traced, partition, partition.evaluation, {})
     return place(model, split, parts=parts, norms=norms)
 
 

@@ -116,7 +116,7 @@ def partitions(
         if connection.rank == 0:
             found = partition_graph(graph, work, k, 0.1, modelling=modelling, effort=0)
         found = connection.gather(found)[0]
-        yield "good", PartitionedModel(traced, graph, work, found, found.evaluation, {})
+        yield "good", PartitionedModel(traced, found, found.evaluation, {})
 
 
 def passes(placed: DistributedModel, expected: Original) -> Any:

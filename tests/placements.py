@@ -46,20 +46,17 @@ def partitioned(
     """A partition that no partitioner made."""
     evaluation = evaluate(model.hypergraph, parts, k)
     partition = Partition(
+        problem=Problem(graph, flops(graph), modelling, k, 0.1),
         model=model,
-        modelling=modelling,
         parts=parts,
-        k=k,
-        eps=0.1,
         seed=0,
         backend="test",
         start="test",
-        speeds=None,
         evaluation=evaluation,
         feasible=False,
         lower_bound=0,
     )
-    return PartitionedModel(traced, graph, flops(graph), partition, evaluation, {})
+    return PartitionedModel(traced, partition, evaluation, {})
 
 
 def of_single_tasks(

@@ -50,7 +50,7 @@ def test_one_call_is_stage_by_stage(grain: str) -> None:
     assert result.work.per_task.tolist() == work.per_task.tolist()
     assert result.traced.batch_size == 2
     assert result.partition.parts.tolist() == found.parts.tolist()
-    assert result.partition.speeds == found.speeds
+    assert result.partition.problem.speeds == found.problem.speeds
     assert result.partition.modelling == modelling
     assert result.partition.evaluation.volume == found.evaluation.volume
     assert result.layerwise.loads.tolist() == compared.loads.tolist()
@@ -68,7 +68,7 @@ def test_a_single_tensor_is_an_example() -> None:
 def test_defaults_are_those_of_the_command() -> None:
     model, example = built("plain")
     left_out = partition_model(model, example, k=2).partition
-    assert (left_out.eps, left_out.modelling) == (0.1, Modelling())
+    assert (left_out.problem.eps, left_out.modelling) == (0.1, Modelling())
     said = partition_model(model, example, 2, 0.1).partition
     assert left_out.parts.tolist() == said.parts.tolist()
 
@@ -76,7 +76,8 @@ def test_defaults_are_those_of_the_command() -> None:
 def test_least_time_has_its_own_default() -> None:
     model, example = built("plain")
     objective = step_time(np.full((2, 2), 1e-9), 0.001, 1)
-    assert partition_model(model, example, 2, objective=objective, effort=0).partition.eps == WIDE
+    result = partition_model(model, example, 2, objective=objective, effort=0)
+    assert result.partition.problem.eps == WIDE
 
 
 def test_grain_goes_before_that_of_the_modelling() -> None:

@@ -34,7 +34,8 @@ from hgpart.partition.problem.objectives import (
     over_links,
 )
 from hgpart.partition.problem.problem import Problem
-from hgpart.plan import LARGEST_RUNS, Plan, load_plan, make_plan, restore, save_plan
+from hgpart.plan import Plan, PlanFile, load_plan, restore, save_plan
+from hgpart.plan.plan_file import LARGEST_RUNS
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
@@ -49,23 +50,29 @@ def partition_of(
     model = cnn_hypergraph(graph, work, divide(graph, work, modelling, 12), modelling)
     random = np.random.default_rng(seed)
     parts = random.integers(0, PARTS, model.hypergraph.vertices).astype(np.int32)
-    speeds = options.get("speeds")
-    found = evaluate(model.hypergraph, parts, PARTS, speeds)
-    given: dict[str, Any] = {
-        "eps": 0.1,
-        "seed": seed,
-        "backend": "kahypar",
-        "start": "kahypar",
-        "speeds": speeds,
-        "feasible": False,
-        "lower_bound": 0,
-    }
-    return Partition(model, modelling, parts, PARTS, **given, evaluation=found)
+    return Partition(
+        problem=Problem(graph, work, modelling, PARTS, 0.1, **options),
+        model=model,
+        parts=parts,
+        seed=seed,
+        backend="kahypar",
+        start="kahypar",
+        evaluation=evaluate(model.hypergraph, parts, PARTS, options.get("speeds")),
+        feasible=False,
+        lower_bound=0,
+    )
+
+
+def read(plan: Plan, path: Path) -> PlanFile:
+    """What the file of a plan says."""
+    save_plan(plan, path)
+    return load_plan(path)
 
 
 GRAPH, WORK = chain([8, 4], [80, 40], [3, 2])
 PARTITION = partition_of(GRAPH, WORK, Modelling(), 1)
-PLAN = make_plan(PARTITION, GRAPH, WORK, "file.py:make", (3, 8, 8))
+BLOCKS = PARTITION.model.blocks
+PLAN = Plan(PARTITION, "file.py:make", (3, 8, 8))
 SCHEDULED = replace(PLAN, scheduling=Scheduling("1f1b", 4, recompute=True))
 
 
@@ -123,14 +130,21 @@ def test_any_plan_comes_back_whole(
     graph, work = graph_and_work
     speeds = speeds and tuple(speeds)
     modelling = replace(modelling, batch_size=3, slices=slices, training=training, norms=norms)
-    partition = partition_of(graph, work, modelling, seed, speeds=speeds)
-    partition = replace(partition, objective=objective, memory=memory, interrupted=interrupted)
+    asked = {"speeds": speeds, "objective": objective, "memory": memory}
+    partition = replace(
+        partition_of(graph, work, modelling, seed, **asked), interrupted=interrupted
+    )
     if partition.model.hypergraph.vertices < PARTS:
         return
-    plan = make_plan(partition, graph, work, 'timm:ä\n"x"', (3, 8, 8), scheduling)
-    save_plan(plan, tmp_path / "plan.json")
-    loaded = load_plan(tmp_path / "plan.json")
-    assert plain(loaded) == plain(plan)
+    plan = Plan(partition, 'timm:ä\n"x"', (3, 8, 8), scheduling)
+    loaded = read(plan, tmp_path / "plan.json")
+    assert (loaded.model, loaded.input_shape) == (plan.model, plan.input_shape)
+    assert (loaded.scheduling, loaded.fingerprint) == (scheduling, graph.fingerprint)
+    assert (loaded.imbalance, loaded.volume_bytes, loaded.lower_bound_bytes) == (
+        partition.evaluation.imbalance,
+        partition.evaluation.volume,
+        partition.lower_bound,
+    )
     restored = restore(loaded, graph)
     expected = plain(partition)
     expected["feasible"] = restored.feasible
@@ -145,26 +159,24 @@ def test_a_found_partition_comes_back(tmp_path: Path, speeds: list[float] | None
     graph = graph_of("residual")
     options = {"modelling": Modelling(grain="fine"), "speeds": speeds, "seed": 7, "effort": 0.1}
     found = partition_graph(graph, flops(graph), 3, 0.2, **options)
-    save_plan(make_plan(found, graph, flops(graph), "residual", (3, 8, 8)), tmp_path / "p.json")
-    loaded = load_plan(tmp_path / "p.json")
+    loaded = read(Plan(found, "residual", (3, 8, 8)), tmp_path / "plan.json")
     assert plain(restore(loaded, graph)) == plain(found)
     assert loaded.versions.keys() >= {"hgpart", "torch", "python"}
     assert loaded.fingerprint == graph.fingerprint
 
 
-def test_a_bound_above_what_is_reached_is_refused() -> None:
+def test_a_bound_above_what_is_reached_is_refused(tmp_path: Path) -> None:
     graph = graph_of("residual")
     found = partition_graph(graph, flops(graph), 3, 0.2, effort=0.1)
-    plan = make_plan(found, graph, flops(graph), "residual", (3, 8, 8))
+    plan = read(Plan(found, "residual", (3, 8, 8)), tmp_path / "plan.json")
     with pytest.raises(PlanError, match=r"at least \d+ bytes travel, its partition's volume is"):
         restore(replace(plan, lower_bound_bytes=found.evaluation.volume + 1), graph)
 
 
-def test_a_layer_that_is_one_vertex_has_one_block() -> None:
+def test_a_layer_that_is_one_vertex_has_one_block(tmp_path: Path) -> None:
     graph, modelling = graph_of("plain"), Modelling(linear="layer")
-    plan = make_plan(
-        partition_of(graph, flops(graph), modelling, 0), graph, flops(graph), "plain", (3, 8, 8)
-    )
+    partition = partition_of(graph, flops(graph), modelling, 0)
+    plan = read(Plan(partition, "plain", (3, 8, 8)), tmp_path / "plan.json")
     rows = (*plan.blocks.rows[:3], np.array([0, 8, 16]), plan.blocks.rows[4])
     with pytest.raises(PlanError, match="6 is one vertex"):
         restore(replace(plan, blocks=replace(plan.blocks, rows=rows)), graph)
@@ -174,14 +186,14 @@ def test_numbers_of_numpy_can_be_saved(tmp_path: Path) -> None:
     graph = graph_of("plain")
     k, seed = np.int64(2), np.int64(3)
     found = partition_graph(graph, flops(graph), k, np.float64(0.2), seed=seed, speeds=np.ones(2))
-    save_plan(make_plan(found, graph, flops(graph), "plain", (3, 8, 8)), tmp_path / "plan.json")
+    save_plan(Plan(found, "plain", (3, 8, 8)), tmp_path / "plan.json")
     assert plain(restore(load_plan(tmp_path / "plan.json"), graph)) == plain(found)
 
 
 def test_an_infeasible_partition_stays_infeasible(tmp_path: Path) -> None:
     graph = graph_of("heavy")
     found = partition_graph(graph, flops(graph), 2, 0, best_effort=True)
-    save_plan(make_plan(found, graph, flops(graph), "heavy", (3, 4, 4)), tmp_path / "plan.json")
+    save_plan(Plan(found, "heavy", (3, 4, 4)), tmp_path / "plan.json")
     loaded = load_plan(tmp_path / "plan.json")
     assert not loaded.feasible
     assert not restore(loaded, graph).feasible
@@ -212,13 +224,14 @@ def test_a_plan_without_a_schedule_says_nothing_of_one(saved: Path) -> None:
 
 def test_what_is_asked_for_goes_before_what_the_plan_says(tmp_path: Path) -> None:
     planned = SCHEDULED.scheduling
+    plans = [read(plan, tmp_path / "plan.json") for plan in (PLAN, SCHEDULED)]
     assert scheduling_of(None, None, planned=planned) == planned
     assert scheduling_of(None, 2, planned=planned) == Scheduling("1f1b", 2, recompute=True)
     assert scheduling_of("gpipe", None, planned=planned) == Scheduling("gpipe")
     assert scheduling_of(None, None) == Scheduling()
-    sizes = [plan.batch_size_of_steps(None, otherwise=7) for plan in (PLAN, SCHEDULED)]
-    assert sizes == [7, SCHEDULED.modelling.batch_size]
-    assert SCHEDULED.batch_size_of_steps(5, otherwise=7) == 5
+    sizes = [plan.batch_size_of_steps(None, otherwise=7) for plan in plans]
+    assert sizes == [7, PARTITION.modelling.batch_size]
+    assert plans[1].batch_size_of_steps(5, otherwise=7) == 5
 
 
 @pytest.mark.parametrize(
@@ -261,7 +274,7 @@ def traced(width: int) -> ChannelGraph:
 def test_a_changed_model_is_refused() -> None:
     graph = traced(8)
     found = partition_of(graph, flops(graph), Modelling(), 0)
-    plan = make_plan(found, graph, flops(graph), "mine", (3, 8, 8))
+    plan = Plan(found, "mine", (3, 8, 8))
     assert restore(plan, traced(8)).parts.tolist() == found.parts.tolist()
     with pytest.raises(PlanError, match="it has changed") as raised:
         restore(plan, traced(9))
@@ -272,28 +285,30 @@ def test_a_changed_model_is_refused() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"parts": PLAN.parts[:-1]}, "parts for 13 blocks, expected one for each of 14"),
-        ({"volume_bytes": PLAN.volume_bytes + 1}, "bytes travel"),
-        ({"imbalance": PLAN.imbalance + 0.01}, "imbalance"),
-        ({"parts": np.roll(PLAN.parts, 1)}, "the file was changed"),
+        ({"parts": PARTITION.parts[:-1]}, "parts for 13 blocks, expected one for each of 14"),
+        ({"volume_bytes": PARTITION.evaluation.volume + 1}, "bytes travel"),
+        ({"imbalance": PARTITION.evaluation.imbalance + 0.01}, "imbalance"),
+        ({"parts": np.roll(PARTITION.parts, 1)}, "the file was changed"),
         ({"k": 15}, "k=15, this model has 14 tasks"),
         ({"work": replace(WORK, per_task=WORK.per_task[:2])}, "work of 2 layers"),
         ({"work": replace(WORK, per_task=WORK.per_task + 2**61)}, "work of"),
-        ({"blocks": replace(PLAN.blocks, rows=PLAN.blocks.rows[:2])}, "blocks of 2 layers"),
+        ({"blocks": replace(BLOCKS, rows=BLOCKS.rows[:2])}, "blocks of 2 layers"),
         (
-            {"blocks": replace(PLAN.blocks, rows=(*PLAN.blocks.rows[:3], np.array([0])))},
+            {"blocks": replace(BLOCKS, rows=(*BLOCKS.rows[:3], np.array([0])))},
             "not divide the 1 tasks of layer3",
         ),
         (
-            {"blocks": replace(PLAN.blocks, columns=(np.array([0, 2]),) * 4)},
+            {"blocks": replace(BLOCKS, columns=(np.array([0, 2]),) * 4)},
             "not divide the channels",
         ),
         ({"model": "two\nlines", "fingerprint": "none"}, r'"two\\nlines"'),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_does_not_fit_the_model_is_refused(changes: dict[str, Any], message: str) -> None:
-    plan: Plan = replace(PLAN, **changes)
+def test_what_does_not_fit_the_model_is_refused(
+    saved: Path, changes: dict[str, Any], message: str
+) -> None:
+    plan: PlanFile = replace(load_plan(saved), **changes)
     with pytest.raises(PlanError, match=message) as raised:
         restore(plan, GRAPH)
     assert "\n" not in str(raised.value)
@@ -438,6 +453,6 @@ def test_a_plan_that_can_not_be_written_leaves_the_one_before(
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OutputError, match="No space left"):
-        save_plan(replace(PLAN, seed=5), saved)
+        save_plan(replace(PLAN, partition=replace(PARTITION, seed=5)), saved)
     assert saved.read_bytes() == before
     assert [path.name for path in saved.parent.iterdir()] == ["plan.json"]

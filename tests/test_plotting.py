@@ -13,12 +13,12 @@ import hgpart
 from hgpart.errors import ArgumentError, PlanError
 from hgpart.partitioned_model import partition_model
 from hgpart.placement import place
-from hgpart.plan import make_plan
+from hgpart.plan import Plan, load_plan, save_plan
 
 MODEL, EXAMPLE = built("plain")
 RESULT = partition_model(MODEL, EXAMPLE, k=2)
 SHAPE = tuple(EXAMPLE[0].shape[1:])
-PLAN = make_plan(RESULT.partition, RESULT.graph, RESULT.work, "net.py:make", SHAPE)
+PLAN = Plan(RESULT.partition, "net.py:make", SHAPE)
 
 
 def described(page: str) -> str:
@@ -30,7 +30,9 @@ def test_all_of_them_draw_one_page(tmp_path: Path) -> None:
     result = RESULT.plot(tmp_path / "result.html")
     assert (tmp_path / "result.html").read_text(encoding="utf-8") == result
     placed = place(MODEL, RESULT).plot()
-    plan = PLAN.plot(model=MODEL)
+    plan = hgpart.plot(PLAN, model=MODEL)
+    save_plan(PLAN, tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").plot(model=MODEL) == plan
     assert f"{RESULT.partition.evaluation.imbalance:.3f}" in described(result)
     assert described(placed) == described(result)
     assert described(plan) == described(result).replace("Sequential", "net.py:make")
@@ -38,18 +40,18 @@ def test_all_of_them_draw_one_page(tmp_path: Path) -> None:
 
 def test_code_that_a_plan_names_is_not_called() -> None:
     with pytest.raises(ArgumentError, match=r"^the plan names code as its model, net\.py:make"):
-        PLAN.plot()
+        hgpart.plot(PLAN)
 
 
 def test_a_built_in_model_is_known_by_its_name() -> None:
     model, shape = hgpart.load_model("lenet5", device="meta")
     found = partition_model(model, hgpart.example_inputs(model, shape), k=2, effort=0)
-    plan = make_plan(found.partition, found.graph, found.work, "lenet5", shape or ())
-    assert "lenet5" in described(plan.plot())
+    plan = Plan(found.partition, "lenet5", shape or ())
+    assert "lenet5" in described(hgpart.plot(plan))
 
 
 def test_a_model_is_for_a_plan_and_the_one_that_was_divided() -> None:
     with pytest.raises(ArgumentError, match=r"^plot with a model"):
         hgpart.plot(RESULT, model=MODEL)
     with pytest.raises(PlanError):
-        PLAN.plot(model=torch.nn.Conv2d(3, 8, 3))
+        hgpart.plot(PLAN, model=torch.nn.Conv2d(3, 8, 3))

@@ -14,14 +14,14 @@ from partitioned_models import built
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.partitioned_model import partition_model
 from hgpart.placement import Placement, place
-from hgpart.plan import load_plan, make_plan
+from hgpart.plan import Plan, PlanFile, load_plan, save_plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.summary import Summary
 
 MODEL, EXAMPLE = built("plain")
 RESULT = partition_model(MODEL, EXAMPLE, k=2)
 SHAPE = tuple(EXAMPLE[0].shape[1:])
-PLAN = make_plan(RESULT.partition, RESULT.graph, RESULT.work, "net.py:make", SHAPE)
+PLAN = Plan(RESULT.partition, "net.py:make", SHAPE)
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +29,19 @@ def placed() -> Placement:
     return place(MODEL, RESULT, devices="cpu")
 
 
-def test_records_are_short_at_the_prompt(placed: Placement) -> None:
+@pytest.fixture
+def plan_file(tmp_path: Path) -> PlanFile:
+    save_plan(PLAN, tmp_path / "plan.json")
+    return load_plan(tmp_path / "plan.json")
+
+
+def test_records_are_short_at_the_prompt(placed: Placement, plan_file: PlanFile) -> None:
     found = RESULT.partition.evaluation
     said = f"k=2, coarse-grain, imbalance={found.imbalance:.3f}, volume={found.volume:,} bytes"
     assert repr(RESULT.partition) == f"Partition({said})"
     assert repr(RESULT) == f"PartitionedModel(Sequential, {RESULT.partition!r})"
-    assert repr(PLAN) == f"Plan('net.py:make', {said})"
+    assert repr(PLAN) == f"Plan('net.py:make', Partition({said}))"
+    assert repr(plan_file) == f"PlanFile('net.py:make', {said})"
     assert repr(placed) == "Placement(Sequential in 2 parts on cpu, training, inputs of 3x8x8)"
 
 
@@ -73,16 +80,16 @@ def test_parts_add_up(placed: Placement) -> None:
     assert f"imbalance {RESULT.layerwise.imbalance:.3f}" in RESULT.summary().lines[1]
 
 
-def test_a_plan_says_what_it_is_for() -> None:
-    rows = PLAN.summary().rows
+def test_a_plan_says_what_it_is_for(plan_file: PlanFile) -> None:
+    rows = plan_file.summary().rows
     assert ("model", f"net.py:make, input {','.join(map(str, SHAPE))}") in rows
     assert ("batch", "32 samples") in rows
-    scheduled = replace(PLAN, scheduling=Scheduling("1f1b", 4)).summary().rows
+    scheduled = replace(plan_file, scheduling=Scheduling("1f1b", 4)).summary().rows
     assert scheduled == (*rows, ("schedule", "1f1b, 4 micro-batches"))
 
 
-def test_in_a_notebook_it_is_a_table(placed: Placement) -> None:
-    for record in (RESULT.partition, RESULT, PLAN, placed):
+def test_in_a_notebook_it_is_a_table(placed: Placement, plan_file: PlanFile) -> None:
+    for record in (RESULT.partition, RESULT, plan_file, placed):
         html, summary = record._repr_html_(), record.summary()
         cells = re.findall(r"<td>(.*?)</td>", html)
         assert cells == [cell for row in summary.rows for cell in row]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,12 +20,14 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
+from hgpart.partition.backends import Backend
 from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
+from hgpart.partition.given_parts import Parts, number_of_parts, partition_of_parts
 from hgpart.partition.partition import MB
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
-from hgpart.plan import make_plan, save_plan
+from hgpart.plan import Plan, save_plan
 from hgpart.summary import Summary
 from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import TracedModel, trace
@@ -39,24 +41,30 @@ class PartitionedModel:
     Attributes
     ----------
     traced : TracedModel
-    graph : ChannelGraph
-    work : Work
     partition : Partition
     layerwise : Evaluation
         What the best split between layers costs, for comparison; within eps where it can be.
     seconds : dict of str to float
         Wall time of each stage.
     name : str
-        Of the model's class.
+        Name of the model's class.
     """
 
     traced: TracedModel
-    graph: ChannelGraph
-    work: Work
     partition: Partition
     layerwise: Evaluation
     seconds: dict[str, float]
     name: str = "model"
+
+    @property
+    def graph(self) -> ChannelGraph:
+        """The model's ChannelGraph."""
+        return self.partition.problem.graph
+
+    @property
+    def work(self) -> Work:
+        """Work of the model's tasks."""
+        return self.partition.problem.work
 
     def __repr__(self) -> str:
         """Short, without its graphs and arrays."""
@@ -96,8 +104,7 @@ class PartitionedModel:
             If the file can't be written.
         """
         shape = self.traced.arguments.sample_shape()
-        plan = make_plan(self.partition, self.graph, self.work, model or self.name, shape)
-        save_plan(plan, path)
+        save_plan(Plan(self.partition, model or self.name, shape), path)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Refuse to be pickled: it holds what torch.export made, which can't be."""
@@ -141,7 +148,7 @@ def partition_model(
     modelling: Modelling | None = None,
     slices: int | Literal["auto"] | None = None,
     work: Work | Callable[[ChannelGraph], Work] = flops,
-    backend: str = "native",
+    backend: str | Backend = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,
@@ -169,6 +176,92 @@ def partition_model(
         modelling = replace(modelling, grain=grain)
     if eps is None:
         eps = WIDE if objective.name == "time" else 0.1
+
+    def divide(graph: ChannelGraph, work: Work) -> Partition:
+        return partition_graph(
+            graph,
+            work,
+            k,
+            eps,
+            modelling=modelling,
+            slices=slices,
+            backend=backend,
+            seed=seed,
+            speeds=speeds,
+            objective=objective,
+            memory=memory,
+            time_limit=time_limit,
+            best_effort=best_effort,
+            effort=effort,
+        )
+
+    return _divided(model, example, work, divide, on_stage)
+
+
+def partitioned_as(
+    model: nn.Module,
+    example: Inputs,
+    parts: Parts | Mapping[str, int | Parts],
+    k: int | None = None,
+    eps: float = 0.1,
+    *,
+    modelling: Modelling | None = None,
+    work: Work | Callable[[ChannelGraph], Work] = flops,
+    speeds: Sequence[float] | None = None,
+    memory: MemoryLimits | None = None,
+) -> PartitionedModel:
+    """Divide a model as you say, to evaluate, save or place it.
+
+    Parameters
+    ----------
+    model : nn.Module
+    example : tensor, sequence or mapping
+        What the model is called with, as `trace` takes it.
+    parts : sequence or array of int, or mapping of such by layer
+        The part of each vertex, in the order of ``hgpart export``; or, by the name of each layer
+        (``hgpart trace`` lists them), the part of each filter or one part for all filters. Model
+        inputs and outputs can be left out: they go to the part of the first filter and to that of
+        the last.
+    k : int, optional
+        Number of parts; when left out, one more than the largest part.
+    eps : float
+        Imbalance allowed, by which the partition is `feasible` or not.
+    modelling, work, speeds, memory
+        The same as of `partition_graph`.
+
+    Raises
+    ------
+    ArgumentError
+        If parts are not whole numbers from 0 to k - 1, or not as many as vertices. If a layer has
+        no parts, or there is no layer of a name.
+
+    >>> import hgpart, torch
+    >>> model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    >>> example = torch.zeros(1, 3, 8, 8)
+    >>> result = hgpart.partitioned_as(model, example, {"0": [0, 0, 1, 1], "2": [0, 1]})
+    >>> result.partition.k, result.partition.evaluation.imbalance
+    (2, 0.0)
+    >>> hgpart.partitioned_as(model, example, [0, 0, 1, 1, 0, 1]).partition.parts.tolist()
+    [0, 0, 1, 0, 1, 1]
+    """
+    count = number_of_parts(parts) if k is None else k
+    asked = modelling or Modelling()
+
+    def divide(graph: ChannelGraph, work: Work) -> Partition:
+        problem = Problem(graph, work, asked, count, eps, speeds, memory=memory)
+        return partition_of_parts(problem, parts)
+
+    return _divided(model, example, work, divide)
+
+
+def _divided(
+    model: nn.Module,
+    example: Inputs,
+    work: Work | Callable[[ChannelGraph], Work],
+    divide: Callable[[ChannelGraph, Work], Partition],
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> PartitionedModel:
+    """Trace a model, divide it, and evaluate the best split between layers beside it."""
     seconds: dict[str, float] = {}
 
     @contextmanager
@@ -185,22 +278,10 @@ def partition_model(
     with stage("work"):
         measured = work if isinstance(work, Work) else work(graph)
     with stage("partition"):
-        found = partition_graph(
-            graph,
-            measured,
-            k,
-            eps,
-            modelling=modelling,
-            slices=slices,
-            backend=backend,
-            seed=seed,
-            speeds=speeds,
-            objective=objective,
-            memory=memory,
-            time_limit=time_limit,
-            best_effort=best_effort,
-            effort=effort,
-        )
+        partition = divide(graph, measured)
     with stage("layer-wise"):
-        compared = evaluate_layerwise(graph, measured, found.modelling, k, speeds, eps)
-    return PartitionedModel(traced, graph, measured, found, compared, seconds, type(model).__name__)
+        asked = partition.problem
+        layerwise = evaluate_layerwise(
+            graph, measured, asked.modelling, asked.k, asked.speeds, asked.eps
+        )
+    return PartitionedModel(traced, partition, layerwise, seconds, type(model).__name__)

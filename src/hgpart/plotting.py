@@ -8,9 +8,10 @@ import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError
+from hgpart.partition import Partition
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, restored
-from hgpart.plan import Plan
+from hgpart.plan import Plan, PlanFile
 from hgpart.report import Report
 from hgpart.report.page.document import write_page
 from hgpart.report.page.plan import plan_page
@@ -18,7 +19,7 @@ from hgpart.zoo import is_user_code, load_model
 
 
 def plot(
-    found: PartitionedModel | Plan | Placement,
+    found: PartitionedModel | Plan | PlanFile | Placement,
     path: Path | str | None = None,
     *,
     model: nn.Module | None = None,
@@ -27,7 +28,7 @@ def plot(
 
     Parameters
     ----------
-    found : PartitionedModel, Plan or Placement
+    found : PartitionedModel, Plan, PlanFile or Placement
     path : Path or str, optional
         A file to write the page to.
     model : nn.Module, optional
@@ -48,7 +49,7 @@ def plot(
     OutputError
         If the file can't be written.
     """
-    if isinstance(found, Plan):
+    if isinstance(found, Plan | PlanFile):
         report = _of_plan(found, model)
     elif model is not None:
         raise ArgumentError("plot with a model: accepted is one for a plan, which has none itself")
@@ -56,25 +57,22 @@ def plot(
         report = _of_placement(found)
     else:
         shape = _shape(found.traced.example[0])
-        made = found.graph, found.work, found.name, shape, found.layerwise, found.seconds
-        report = Report.of(found.partition, *made)
+        report = Report(found.partition, found.name, shape, found.layerwise, found.seconds)
     page = plan_page(report)
     if path is not None:
         write_page(page, path)
     return page
 
 
-def _of_plan(plan: Plan, model: nn.Module | None) -> Report:
+def _of_plan(plan: Plan | PlanFile, model: nn.Module | None) -> Report:
     if model is None:
         if is_user_code(plan.model):
             raise ArgumentError(
                 f"the plan names code as its model, {plan.model}: accepted is plot(path, model=...)"
             )
         model, _ = load_model(plan.model, device="meta")
-    _, graph, partition = restored(model, plan)
-    modelling = plan.modelling
-    cut = evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
-    return Report.of(partition, graph, plan.work, plan.model, plan.input_shape, cut, {})
+    _, _, partition = restored(model, plan)
+    return _report(partition, plan.model, plan.input_shape)
 
 
 def _of_placement(placed: Placement) -> Report:
@@ -84,11 +82,17 @@ def _of_placement(placed: Placement) -> Report:
             f"plot of a placement at inputs of {now.said_beside(first)}: accepted is one at "
             f"{first.said_beside(now)}, which it was placed for, as its work is of these"
         )
-    partition, blueprint = placed.programs.partition, placed.programs.blueprint
-    graph, work, name = blueprint.graph, blueprint.work, placed.programs.arguments.model
-    modelling, shape = partition.modelling, _shape(blueprint.traced.example[0])
-    cut = evaluate_layerwise(graph, work, modelling, partition.k, partition.speeds, partition.eps)
-    return Report.of(partition, graph, work, name, shape, cut, {})
+    programs = placed.programs
+    shape = _shape(programs.blueprint.traced.example[0])
+    return _report(programs.partition, programs.arguments.model, shape)
+
+
+def _report(partition: Partition, model: str, shape: tuple[int, ...]) -> Report:
+    asked = partition.problem
+    cut = evaluate_layerwise(
+        asked.graph, asked.work, asked.modelling, asked.k, asked.speeds, asked.eps
+    )
+    return Report(partition, model, shape, cut, {})
 
 
 def _shape(value: object) -> tuple[int, ...]:

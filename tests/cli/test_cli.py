@@ -27,7 +27,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.machines.machine_files import load_machine
 from hgpart.partition import partition_graph
 from hgpart.partition.native.search import native_partition
-from hgpart.plan import load_plan, make_plan, restore, save_plan
+from hgpart.plan import Plan, load_plan, restore, save_plan
 from hgpart.work.figures import flops
 
 OPTIONS = {
@@ -202,7 +202,7 @@ def test_a_plan_restores_the_partition(graph, tmp_path):
     found = restore(loaded, graph)
     assert found.evaluation.imbalance == shown["imbalance"]
     assert found.evaluation.volume == shown["volume_bytes"]
-    assert list(found.speeds) == shown["speeds"] == [1, 1, 2]
+    assert list(found.problem.speeds) == shown["speeds"] == [1, 1, 2]
 
 
 def test_work_is_measured_kept_and_passed_back(tmp_path):
@@ -664,7 +664,7 @@ def test_the_model_on_the_command_line_is_the_one_that_is_called(
 ):
     plan = tmp_path / "plan.json"
     found = partition_graph(graph, flops(graph), 2, 0.1, effort=0)
-    save_plan(make_plan(found, graph, flops(graph), "os:abort", (1, 32, 32)), plan)
+    save_plan(Plan(found, "os:abort", (1, 32, 32)), plan)
 
     def unloadable(spec, **options):
         raise ModelError(f"was told to load {spec}")

@@ -29,7 +29,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.placement.state.weight_files import opened_weights
-from hgpart.plan import make_plan, save_plan
+from hgpart.plan import Plan, save_plan
 from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
@@ -526,7 +526,7 @@ def write_plan(spec, shape, modelling, k, way, path):
     graph = channel_graph(trace(model, torch.zeros(2, *shape)))
     problem = Problem(graph, flops(graph), modelling, k, 0.5)
     found = evaluated(problem, *way(problem), seed=0, backend="test", start="test")
-    save_plan(make_plan(found, graph, problem.work, spec, shape), path)
+    save_plan(Plan(found, spec, shape), path)
 
 
 @pytest.fixture(scope="module")

@@ -506,7 +506,7 @@ def test_a_named_strategy_makes_the_partition_that_is_compared() -> None:
         assert found.evaluation.imbalance == row.imbalance
         assert step_flows(found.model, found.parts, 2)["maps forward"].volume == row.forward_bytes
         assert found.modelling.slices == row.smallest_batch
-        assert (found.backend, found.k, found.eps) == (name, 2, 0.2)
+        assert (found.backend, found.k, found.problem.eps) == (name, 2, 0.2)
     with pytest.raises(ArgumentError, match=r"accepted are coarse, .*mean layerwise\?"):
         partition_by("layerwize", graph, flops(graph), 2)
     with pytest.raises(
@@ -522,7 +522,7 @@ def test_the_estimate_of_a_step_is_that_of_the_partition() -> None:
     work = flops(graph)
     for name in ("layerwise", "horizontal"):
         found, row = partition_by(name, graph, work, 2, 0.2), run(name, graph, 2, eps=0.2)
-        one = Report.of(found, graph, work, "alexnet", (3, 224, 224), found.evaluation, {})
+        one = Report(found, "alexnet", (3, 224, 224), found.evaluation, {})
         assert one.step_seconds.seconds == row.step_seconds
 
 

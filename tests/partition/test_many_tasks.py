@@ -22,7 +22,6 @@ from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.nets import Nets
-from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition, partition_graph
@@ -37,7 +36,7 @@ from hgpart.partition.symmetry.symmetry import symmetry
 from hgpart.partition.ways import partition_by, ways
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
-from hgpart.plan import load_plan, make_plan, restore, save_plan
+from hgpart.plan import Plan, load_plan, restore, save_plan
 from hgpart.report import Report, as_json
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
@@ -64,7 +63,7 @@ def wide() -> tuple[ChannelGraph, Work]:
 
 def kept(found: Partition, graph: ChannelGraph, work: Work, path: Path) -> Partition:
     """What a plan file holds of a partition."""
-    save_plan(make_plan(found, graph, work, "wide", (3, 8, 8)), path)
+    save_plan(Plan(found, "wide", (3, 8, 8)), path)
     return restore(load_plan(path), graph)
 
 
@@ -96,27 +95,8 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
     model, parts = random_parts(problem, seed=0)
     found = evaluated(problem, model, parts, seed=0, backend="random", start="random")
     again = kept(found, graph, work, tmp_path / "plan.json")
-    report = Report(
-        model="wide",
-        input_shape=(3, 8, 8),
-        graph=graph,
-        work=work,
-        modelling=Modelling(),
-        k=3,
-        eps=0.1,
-        speeds=None,
-        backend=None,
-        start=None,
-        seed=None,
-        blocks=again.model,
-        parts=again.parts,
-        feasible=again.feasible,
-        evaluation=again.evaluation,
-        lower_bound=again.lower_bound,
-        shares=part_shares(again.model, again.parts, 3),
-        layerwise=evaluate_layerwise(graph, work, Modelling(), 3),
-        seconds={"total": 1.0},
-    )
+    layerwise = evaluate_layerwise(graph, work, Modelling(), 3)
+    report = Report(again, "wide", (3, 8, 8), layerwise, {"total": 1.0})
     figures = json.loads(as_json(report))
     rows = [len(cuts) - 1 for cuts in model.blocks.rows]
     assert figures["vertices"] == sum(rows)
@@ -144,7 +124,7 @@ def test_a_random_placement() -> None:
     work = flops(graph)
     found = partition_by("random", graph, work, 2, modelling=Modelling(batch_size=2))
     assert int(found.model.nets.sizes().sum()) > 10**6
-    placed = place(model, PartitionedModel(traced, graph, work, found, found.evaluation, {}))
+    placed = place(model, PartitionedModel(traced, found, found.evaluation, {}))
     assert placed.programs.expected(2).volume == found.evaluation.volume
     assert disagreements(account(placed, 2), placed) == ()
 

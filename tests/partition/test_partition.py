@@ -103,7 +103,7 @@ def test_every_part_is_within_eps(name: str, k: int, eps: float, grain: str) -> 
     assert_within_eps(graph, work, found, eps)
     assert found.parts.dtype == np.int32
     assert found.evaluation.imbalance <= eps
-    assert (found.k, found.eps, found.seed, found.backend) == (k, eps, 0, "kahypar")
+    assert (found.k, found.problem.eps, found.seed, found.backend) == (k, eps, 0, "kahypar")
 
 
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
@@ -113,7 +113,7 @@ def test_every_part_is_within_its_share_of_the_speeds(speeds: list[float], grain
     work = flops(graph)
     found = partition_graph(graph, work, 3, 0.1, modelling=Modelling(grain=grain), speeds=speeds)
     assert_within_eps(graph, work, found, 0.1, speeds)
-    assert found.speeds == tuple(speeds)
+    assert found.problem.speeds == tuple(speeds)
 
 
 def test_mtkahypar_keeps_the_same_contract() -> None:
@@ -310,7 +310,7 @@ def test_best_effort_returns_the_best_and_marks_it() -> None:
     found = partition_graph(graph, work, 2, 0.1, best_effort=True)
     assert not found.feasible
     assert found.evaluation.max_load == work.per_task.max()
-    assert found.eps == 0.1
+    assert found.problem.eps == 0.1
     assert partition_graph(graph, work, 2, 0.5, best_effort=True).feasible
 
 
@@ -474,9 +474,9 @@ def test_numbers_of_numpy_are_numbers() -> None:
     found = partition_graph(
         graph, flops(graph), np.int64(2), np.float64(0.1), seed=np.int32(3), speeds=np.ones(2)
     )
-    for value, kind in ((found.k, int), (found.eps, float), (found.seed, int)):
+    for value, kind in ((found.k, int), (found.problem.eps, float), (found.seed, int)):
         assert type(value) is kind
-    assert found.speeds == (1.0, 1.0)
+    assert found.problem.speeds == (1.0, 1.0)
 
 
 def test_a_very_large_eps_puts_all_together() -> None:

@@ -43,10 +43,11 @@ def test_what_was_asked_for_is_carried_over(case, room):
     """The other mode's said volume, and no memory limit, which then had no say in `feasible`."""
     graph, partition = case
     memory = MemoryLimits((room,) * partition.k)
-    asked = replace(partition, eps=1e6, objective=LARGEST, memory=memory)
+    problem = replace(partition.problem, eps=1e6, objective=LARGEST, memory=memory)
+    asked = replace(partition, problem=problem)
     work = Work(np.arange(len(graph.layers)), "MAC", 1, "test")
     found, _ = carried_over(asked, work, graph, graph)
-    assert (found.objective, found.memory) == (LARGEST, memory)
+    assert (found.problem.objective, found.problem.memory) == (LARGEST, memory)
     assert found.feasible == (found.memory_bytes <= room).all()
 
 

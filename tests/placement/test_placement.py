@@ -23,7 +23,7 @@ from hgpart.execution.program import receive, send
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.partitioned_model import PartitionedModel
-from hgpart.plan import make_plan
+from hgpart.plan import Plan
 from hgpart.work.figures import flops
 
 # The VGGs and the deepest take several minutes each: benchmarks/placement_equality.py has them.
@@ -108,7 +108,7 @@ def test_good_partitions(grain, k):
     found = partition_graph(
         graph, flops(graph), k, 0.3, modelling=modelling, best_effort=True, effort=0.1
     )
-    plan = PartitionedModel(traced, graph, flops(graph), found, found.evaluation, {})
+    plan = PartitionedModel(traced, found, found.evaluation, {})
     placements.check_equal(model, inputs, plan)
 
 
@@ -484,7 +484,7 @@ def test_weights_from_a_file_into_a_model_without_any(tmp_path):
 def test_a_plan_serves_for_other_float_types_and_no_other_model():
     model, shape = load_model("lenet5", seed=0)
     result = partition_model(model, hgpart.example_inputs(model, shape), k=2, eps=0.2, effort=0)
-    plan = make_plan(result.partition, result.graph, result.work, "lenet5", shape)
+    plan = Plan(result.partition, "lenet5", shape)
     double = copy.deepcopy(model).double()
     images = torch.randn(2, *shape, dtype=torch.float64)
     assert torch.allclose(place(double, plan)(images), double(images), atol=1e-12)
@@ -553,7 +553,7 @@ def test_a_plan_of_the_other_mode(planned):
     model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 4, 1))
     images = 3 * torch.randn(2, 3, 8, 8) + 1
     result = partition_model(model.train(planned), images, k=2, eps=0.5, effort=0)
-    plan = make_plan(result.partition, result.graph, result.work, "model", (3, 8, 8))
+    plan = Plan(result.partition, "model", (3, 8, 8))
     model.train(not planned)
     for given_ in (result, plan):
         placed = place(model, given_)
@@ -916,7 +916,7 @@ def test_values_that_modes_do_not_share(first, persistent):
 def test_a_plan_of_a_model_with_an_index_serves_for_other_float_types():
     model, images = OtherInEvaluation(persistent=True), torch.randn(2, 3, 8, 8)
     result = partition_model(model, images, k=2, eps=0.5, effort=0)
-    plan = make_plan(result.partition, result.graph, result.work, "any", (3, 8, 8))
+    plan = Plan(result.partition, "any", (3, 8, 8))
     double = copy.deepcopy(model).double()
     assert torch.allclose(place(double, plan)(images.double()), double(images.double()))
 

@@ -21,7 +21,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
-from hgpart.plan import load_plan, make_plan, restore, save_plan
+from hgpart.plan import Plan, load_plan, restore, save_plan
 from hgpart.prediction.predict import predict
 from hgpart.recommendation import simulating
 from hgpart.recommendation.least_time import least_time, partition_of
@@ -63,7 +63,7 @@ def chosen(lenet: Any, machine: Machine, eps: float = 0.3, **limits: Any) -> Rec
 
 
 def simulated(lenet: Any, partition: Any, machine: Machine, many: int) -> float:
-    plan = make_plan(partition, lenet[1], training_work(lenet[2], lenet[1], BATCH), "m", SHAPE)
+    plan = Plan(partition, "m", SHAPE)
     placement = place(lenet[0].train(), plan, ["meta"] * K)
     made = schedule(placement, "greedy", many, backward=True, batch_size=BATCH)
     found = predict(placement, made, machine, lenet[2], BATCH)
@@ -80,7 +80,7 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
     assert partition.evaluation.imbalance <= 0.3
     assert (partition.objective.name, partition.start) == ("time", best.division.name)
     many = best.scheduling.micro_batches
-    assert partition.objective.micro_batches == many
+    assert partition.problem.objective.micro_batches == many
     assert simulated(lenet, partition, machine, many) == best.seconds
     problem = problem_of(lenet, machine, 0.3)
     ways = [
@@ -171,14 +171,13 @@ def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
 @pytest.mark.full
 def test_a_plan_of_it_comes_back_whole(lenet: Any, tmp_path: Path) -> None:
     found = partition_of(chosen(lenet, machine_of(1e8)))
-    work = training_work(lenet[2], lenet[1], BATCH)
-    save_plan(make_plan(found, lenet[1], work, "lenet5", SHAPE), tmp_path / "plan.json")
+    save_plan(Plan(found, "lenet5", SHAPE), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     again = restore(plan, lenet[1])
     assert again.objective_value == found.objective_value
-    assert (again.objective.seconds, again.objective.micro_batches) == (
-        found.objective.seconds,
-        found.objective.micro_batches,
+    assert (again.problem.objective.seconds, again.problem.objective.micro_batches) == (
+        found.problem.objective.seconds,
+        found.problem.objective.micro_batches,
     )
     with pytest.raises(PlanError, match="expected k=2"):
         restore(replace(plan, objective=time_objective(machine_of(1, 3), 3, 1.0, 1)), lenet[1])

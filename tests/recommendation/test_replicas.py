@@ -55,7 +55,7 @@ def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
     assert len(same) == 2
     for one in same:
         placed = of_four[one.division.text]
-        assert placed.plan.parts.tolist() == one.plan.parts.tolist()
+        assert placed.plan.partition.parts.tolist() == one.plan.partition.parts.tolist()
         assert one.sent_bytes == pytest.approx(placed.sent_bytes, rel=0.01)
         # Nothing of the exchange is hidden behind computing.
         assert one.simulated_seconds >= 0.9 * placed.simulated_seconds
@@ -96,7 +96,7 @@ def test_a_thousand_devices(lenet, monkeypatch) -> None:
     one = found(lenet, monkeypatch, 1024, 2048, "data-parallel,hybrid-128")
     assert [note.startswith("Of more than 32 devices one replica") for note in one.notes] == [True]
     of_many = [each for each in one.ranked if each.division.k == 1024]
-    assert [each.plan.k for each in of_many] == [1024] * 2
+    assert [each.plan.partition.k for each in of_many] == [1024] * 2
     assert all(
         len(each.prediction.busy) == each.division.k / each.division.replicas for each in of_many
     )

@@ -49,7 +49,7 @@ def figures(recommendation: Recommendation) -> list[Any]:
 def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
     again = []
     for one in found.ranked:
-        placement = place(network(), one.plan, ["meta"] * one.plan.k)
+        placement = place(network(), one.plan, ["meta"] * one.plan.partition.k)
         order = one.scheduling
         made = schedule(placement, order.rule, order.micro_batches, batch_size=8)
         times = in_proportion(placement.programs.blueprint.graph)
@@ -84,7 +84,7 @@ def test_what_has_no_memory_is_dropped_and_said_so(found: Recommendation) -> Non
 def test_over_slow_links_one_device_is_best() -> None:
     found = recommended(machine(2, SLOW))
     assert not found.is_split
-    assert found.best.plan.k == 1
+    assert found.best.plan.partition.k == 1
 
 
 def test_hours_can_be_divided_too(found: Recommendation) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 from browser import PLOTS, Page, browse, in_a_browser
-from random_reports import NASTY, make_report
+from random_reports import NASTY, changed, make_report
 from toy_outlines import EVEN, halves
 
 from hgpart.compare.comparison import (
@@ -164,8 +164,8 @@ def test_text_of_the_user_is_text_of_the_page(comparison, report):
 
 
 def test_the_unit_of_work_of_a_plan_file_is_text_of_the_page(report):
-    work = dataclasses.replace(report.work, unit=NASTY)
-    page = Page(html := plan_page(dataclasses.replace(report, work=work)))
+    work = dataclasses.replace(report.partition.problem.work, unit=NASTY)
+    page = Page(html := plan_page(changed(report, work=work)))
     assert NASTY not in html
     assert not page.outside
     figures = drawn_on(html)
@@ -188,9 +188,9 @@ def test_the_page_of_slices_shows_who_has_which(training, comparison):
     most = max(float(row[1]["text"].replace(",", "")) for row in page.tables["parts-table"][1:])
     assert most == pytest.approx(float(page.tables["summary-table"][1][1]["text"].replace(",", "")))
     drawn = drawn_on(html)["grids"]["slices"]
-    parts = sliced.parts.reshape(3, -1)
-    layers = sliced.blocks.vertex_layers[: parts.shape[1]]
-    shown = [view for view in sliced.blocks.views if view.exists]
+    parts = sliced.partition.parts.reshape(3, -1)
+    layers = sliced.partition.model.vertex_layers[: parts.shape[1]]
+    shown = [view for view in sliced.partition.model.views if view.exists]
     assert drawn["rows"] == [view.layer.name for view in shown]
     for cells, view in zip(drawn["cells"], shown, strict=True):
         own = parts[:, layers == view.first]
@@ -230,12 +230,11 @@ def test_the_tables_of_a_plan_hold_the_figures_of_its_json(report):
 
 def test_what_decides_what_counts_is_said(comparison, report):
     subject = "batch of 32 · 4 bytes per element · a linear layer is one task · inputs not counted"
-    changed = {"bytes_per_element": 4, "linear": "layer", "input_vertex": False}
-    html = comparison_page(dataclasses.replace(comparison, **changed))
+    changes = {"bytes_per_element": 4, "linear": "layer", "input_vertex": False}
+    html = comparison_page(dataclasses.replace(comparison, **changes))
     assert subject in html
     assert "not counted" not in comparison_page(comparison)
-    modelling = dataclasses.replace(report.modelling, **changed)
-    assert subject in plan_page(dataclasses.replace(report, modelling=modelling))
+    assert subject in plan_page(changed(report, **changes))
 
 
 def test_what_is_beyond_the_smallest_eps_is_hollow_grey_and_said():
@@ -279,9 +278,7 @@ def test_a_plan_says_where_it_differs_from_the_comparison(comparison, report):
     assert own in text
     assert "eps 0.1 · by random, seed 0" in text
     assert "one to one" not in text
-    other = dataclasses.replace(
-        report, eps=0.3, modelling=dataclasses.replace(report.modelling, batch_size=4)
-    )
+    other = changed(report, eps=0.3, batch_size=4)
     text = " ".join(Page(comparison_page(comparison, other)).text)
     assert "it has batch of 4, not batch of 32; eps 0.3, not 0.1." in text
 
@@ -328,13 +325,14 @@ def test_bundles_are_what_is_on_record():
 
 
 def test_plotly_knows_every_property_of_the_figures(comparison, report):
-    nine = dataclasses.replace(report.evaluation, loads=np.arange(9) + 1)  # two parts of a colour
+    loads = np.arange(9) + 1  # two parts of a colour
+    nine = dataclasses.replace(report.partition.evaluation, loads=loads)
     for figure in (
         lines_figure(comparison, "step_bytes", "MB per step", 10**6),
         load_figure(report),
-        load_figure(dataclasses.replace(report, k=9, evaluation=nine, layerwise=nine)),
+        load_figure(changed(report, k=9, evaluation=nine, layerwise=nine)),
         memory_figure([10**6] * 3, [10**9, None, 10**7], "MB"),
-        load_figure(dataclasses.replace(report, speeds=(1.0, 1.0, 2.0, 4.0))),
+        load_figure(changed(report, speeds=(1.0, 1.0, 2.0, 4.0))),
         step_figure(make_schedule(halves(3), "zero-bubble", 3, EVEN), EVEN),
     ):
         plotly.graph_objects.Figure(figure.data, figure.layout)  # raises for any other
@@ -418,7 +416,7 @@ def test_a_chart_begins_with_eight_lines(comparison):
 def test_grids_are_the_records(report):
     drawn = traffic_grid(report, "MB")
     assert drawn.rows == drawn.columns == ["0", "1", "2", "3"]
-    traffic, messages = report.evaluation.traffic, report.evaluation.messages
+    traffic, messages = report.partition.evaluation.traffic, report.partition.evaluation.messages
     for row, cells in enumerate(drawn.cells):
         assert [cell[0] for cell in cells] == np.flatnonzero(traffic[row]).tolist()
         for column, shade, figure, details in cells:
@@ -429,7 +427,7 @@ def test_grids_are_the_records(report):
     drawn = layer_grid(report)
     assert drawn.rows[1] == "layer<0>&"
     assert len(drawn.rows) == 7  # with the input and the output
-    layers = report.shares.layer_work[1:6]
+    layers = report.partition.shares.layer_work[1:6]
     for cells, work in zip(drawn.cells[1:6], layers, strict=True):
         expected = {at: 100 * work[at] / work.sum() for at in np.flatnonzero(work)}
         assert {at: float(figure) for at, _, figure, _ in cells} == pytest.approx(
@@ -438,7 +436,7 @@ def test_grids_are_the_records(report):
 
 
 def test_what_has_no_room_is_taken_together(wide):
-    drawn, work = layer_grid(wide), wide.shares.layer_work
+    drawn, work = layer_grid(wide), wide.partition.shares.layer_work
     assert sum(map(len, drawn.cells)) <= MOST_CELLS < np.count_nonzero(work)
     size = neighbours(work, (1,))
     assert drawn.columns == [f"{at}-{at + size - 1}" for at in range(0, 128, size)]
@@ -446,13 +444,17 @@ def test_what_has_no_room_is_taken_together(wide):
     found = {at: float(figure) for at, _, figure, _ in drawn.cells[3]}
     assert [found.get(at, 0.0) for at in range(len(expected))] == pytest.approx(expected, rel=6e-3)
     traffic = traffic_grid(wide, "MB")
-    assert sum(map(len, traffic.cells)) <= MOST_CELLS < np.count_nonzero(wide.evaluation.traffic)
+    assert (
+        sum(map(len, traffic.cells))
+        <= MOST_CELLS
+        < np.count_nonzero(wide.partition.evaluation.traffic)
+    )
     shown = sum(float(cell[2]) for cells in traffic.cells for cell in cells)
-    assert shown == pytest.approx(wide.evaluation.traffic.sum() / 1e6, rel=6e-3)
+    assert shown == pytest.approx(wide.partition.evaluation.traffic.sum() / 1e6, rel=6e-3)
 
 
 def test_the_smallest_shares_of_a_box_are_one(wide):
-    work = wide.shares.layer_work
+    work = wide.partition.shares.layer_work
     for (_, _, parts, _), own in zip(network(wide, "MB").boxes[1:-1], work[1:-1], strict=True):
         *shown, (others, rest) = parts
         assert (len(shown), others) == (MOST_SHARES - 1, OTHERS)
@@ -474,20 +476,20 @@ def test_slices_that_have_no_room_are_left_out():
 
 def test_the_network_is_the_records(report):
     """Bytes by the definition: a map goes once to each other part that has one of its readers."""
-    drawn, k = network(report, "MB"), report.k
-    hypergraph, layers = report.blocks.hypergraph, report.blocks.vertex_layers
+    drawn, k = network(report, "MB"), report.partition.k
+    hypergraph, layers = report.partition.model.hypergraph, report.partition.model.vertex_layers
     sent, between = np.zeros(7, int), np.zeros((7, 7), int)
     for net, cost in enumerate(hypergraph.costs.tolist()):
         root, *readers = hypergraph.pins[slice(*hypergraph.pointers[net : net + 2])].tolist()
-        away = {(layers[pin], report.parts[pin]) for pin in readers}
-        away -= {(layer, report.parts[root]) for layer in range(7)}
+        away = {(layers[pin], report.partition.parts[pin]) for pin in readers}
+        away -= {(layer, report.partition.parts[root]) for layer in range(7)}
         sent[layers[root]] += cost * len({part for _, part in away})
         for layer, _ in away:
             between[layers[root], layer] += cost
-    assert sent.sum() == report.evaluation.volume
-    work = report.shares.layer_work.sum(axis=1)
+    assert sent.sum() == report.partition.evaluation.volume
+    work = report.partition.shares.layer_work.sum(axis=1)
     for box, (name, share, parts, text) in enumerate(drawn.boxes):
-        assert name == report.graph.layers[box].name
+        assert name == report.partition.problem.graph.layers[box].name
         assert share == pytest.approx(work[box] / work.max(), abs=1e-4)
         assert sum(one for _, one in parts) == pytest.approx(1, abs=1e-3 * k)
         assert float(text.removesuffix(" MB")) == pytest.approx(sent[box] / 1e6, rel=1e-3)
@@ -512,15 +514,15 @@ def test_memory_stands_against_its_limit(report):
         return drawn_on(html)["figures"]["memory"]["data"], " ".join(Page(html).text)
 
     (needs,), said = memory_of(report)  # for Adam, where nothing was asked for
-    shares = report.shares
+    shares = report.partition.shares
     assert needs["y"] == [
         one / 1e6 for one in (4 * shares.parameter_bytes + shares.activation_bytes).tolist()
     ]
     assert "4 copies of its parameters, and the feature maps" in said
     assert "No limit was asked for" in said
     limits = MemoryLimits((4000, 5000, 6000, 7000), copies=2)
-    needed = limits.needed(report.blocks, report.parts)
-    limited = dataclasses.replace(report, memory=limits, memory_bytes=needed)
+    needed = limits.needed(report.partition.model, report.partition.parts)
+    limited = changed(report, memory=limits, memory_bytes=needed)
     (needs, has), said = memory_of(limited)
     assert needs["y"] == [one / 1e6 for one in needed.tolist()]
     assert has["y"] == [one / 1e6 for one in (4000, *limits.bytes, 7000)]
@@ -617,13 +619,13 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
     assert seen["plots"]["max-over-average"]["lines"] == MOST_LINES
     assert seen["plots"]["load"]["bars"] == 2 * 4
     assert seen["boxes"] == 7
-    assert seen["grids"]["traffic"]["filled"] == (report.evaluation.traffic > 0).sum()
+    assert seen["grids"]["traffic"]["filled"] == (report.partition.evaluation.traffic > 0).sum()
     assert [text for text in seen["grids"]["layers"]["rows"] if "&" in text] == [
         f"layer<{at}>&" for at in range(5)
     ]
 
-    part = report.shares.layer_work[3][2] / report.shares.layer_work[3].sum()
-    tasks = report.shares.layer_tasks[3][2]
+    part = report.partition.shares.layer_work[3][2] / report.partition.shares.layer_work[3].sum()
+    tasks = report.partition.shares.layer_tasks[3][2]
     assert seen["pointed"] == (f"layer<2>&, part 2: {100 * part:.3g} % of the layer, {tasks} tasks")
 
     names = list(ways())

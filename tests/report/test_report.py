@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import torch
 from builtin_graphs import full_size_graph
+from random_reports import changed
 from rich.console import Console
 from torch import nn
 
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
 from hgpart.partition.problem.objectives import LARGEST
@@ -40,27 +40,10 @@ def make_report(graph, k, work=None, best_effort=False, speeds=None, **modelling
     modelling = Modelling(**modelling)
     options = {"modelling": modelling, "best_effort": best_effort, "speeds": speeds}
     found = partition_graph(graph, work, k, 0.1, **options, effort=0.1)
-    report = Report(
-        model="lenet5",
-        input_shape=(1, 32, 32),
-        graph=graph,
-        work=work,
-        modelling=found.modelling,
-        k=k,
-        eps=0.1,
-        speeds=found.speeds,
-        backend="kahypar",
-        start=found.start,
-        seed=0,
-        blocks=found.model,
-        parts=found.parts,
-        feasible=found.feasible,
-        evaluation=found.evaluation,
-        lower_bound=found.lower_bound,
-        shares=part_shares(found.model, found.parts, k),
-        layerwise=evaluate_layerwise(graph, work, modelling, k, speeds, 0.1),
-        seconds={"partition": 0.25, "total": 1.5},
-    )
+    layerwise = evaluate_layerwise(graph, work, modelling, k, speeds, 0.1)
+    partition = dataclasses.replace(found, backend="kahypar")
+    seconds = {"partition": 0.25, "total": 1.5}
+    report = Report(partition, "lenet5", (1, 32, 32), layerwise, seconds)
     return report, found
 
 
@@ -120,7 +103,7 @@ def test_json_has_the_figures_of_the_partition(result):
     assert sum(part["parameters"] for part in shown["parts"]) == 61_706
     assert sum(part["messages_sent"] for part in shown["parts"]) == shown["messages"]
     assert shown["bytes_per_element"] == 4
-    for layer, entry in zip(report.graph.layers, shown["layers"], strict=True):
+    for layer, entry in zip(report.partition.problem.graph.layers, shown["layers"], strict=True):
         assert entry["layer"] == layer.name
         assert sum(entry["tasks_by_part"]) == layer.tasks
 
@@ -134,7 +117,7 @@ def test_json_gives_seconds_where_work_was_measured(graph):
 
 
 def test_json_has_null_for_what_is_infinite(crowded):
-    idle = dataclasses.replace(crowded, evaluation=crowded.layerwise)
+    idle = changed(crowded, evaluation=crowded.layerwise)
     assert figures(idle)["max_over_min_work"] is None
 
 
@@ -148,10 +131,12 @@ def test_csv_has_the_parts_of_the_json(result):
 def test_the_answer_comes_first(result):
     report, _ = result
     first, second, third, *_ = printed(report, width=1000).splitlines()
-    assert first.startswith(f"lenet5 on 4 devices, {report.modelling.grain}-grain: imbalance 0.0")
-    assert f"{report.evaluation.volume / 10**6:.4f} MB" in first
+    assert first.startswith(
+        f"lenet5 on 4 devices, {report.partition.modelling.grain}-grain: imbalance 0.0"
+    )
+    assert f"{report.partition.evaluation.volume / 10**6:.4f} MB" in first
     assert f"imbalance {report.layerwise.imbalance:.3f}" in second
-    ratio = report.layerwise.max_load / report.evaluation.max_load
+    ratio = report.layerwise.max_load / report.partition.evaluation.max_load
     assert f"the busiest device has {ratio:.1f} times less work, but " in third
 
 
@@ -163,14 +148,14 @@ def test_what_is_known_of_the_least_volume_is_said(result):
         (volume // 2, f" MB (at least {volume // 2 / 10**6:.4f} MB: gap 50.0%) between devices"),
         (volume, " MB (proven optimal) between devices"),
     ):
-        shown = dataclasses.replace(report, lower_bound=bound)
+        shown = changed(report, lower_bound=bound)
         assert f"{volume / 10**6:.4f}{said}" in printed(shown, width=1000).splitlines()[0]
         assert figures(shown)["gap"] == pytest.approx(1 - bound / volume)
 
 
 def test_nothing_is_proven_of_what_is_not_allowed(crowded):
-    bound = crowded.evaluation.volume
-    first, *_ = printed(dataclasses.replace(crowded, lower_bound=bound)).splitlines()
+    bound = crowded.partition.evaluation.volume
+    first, *_ = printed(changed(crowded, lower_bound=bound)).splitlines()
     assert "proven" not in first
 
 
@@ -184,7 +169,9 @@ def test_bytes_are_printed_in_the_unit_asked_for(result, unit):
     text = printed(report, unit=unit)
     assert f"Communication ({unit} per forward pass of 32 samples)" in text
     row = [line.split() for line in text.splitlines() if line.startswith("partition ")][1]
-    assert float(row[1]) == pytest.approx(report.evaluation.volume / UNITS[unit], abs=5e-4)
+    assert float(row[1]) == pytest.approx(
+        report.partition.evaluation.volume / UNITS[unit], abs=5e-4
+    )
 
 
 @pytest.mark.parametrize("width", [20, 80, 1000])
@@ -192,9 +179,9 @@ def test_no_figure_is_cut_off(result, crowded, width):
     for report in (result[0], crowded):
         text = printed(report, width=width)
         assert "…" not in text
-        for count in report.shares.parameters:
+        for count in report.partition.shares.parameters:
             assert f"{count:,}" in text.split()
-        for layer in report.graph.layers:
+        for layer in report.partition.problem.graph.layers:
             assert f"\n{layer.name} " in text
 
 
@@ -202,11 +189,11 @@ def test_layers_show_the_share_of_each_part(result):
     report, _ = result
     lines = printed(report).splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("layer "))
-    for at, layer in enumerate(report.graph.layers):
+    for at, layer in enumerate(report.partition.problem.graph.layers):
         name, tasks, *cells = lines[start + 2 + at].split()
         assert (name, tasks) == (layer.name, str(layer.tasks))
         shares = [0.0 if cell == "." else float(cell) for cell in cells]
-        held = report.shares.layer_work[at]
+        held = report.partition.shares.layer_work[at]
         if held.any():
             expected = 100 * held / held.sum()
             assert shares == pytest.approx(expected.tolist(), abs=0.51)
@@ -216,7 +203,7 @@ def test_many_parts_are_named_by_ranges(crowded):
     lines = printed(crowded).splitlines()
     table = lines[lines.index("Layers (% of each that each part has)") :]
     conv1 = next(line for line in table if line.startswith("conv1 ")).split(maxsplit=4)
-    holders = np.flatnonzero(crowded.shares.layer_tasks[1])
+    holders = np.flatnonzero(crowded.partition.shares.layer_tasks[1])
     assert conv1[:3] == ["conv1", "6", str(len(holders))]
     named = [
         part
@@ -254,7 +241,7 @@ def test_slices_show_who_has_which(graph):
         name, *_, who = re.split(r"  +", line)
         shown[name] = who
     first, *_ = report.slices_of_layers
-    assert who_has(first, report.modelling.samples) == next(iter(shown.values()))
+    assert who_has(first, report.partition.modelling.samples) == next(iter(shown.values()))
     assert len(shown) <= len(graph.layers)
     layers = figures(report)["layers"]
     for layer, entry in zip(graph.layers, layers, strict=True):
@@ -273,15 +260,21 @@ def test_one_slice_that_was_found_best_is_said(graph):
 def test_few_bytes_that_may_be_much_time_are_said(slices, graph):
     """Where each layer is on one part, in all slices alike; not where one part has all."""
     report, _ = make_report(graph, 2, batch_size=8, slices=slices)
-    blocks = cnn_hypergraph(graph, report.work, layer_blocks(report.blocks.views), report.modelling)
+    blocks = cnn_hypergraph(
+        graph,
+        report.partition.problem.work,
+        layer_blocks(report.partition.model.views),
+        report.partition.modelling,
+    )
     in_layers = np.tile(np.arange(blocks.slice_vertices) > 2, slices).astype(np.int32)
     divided = in_layers.copy()
     divided[3] = 0 if slices > 1 else 1
     for parts, k, said in ((in_layers, 2, 1), (divided, 2, slices == 1), (0 * in_layers, 1, 0)):
-        changed = {"blocks": blocks, "parts": parts, "k": k, "any_slices": True}
-        changed["evaluation"] = evaluate_parts(blocks, parts, k)
-        changed["shares"] = part_shares(blocks, parts, k)
-        shown = printed(dataclasses.replace(report, **changed), width=1000)
+        changes = {"model": blocks, "parts": parts, "evaluation": evaluate_parts(blocks, parts, k)}
+        problem = dataclasses.replace(report.partition.problem, k=k)
+        partition = dataclasses.replace(report.partition, problem=problem, **changes)
+        other = dataclasses.replace(report, partition=partition, any_slices=True)
+        shown = printed(other, width=1000)
         assert shown.count("hgpart run measures") == said
 
 
@@ -356,8 +349,8 @@ def test_slices_of_unequal_size_are_named(uneven):
 
 @pytest.mark.parametrize("useful", [True, False])
 def test_a_bound_that_says_little_is_not_printed(uneven, useful):
-    bound = uneven.evaluation.volume // 2 + (1 if useful else -1)
-    report = dataclasses.replace(uneven, lower_bound=bound)
+    bound = uneven.partition.evaluation.volume // 2 + (1 if useful else -1)
+    report = changed(uneven, lower_bound=bound)
     lines = printed(report, width=1000).splitlines()
     assert ("(no useful bound is known)" in lines[0]) != useful
     row = [line.split() for line in lines if line.startswith("partition ")][1]
@@ -368,25 +361,26 @@ def test_a_bound_that_says_little_is_not_printed(uneven, useful):
 def test_what_statistics_of_the_batch_would_be_is_said(uneven):
     layers = [
         dataclasses.replace(layer, batch_statistics=layer.tasks if layer.kind == "dense" else 0)
-        for layer in uneven.graph.layers
+        for layer in uneven.partition.problem.graph.layers
     ]
-    graph = dataclasses.replace(uneven.graph, layers=tuple(layers))
+    graph = dataclasses.replace(uneven.partition.problem.graph, layers=tuple(layers))
     norms = [
         cnn_hypergraph(
             graph,
-            uneven.work,
-            uneven.blocks.blocks,
-            dataclasses.replace(uneven.modelling, norms=norms),
+            uneven.partition.problem.work,
+            uneven.partition.model.blocks,
+            dataclasses.replace(uneven.partition.modelling, norms=norms),
         )
         for norms in ("slice", "batch")
     ]
-    each, of_all = (evaluate_parts(model, uneven.parts, 4).volume for model in norms)
+    each, of_all = (evaluate_parts(model, uneven.partition.parts, 4).volume for model in norms)
     assert each < of_all
-    report = dataclasses.replace(uneven, graph=graph, blocks=norms[0])
+    partition = dataclasses.replace(changed(uneven, graph=graph).partition, model=norms[0])
+    report = dataclasses.replace(uneven, partition=partition)
     assert report.statistics_bytes == of_all - each
     alike = {}  # slices that lie alike are computed as one
     for parts, samples in zip(
-        uneven.parts.reshape(6, -1).tolist(), (5, 5, 6, 5, 5, 6), strict=True
+        uneven.partition.parts.reshape(6, -1).tolist(), (5, 5, 6, 5, 5, 6), strict=True
     ):
         alike[tuple(parts)] = alike.get(tuple(parts), 0) + samples
     few, *_, many = sorted(set(alike.values()))
@@ -395,17 +389,16 @@ def test_what_statistics_of_the_batch_would_be_is_said(uneven):
     said = f"\nBatch norms take their statistics of {sizes}: --norms batch takes them of"
     assert f"{said} all 32, for 0." in printed(report, width=1000)
     assert said not in printed(uneven, width=1000)
-    assert said not in printed(
-        dataclasses.replace(report, blocks=norms[1], modelling=norms[1].modelling)
-    )
+    partition = dataclasses.replace(changed(report, norms="batch").partition, model=norms[1])
+    assert said not in printed(dataclasses.replace(report, partition=partition))
 
 
 def test_the_busiest_device_is_that_of_the_tables(uneven):
-    report = dataclasses.replace(uneven, objective=LARGEST)
+    report = changed(uneven, objective=LARGEST)
     lines = printed(report, width=1000).splitlines()
     said = next(line for line in lines if line.startswith("No device sends and receives more"))
     one_way, in_all = map(float, re.findall(r"([\d.]+) MB", said))
-    both = report.evaluation.sent + report.evaluation.received
+    both = report.partition.evaluation.sent + report.partition.evaluation.received
     assert one_way == pytest.approx(both.max() / 10**6, rel=1e-3)
     row = next(line.split() for line in lines if line.startswith("in all "))
     assert float(row[-2]) == pytest.approx(in_all, rel=1e-3)

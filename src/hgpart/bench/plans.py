@@ -12,7 +12,7 @@ from hgpart.partition.partition import uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.ways import layers_that_compute
-from hgpart.plan import make_plan, restore
+from hgpart.plan import Plan, check_is_for
 from hgpart.tracing.traced_model import TracedModel
 
 HEADS = ("dense", "linear", "grouped", "depthwise")  # layers that begin with an operator of weights
@@ -48,7 +48,7 @@ class Subject:
         """
         why = None
         if way.plan is not None:
-            restore(way.plan, self.problem.graph)
+            check_is_for(way.plan.model, way.plan, self.problem.graph)
         elif way.division is not None:
             own = way.division.problem(self.problem)
             why = way.division.needs(own)
@@ -73,7 +73,7 @@ def layout_of(way: Way, subject: Subject) -> Layout:
     if way.division is not None:
         problem, search = subject.problem, Search(subject.seed, subject.effort)
         partition = uninterrupted(way.division.partition(problem, search))
-        return make_plan(partition, problem.graph, problem.work, subject.model, subject.input_shape)
+        return Plan(partition, subject.model, subject.input_shape)
     return _heads(subject) if way.name in PIPELINES else None
 
 

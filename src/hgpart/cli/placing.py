@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.placement import Placement
-    from hgpart.plan import Plan
+    from hgpart.plan import PlanFile
     from hgpart.run.processes.connection import Connection
     from hgpart.schedule_wanted import Scheduling
 
@@ -33,7 +33,7 @@ class Placing:
     Attributes
     ----------
     model : str
-    plan : Plan
+    plan : PlanFile
     devices : tuple of str
         One for each part.
     weights : Path or None
@@ -45,7 +45,7 @@ class Placing:
     """
 
     model: str
-    plan: Plan
+    plan: PlanFile
     devices: tuple[str, ...]
     weights: Path | None
     seed: int

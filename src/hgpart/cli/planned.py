@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hgpart.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from hgpart.plan import Plan
+    from hgpart.plan import PlanFile
 
 AS_ARGUMENT = "MODEL, which names the code to call"
 
 
-def plan_and_model(path: Path, model: str | None) -> tuple[Plan, str]:
+def plan_and_model(path: Path, model: str | None) -> tuple[PlanFile, str]:
     """Read a plan; the model is the one that is given, or else the plan's."""
     from hgpart.plan import load_plan
 
@@ -21,7 +21,7 @@ def plan_and_model(path: Path, model: str | None) -> tuple[Plan, str]:
     return plan, model or trusted_model(plan, path, AS_ARGUMENT)
 
 
-def trusted_model(plan: Plan, path: Path, accepted: str) -> str:
+def trusted_model(plan: PlanFile, path: Path, accepted: str) -> str:
     """The model that a plan names, unless that is code which nobody has asked to be called."""
     from hgpart.files.json_files import quoted
     from hgpart.zoo import is_user_code

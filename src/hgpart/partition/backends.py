@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import Literal, Protocol
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, not_one_of
+from hgpart.errors import ArgumentError, BackendError, not_one_of
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.external.kahypar import kahypar
 from hgpart.partition.external.mtkahypar import mtkahypar
+from hgpart.partition.external.user_backend import UserBackend
 from hgpart.partition.native.any_hypergraph import native
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective
+from hgpart.zoo.user_code import UserCode
 
 
 class Backend(Protocol):
-    """A partitioner: divide the vertices into parts so that little travels between them."""
+    """A partitioner: divide the vertices into parts so that little travels between them.
+
+    Any function that takes these arguments can be one: pass it to `partition_graph`, or name it on
+    the command line (`load_backend`).
+    """
 
     def __call__(
         self,
@@ -67,35 +73,62 @@ BACKENDS: dict[str, Backend] = {
 }
 
 
-def backend(name: str) -> Backend:
-    """Return the partitioner of that name.
+def backend(named: str | Backend) -> Backend:
+    """Return the partitioner of a name; a function of the user's becomes one.
 
     Raises
     ------
     ArgumentError
-        If there is none.
+        If there is none of that name.
 
     Examples
     --------
     >>> backend("kahypar") is kahypar
     True
     """
-    if name not in BACKENDS:
-        raise not_one_of("backend", name, BACKENDS)
-    return BACKENDS[name]
+    if not isinstance(named, str):
+        return named if isinstance(named, UserBackend) else UserBackend(named)
+    if named not in BACKENDS:
+        raise not_one_of("backend", named, BACKENDS, besides="a function")
+    return BACKENDS[named]
+
+
+def backend_name(named: str | Backend) -> str:
+    """Name of a backend, as a partition keeps it."""
+    partitioner = backend(named)
+    return partitioner.name if isinstance(partitioner, UserBackend) else str(named)
+
+
+def load_backend(spec: str) -> Backend:
+    """Import a partitioner of the user's.
+
+    Parameters
+    ----------
+    spec : str
+        ``path/file.py:function`` or ``package.module:function``; the function takes what a
+        `Backend` takes, and returns the part of each vertex.
+
+    Raises
+    ------
+    BackendError
+        If file, module or function do not exist, or the code raises anything. When the backend is
+        called: if the function raises anything, or returns what is not a partition.
+    """
+    code = UserCode(spec, "backend", BackendError)
+    return UserBackend(code.load(), code)
 
 
 def check_backend(
-    name: str,
+    named: str | Backend,
     objective: Objective,
     memory: MemoryLimits | None,
     slices: int | Literal["auto"] = 1,
 ) -> None:
-    """Raise an ArgumentError unless there is a partitioner of that name that takes these."""
-    backend(name)
+    """Raise an ArgumentError unless there is such a partitioner, and it takes these."""
+    name = backend_name(named)
     if name == "exact" and slices != 1:
-        others = ", ".join(other for other in BACKENDS if other != name)
-        raise ArgumentError(f"backend 'exact' takes no slices of the batch: {others} do")
+        rest = ", ".join(known for known in BACKENDS if known != name)
+        raise ArgumentError(f"backend 'exact' takes no slices of the batch: {rest} do")
     if name != "native" and (memory is not None or objective.name != "volume"):
         wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
         raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hgpart.hypergraph.blocks import divide
-from hgpart.partition.backends import backend as backend_named
+from hgpart.partition.backends import Backend
 from hgpart.partition.baselines.layerwise import layerwise_within
 from hgpart.partition.improving import rank, refine, split_and_improve
 from hgpart.partition.problem.problem import Problem
@@ -22,13 +22,12 @@ MOST_BLOCKS_PER_PART = 64
 BLOCK_OF_EPS = 1.5  # a block's share of a part, at most, in units of eps
 
 
-def by_blocks(problem: Problem, search: Search, backend: str) -> Solution:
+def by_blocks(problem: Problem, search: Search, partitioner: Backend) -> Solution:
     """Have a general partitioner divide blocks, then split and move them."""
     room = problem.capacities
     blocks = problem.k * _blocks_per_part(problem.modelling.grain, problem.eps)
     blocks = math.ceil(blocks / problem.modelling.slices)  # of each slice
     model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
-    partitioner = backend_named(backend)
     parts = partitioner(model.hypergraph, room, seed=search.seed, time_limit=search.time_limit)
     parts, start = refine(search, model, parts, room), None
     cut = layerwise_within(problem)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.hypergraph.shares import part_shares, work_of_layers
+from hgpart.hypergraph.shares import PartShares, part_shares
 from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
 from hgpart.partition.problem.balance import within
-from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.summary import Summary
 
 MB = 10**6
+ANOTHER_TOOL = "file"  # backend of a partition that no search of hgpart made
 
 
 @dataclass(frozen=True)
@@ -25,46 +25,40 @@ class Partition:
 
     Attributes
     ----------
+    problem : Problem
+        The model, and what was asked for.
     model : CnnHypergraph
-        The blocks that the parts are of.
-    modelling : Modelling
+        The hypergraph of the blocks that the parts are of.
     parts : int32 array, shape (model.vertices,)
-    k, eps, seed, backend, speeds
-        What was asked for; `speeds` is None for equal devices.
+        Part of each block, 0 to k - 1.
+    seed : int
+    backend : str
+        What made the partition: a partitioner, or a way to divide the model.
     start : str
-        What the best partition was found from: the backend's, or "layerwise", the cut between
-        layers of least volume within eps.
+        What the best partition was found from: the backend's own start, or "layerwise", the cut
+        between layers of least volume within eps.
     evaluation : Evaluation
     feasible : bool
         Whether every part's load is at most (1 + eps) times its share, and its memory within its
         limit.
     lower_bound : int
-        Bytes that every partition whose loads are within eps sends at least: of
-        `bounds.lower_bound`, or more where the backend proves more.
-    objective : Objective
-        What the search was for.
-    memory : MemoryLimits or None
-        What each part may need.
+        Bytes that every partition within eps sends at least: by `bounds.lower_bound`, or more where
+        the backend proves more.
     memory_bytes : int64 array, shape (k,), or None
-        What it needs, where that is limited; see `memory`.
+        Bytes that each part needs, where memory is limited; see `memory`.
     interrupted : bool
-        Whether Ctrl-C ended the search: it is the best that had been found by then.
+        Whether Ctrl-C ended the search, so that this is only the best found by then.
     """
 
+    problem: Problem
     model: CnnHypergraph
-    modelling: Modelling
     parts: Int32
-    k: int
-    eps: float
     seed: int
     backend: str
     start: str
-    speeds: tuple[float, ...] | None
     evaluation: Evaluation
     feasible: bool
     lower_bound: int
-    objective: Objective = VOLUME
-    memory: MemoryLimits | None = None
     memory_bytes: Int64 | None = None
     interrupted: bool = False
 
@@ -75,28 +69,43 @@ class Partition:
             f"imbalance={self.evaluation.imbalance:.3f}, volume={self.evaluation.volume:,} bytes)"
         )
 
-    def summary(self) -> Summary:
-        """What each part has of the work and the parameters, and sends in a forward pass.
+    @property
+    def k(self) -> int:
+        """Number of parts."""
+        return self.problem.k
 
-        With slices of the batch, in each way of a training step.
+    @property
+    def modelling(self) -> Modelling:
+        """Grain, batch, slices and what else counts."""
+        return self.problem.modelling
+
+    @cached_property
+    def shares(self) -> PartShares:
+        """What each part holds of the layers, parameters and maps."""
+        return part_shares(self.model, self.parts, self.k)
+
+    def summary(self) -> Summary:
+        """Table of each part's work, parameters and bytes sent and received.
+
+        The bytes are those of a forward pass; with the batch in slices, those of each way of a
+        training step.
         """
-        found, modelling = self.evaluation, self.modelling
-        shares = part_shares(self.model, self.parts, self.k)
-        total = max(1, int(found.loads.sum()))
-        allowed = "allowed" if found.imbalance <= self.eps else "more than the allowed"
+        evaluation, modelling, eps = self.evaluation, self.modelling, self.problem.eps
+        total = max(1, int(evaluation.loads.sum()))
+        allowed = "allowed" if evaluation.imbalance <= eps else "more than the allowed"
         slices = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
         line = (
-            f"{self.k} parts, {modelling.grain}-grain{slices}: imbalance {found.imbalance:.3f} "
-            f"({allowed} {self.eps:g}), {found.volume / MB:,.4g} MB between them for a batch of "
-            f"{modelling.batch_size}"
+            f"{self.k} parts, {modelling.grain}-grain{slices}: imbalance "
+            f"{evaluation.imbalance:.3f} ({allowed} {eps:g}), {evaluation.volume / MB:,.4g} MB "
+            f"between them for a batch of {modelling.batch_size}"
         )
         rows = tuple(
             (
                 str(part),
-                f"{100 * int(found.loads[part]) / total:.1f}",
-                f"{int(shares.parameters[part]):,}",
-                f"{int(found.sent[part]) / MB:,.4g}",
-                f"{int(found.received[part]) / MB:,.4g}",
+                f"{100 * int(evaluation.loads[part]) / total:.1f}",
+                f"{int(self.shares.parameters[part]):,}",
+                f"{int(evaluation.sent[part]) / MB:,.4g}",
+                f"{int(evaluation.received[part]) / MB:,.4g}",
             )
             for part in range(self.k)
         )
@@ -107,25 +116,24 @@ class Partition:
 
     @property
     def objective_value(self) -> float:
-        """What was to be little: bytes, their costs, or estimated seconds of a step."""
-        work = work_of_layers(self.model, self.parts, self.k)
-        return self.objective.value(self.evaluation.traffic, work)
+        """Value of the objective: bytes, their costs, or estimated seconds of a step."""
+        return self.problem.objective.value(self.evaluation.traffic, self.shares.layer_work)
 
     @property
     def gap(self) -> float:
-        """Share of the objective that a better partition within eps might do without; 0.0: none.
+        """Share of the objective that a better partition within eps might save; 0.0 when optimal.
 
-        Negative where it is less than the lower bound, which only an infeasible one can be.
+        Negative where the objective is below the lower bound, which happens only when infeasible.
         """
-        least = self.objective.least(self.lower_bound, self.k)
+        least = self.problem.objective.least(self.lower_bound, self.k)
         return relative_gap(self.objective_value, least)
 
 
-def uninterrupted(found: Partition) -> Partition:
-    """What a search found, unless Ctrl-C has ended it: raises a KeyboardInterrupt then."""
-    if found.interrupted:
+def uninterrupted(partition: Partition) -> Partition:
+    """Return the partition, or raise a KeyboardInterrupt if Ctrl-C ended its search."""
+    if partition.interrupted:
         raise KeyboardInterrupt
-    return found
+    return partition
 
 
 def evaluated(
@@ -139,31 +147,26 @@ def evaluated(
     bound: int | None = None,
     interrupted: bool = False,
 ) -> Partition:
-    """Put a partition, whoever made it, together with its figures by hgpart's own metrics.
+    """Compute the figures of a partition, whoever made it, by hgpart's own metrics.
 
     `bound` is a lower bound of the volume within eps, where one is known.
     """
     if bound is None:
         bound = lower_bound(problem)
-    k, memory = problem.k, problem.memory
-    evaluation = evaluate_parts(model, parts, k, problem.speeds)
+    memory = problem.memory
+    evaluation = evaluate_parts(model, parts, problem.k, problem.speeds)
     needed = None if memory is None else memory.needed(model, parts)
     is_held = memory is None or needed is None or memory.hold(needed)
     return Partition(
+        problem=problem,
         model=model,
-        modelling=problem.modelling,
         parts=parts,
-        k=k,
-        eps=problem.eps,
         seed=seed,
         backend=backend,
         start=start,
-        speeds=None if problem.speeds is None else tuple(problem.speeds),
         evaluation=evaluation,
         feasible=within(evaluation.loads, problem.rates, problem.eps) and is_held,
         lower_bound=bound,
-        objective=problem.objective,
-        memory=memory,
         memory_bytes=needed,
         interrupted=interrupted,
     )

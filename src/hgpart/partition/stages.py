@@ -12,7 +12,8 @@ from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition.backends import check_backend
+from hgpart.partition.backends import Backend, backend_name, check_backend
+from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
@@ -39,7 +40,7 @@ def partition_graph(
     *,
     modelling: Modelling | None = None,
     slices: int | Literal["auto"] | None = None,
-    backend: str = "native",
+    backend: str | Backend = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,
@@ -72,9 +73,10 @@ def partition_graph(
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     slices : int or "auto", optional
         Of the batch, instead of the modelling's; "auto" takes as many as save most.
-    backend : str
+    backend : str or function
         "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
-        how good its partition is.
+        how good its partition is. Or a partitioner of your own, a function that takes what a
+        `Backend` takes; what it returns is checked, evaluated and improved like theirs.
     seed : int
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
@@ -118,7 +120,10 @@ def partition_graph(
 
 
 def solve_in_slices(
-    problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
+    problem: Problem,
+    search: Search,
+    backend: str | Backend = "native",
+    best_effort: bool = False,
 ) -> Partition:
     """Divide a model as `solve` does, with the batch in as many slices as save most, or fewer.
 
@@ -149,7 +154,7 @@ def solve_in_slices(
 
 def _is_at_most(partition: Partition, volume: int) -> bool:
     """Whether a partition within the limits sends no more, where that is what counts."""
-    is_all = partition.feasible and partition.objective.name == "volume"
+    is_all = partition.feasible and partition.problem.objective.name == "volume"
     return is_all and partition.evaluation.volume <= volume
 
 
@@ -159,7 +164,10 @@ def _rank(partition: Partition) -> tuple[bool, float, int]:
 
 
 def solve(
-    problem: Problem, search: Search, backend: str = "native", best_effort: bool = False
+    problem: Problem,
+    search: Search,
+    backend: str | Backend = "native",
+    best_effort: bool = False,
 ) -> Partition:
     """Divide a model as `partition_graph` does, which says what is raised."""
     check_backend(backend, problem.objective, problem.memory, problem.modelling.slices)
@@ -167,17 +175,17 @@ def solve(
         raise ArgumentError(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
         )
-    heaviest = heaviest_task(problem)
-    problem = with_room(problem, heaviest, best_effort)
-    bound = lower_bound(problem)
-    solution = _solved(problem, search, bound, backend)
+    name, heaviest = backend_name(backend), heaviest_task(problem)
+    roomy = with_room(problem, heaviest, best_effort)
+    bound = lower_bound(roomy)
+    solution = _solved(roomy, search, bound, backend)
     found = evaluated(
         problem,
         solution.model,
         in_order(problem, solution.model, solution.parts),
         seed=search.seed,
-        backend=backend,
-        start=solution.start or backend,
+        backend=name,
+        start=solution.start or name,
         bound=max(bound, solution.bound),
         interrupted=solution.interrupted,
     )
@@ -186,7 +194,7 @@ def solve(
     return found
 
 
-def _solved(problem: Problem, search: Search, bound: int, backend: str) -> Solution:
+def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend) -> Solution:
     """What the backend finds."""
     if backend == "native" and problem.modelling.slices > 1:
         return _balanced(problem, search, sliced_partition(problem, search, bound))
@@ -194,7 +202,7 @@ def _solved(problem: Problem, search: Search, bound: int, backend: str) -> Solut
         return _balanced(problem, search, native_partition(problem, search, bound))
     if backend == "exact":
         return _balanced(problem, search, exact_partition(problem, search, bound))
-    return by_blocks(problem, search, backend)
+    return by_blocks(problem, search, backend_named(backend))
 
 
 def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:
@@ -212,13 +220,15 @@ def _infeasible(found: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExc
     """Why a partition is not what was asked for."""
     if found.interrupted:
         return KeyboardInterrupt("before a partition within the limits was found")
-    memory, needed = found.memory, found.memory_bytes
+    problem, needed = found.problem, found.memory_bytes
+    memory = problem.memory
     if memory is not None and needed is not None and not memory.hold(needed):
-        return InfeasibleError(_too_little_memory(found.k, memory, needed, tasks))
+        return InfeasibleError(_too_little_memory(problem.k, memory, needed, tasks))
     reached = found.evaluation.imbalance
     return InfeasibleError(
-        f"no partition within eps {found.eps:g} was found for k={found.k}: the best has imbalance "
-        f"{reached:.4g}, so the smallest eps known to do is {round_up(reached)}; {heaviest}"
+        f"no partition within eps {problem.eps:g} was found for k={problem.k}: the best has "
+        f"imbalance {reached:.4g}, so the smallest eps known to do is {round_up(reached)}; "
+        f"{heaviest}"
     )
 
 

@@ -22,7 +22,6 @@ from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import imbalance
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import BACKENDS
 from hgpart.partition.baselines.by_slices import (
@@ -49,6 +48,7 @@ from hgpart.partition.baselines.layerwise import (
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.baselines.transformed_parts import transformed_parts
+from hgpart.partition.given_parts import partition_of_parts
 from hgpart.partition.number_of_slices import numbers_of_slices
 from hgpart.partition.partition import Partition, evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
@@ -57,8 +57,8 @@ from hgpart.partition.stages import solve, solve_in_slices
 from hgpart.partition.step_traffic import step_flows, together
 from hgpart.work.figures import Work
 
-Divided = Partition | Parts | Int32  # the last: the part of every task of the problem
-Divide = Callable[[Problem, Search], Any]  # Any: what users return is checked
+Divided = Partition | Parts
+Divide = Callable[[Problem, Search], Any]  # what users' functions return is checked
 
 HYBRID = "hybrid-"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
@@ -94,8 +94,8 @@ class Way:
     words : str
         What it does and where it comes from, in one line.
     divide : function of a Problem and a Search
-        Returns a Partition, or blocks of the model and the part of each, or the part of every task
-        of the problem. Raises an ArgumentError or InfeasibleError where it can't.
+        Returns a Partition, or blocks of the model and the part of each. Raises an ArgumentError or
+        InfeasibleError where it can't.
     needs : function of a Problem
         Says why a problem can't be divided this way; None where it can.
     grain : str or None
@@ -173,8 +173,8 @@ class Way:
             divide, own = self.in_slices, own.in_slices(slices)
         if (why := self.needs(own)) is not None:
             raise ArgumentError(why)
-        divided = divide(own, search)
-        return _of_tasks(own, divided) if isinstance(divided, np.ndarray) else divided
+        divided: Divided = divide(own, search)
+        return divided
 
 
 # ------------------------------------------------------------------ what ways need
@@ -292,21 +292,6 @@ def _imbalance(k: int, model: CnnHypergraph, parts: Int32) -> float:
     loads = np.zeros(k, dtype=np.int64)
     np.add.at(loads, parts, model.weights)
     return imbalance(loads)
-
-
-def _of_tasks(problem: Problem, parts: np.ndarray[Any, Any]) -> Parts:
-    """Blocks of an array with the part of every task."""
-    if parts.dtype.kind not in "iu" or parts.shape != (problem.tasks,):
-        raise BackendError(
-            f"an array of {parts.dtype}, shape {parts.shape}: accepted are whole numbers, one for "
-            f"each of the problem's {problem.tasks} tasks"
-        )
-    if problem.tasks and not 0 <= int(parts.min()) <= int(parts.max()) < problem.k:
-        raise BackendError(
-            f"parts from {parts.min()} to {parts.max()}: accepted are 0 to {problem.k - 1}"
-        )
-    own = parts.astype(np.int32)
-    return blocks_of_parts(problem.graph, problem.work, problem.modelling, own)
 
 
 # ------------------------------------------------------------------ the catalogue
@@ -568,9 +553,9 @@ def way(
     """Register a function as a way to divide models; `compare`, `bench` and `recommend` list it.
 
     The function gets a `Problem` (``graph``, ``work``, ``k``, ``eps``, ``modelling``) and a
-    `Search` (``seed``, ``effort``), and returns an array with the part of every task of the
-    problem, in the order of `hgpart export`; or blocks of the model and the part of each. What it
-    returns is checked, and its figures are hgpart's own.
+    `Search` (``seed``, ``effort``), and returns parts in any form that `partitioned_as` takes: an
+    array with the part of every task of the problem, or the parts of each layer by its name. What
+    it returns is checked, and its figures are hgpart's own.
 
     Parameters
     ----------
@@ -618,19 +603,20 @@ def way(
     return register
 
 
-def _of_user(name: str, divide: Divide, problem: Problem, search: Search) -> Any:
-    """Call a user's function; whatever goes wrong in it is its own error."""
+def _of_user(name: str, divide: Divide, problem: Problem, search: Search) -> Divided:
+    """Call a user's function; whatever goes wrong in it, or with what it returns, names the way."""
     try:
         divided = divide(problem, search)
     except HgpartError:
         raise
     except Exception as error:
         raise BackendError(f"way {name!r}: {type(error).__name__}: {error}") from error
-    if isinstance(divided, np.ndarray | Partition):
+    if isinstance(divided, Partition):
         return divided
     if isinstance(divided, tuple) and len(divided) == 2 and isinstance(divided[0], CnnHypergraph):
-        return divided
+        return divided[0], divided[1]
     try:
-        return np.asarray(divided)
-    except ValueError as error:
-        raise BackendError(f"way {name!r} returned {type(divided).__name__}: {error}") from None
+        given = partition_of_parts(problem, divided)
+    except ArgumentError as error:
+        raise BackendError(f"way {name!r}: {error}") from None
+    return given.model, given.parts

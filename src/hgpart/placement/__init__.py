@@ -49,7 +49,7 @@ from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
 from hgpart.placement.state.traced_values import check_values
-from hgpart.plan import Plan, another_model, check_is_for, restore
+from hgpart.plan import Plan, PlanFile, another_model, check_is_for, restore
 from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.model_outline import outline_of
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace, trace_call
@@ -59,7 +59,7 @@ __all__ = ["Placement", "Transfer", "place"]
 
 def place(
     model: nn.Module,
-    plan: Plan | PartitionedModel | None = None,
+    plan: Plan | PlanFile | PartitionedModel | None = None,
     devices: Sequence[torch.device | str] | torch.device | str | None = None,
     *,
     k: int | None = None,
@@ -73,7 +73,7 @@ def place(
     ----------
     model : nn.Module
         Its weights are copied; those on the meta device are left to `Placement.load_checkpoint`.
-    plan : Plan or PartitionedModel, optional
+    plan : Plan, PlanFile or PartitionedModel, optional
         From `load_plan` or `partition_model`, in whichever mode: the placement is in the model's.
         Left out, `partition_model` makes it, of `k` parts and by an `example` of the inputs.
     devices : sequence of k devices, or one for all parts, optional
@@ -118,16 +118,16 @@ def place(
         plan = partition_model(model, example, k)
     elif k is not None or example is not None:
         raise ArgumentError("place with a plan and with k or example: accepted is one or the other")
-    if not isinstance(plan, Plan | PartitionedModel):
+    if not isinstance(plan, Plan | PlanFile | PartitionedModel):
         raise ArgumentError(
             f"the plan is a {type(plan).__name__}: accepted are what partition_model returns, and "
             "hgpart.load_plan(path)"
         )
-    if isinstance(plan, Plan):
-        traced, graph, partition = restored(model, plan)
-    else:
+    if isinstance(plan, PartitionedModel):
         (traced, graph), partition = _checked_for(model, plan), plan.partition
-    work = plan.work
+    else:
+        traced, graph, partition = restored(model, plan)
+    work = partition.problem.work
     held = sorted(range(partition.k) if parts is None else set(parts))
     if not held or held[0] < 0 or held[-1] >= partition.k:
         raise PlacementError(f"parts {held}: accepted are some of 0 to {partition.k - 1}")
@@ -142,7 +142,9 @@ def place(
     return placement
 
 
-def restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, Partition]:
+def restored(
+    model: nn.Module, plan: Plan | PlanFile
+) -> tuple[TracedModel, ChannelGraph, Partition]:
     """The model in the mode that the plan is for, and the plan's partition of it.
 
     A plan of the same model in float32 serves for any other float type.
@@ -161,7 +163,7 @@ def restored(model: nn.Module, plan: Plan) -> tuple[TracedModel, ChannelGraph, P
     return traced, graph, restore(plan, graph)  # which says that it is another model
 
 
-def _traced_as_planned(model: nn.Module, plan: Plan) -> TracedModel:
+def _traced_as_planned(model: nn.Module, plan: Plan | PlanFile) -> TracedModel:
     """Trace a model with the plan's shape of a sample: of another model that is what fails."""
     try:
         return trace(model, example_inputs(model, plan.input_shape))

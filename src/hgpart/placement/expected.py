@@ -66,10 +66,10 @@ def expected_weights(
         gathers = np.ones_like(nets.gathers)  # gradients, of what others read, too
         nets = replace(nets, roots=roots.astype(np.int32), gathers=gathers)
         between = nets.of_parts(model.weights, parts.ravel(), k)
-        one = evaluate(between, np.arange(k, dtype=np.int32), k, partition.speeds)
+        one = evaluate(between, np.arange(k, dtype=np.int32), k, partition.problem.speeds)
         counts = (one.traffic > 0).astype(one.messages.dtype) if at_once else one.messages
         found.append(replace(one, messages=counts))
-    return together(found, partition.speeds)
+    return together(found, partition.problem.speeds)
 
 
 def expected_statistics(
@@ -92,7 +92,7 @@ def expected_statistics(
     model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
     nets, every = model.statistics_nets, np.arange(partition.k, dtype=np.int32)
     between = nets.of_parts(model.weights, partition.parts, partition.k)
-    found = evaluate(between, every, partition.k, partition.speeds)
+    found = evaluate(between, every, partition.k, partition.problem.speeds)
     counts = np.zeros(len(layers), dtype=np.int64)  # of those that share their vertices together
     np.add.at(counts, [layer.tied_to for layer in layers], norms)
     of_nets = counts[model.vertex_layers[nets.roots]]
@@ -167,7 +167,7 @@ def together(found: Sequence[Evaluation], speeds: Sequence[float] | None) -> Eva
 
 def _evaluated(blueprint: Blueprint, between: Hypergraph) -> Evaluation:
     k = blueprint.partition.k
-    return evaluate(between, np.arange(k, dtype=np.int32), k, blueprint.partition.speeds)
+    return evaluate(between, np.arange(k, dtype=np.int32), k, blueprint.partition.problem.speeds)
 
 
 def _between_parts(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) -> Hypergraph:

@@ -19,7 +19,6 @@ from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated
-from hgpart.partition.problem.problem import Problem
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.mode_programs import (
     build_programs,
@@ -161,16 +160,7 @@ def carried_over(
             divided.append(_with_source(sources, other, view, divided))
     carried = Work(per_task, work.unit, work.units, work.source)
     blocks = Blocks(tuple(one.rows for one in divided), tuple(one.columns for one in divided))
-    problem = Problem(
-        other,
-        carried,
-        partition.modelling,
-        partition.k,
-        partition.eps,
-        partition.speeds,
-        partition.objective,
-        partition.memory,
-    )
+    problem = replace(partition.problem, graph=other, work=carried)
     found = evaluated(
         problem,
         problem.hypergraph(blocks),

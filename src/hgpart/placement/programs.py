@@ -339,7 +339,11 @@ class Programs:
         if self.has_norms_of_batch:
             facts = self.partition, self.blueprint, self.dtype
             found.append(expected_statistics(*facts, backward))
-        return found[0] if len(found) == 1 else together(found, self.blueprint.partition.speeds)
+        return (
+            found[0]
+            if len(found) == 1
+            else together(found, self.blueprint.partition.problem.speeds)
+        )
 
     def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:
         """What a step should send in micro-batches of some sizes, by the same figures.

@@ -94,8 +94,13 @@ def least_time(
 def partition_of(recommendation: Recommendation) -> Partition:
     """Return the best partition, with the objective for the micro-batches that it is best in."""
     best = recommendation.best
-    objective = replace(best.partition.objective, micro_batches=best.scheduling.micro_batches)
-    return replace(best.partition, objective=objective, interrupted=recommendation.interrupted)
+    problem, many = best.partition.problem, best.scheduling.micro_batches
+    objective = replace(problem.objective, micro_batches=many)
+    return replace(
+        best.partition,
+        problem=replace(problem, objective=objective),
+        interrupted=recommendation.interrupted,
+    )
 
 
 def _traced(module: nn.Module, input_shape: Sequence[int], problem: Problem) -> TracedModel:

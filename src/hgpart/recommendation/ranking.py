@@ -35,7 +35,6 @@ class Ranked:
     division : Trial
     plan : Plan
         The partition, with the schedule.
-    partition : Partition
     prediction : Prediction
     needed_bytes : tuple of int or None
         Of each device; see `memory`.
@@ -49,12 +48,16 @@ class Ranked:
 
     division: Trial
     plan: Plan
-    partition: Partition
     prediction: Prediction
     needed_bytes: tuple[int | None, ...]
     link_seconds: float
     measured_seconds: float | None = None
     exchange_bytes: int = 0
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of the plan."""
+        return self.plan.partition
 
     @property
     def scheduling(self) -> Scheduling:

@@ -23,7 +23,7 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, place
-from hgpart.plan import make_plan
+from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
@@ -241,12 +241,14 @@ class Simulations:
 
     def _placed(self, partition: Partition) -> Placement:
         asked = self.asked
-        graph, work, modelling = asked.problem.graph, asked.problem.work, partition.modelling
-        layerwise = evaluate_layerwise(graph, work, modelling, partition.k)
-        whole = PartitionedModel(asked.traced, graph, work, partition, layerwise, {})
+        problem = asked.problem
+        layerwise = evaluate_layerwise(
+            problem.graph, problem.work, partition.modelling, partition.k
+        )
+        whole = PartitionedModel(asked.traced, partition, layerwise, {})
         placement = place(asked.module, whole, ["meta"] * partition.k)
         placement.train()
-        size = modelling.batch_size
+        size = partition.modelling.batch_size
         placement.for_batch(size).passes.check_samples((size,))
         return placement
 
@@ -289,13 +291,10 @@ class Simulations:
             return None
         self.simulated += 1
         exchange = exchange_seconds(divided.versions, replicas, asked.machine)
-        plan = make_plan(
-            divided.partition, problem.graph, problem.work, asked.name, asked.shape, scheduling
-        )
+        plan = Plan(divided.partition, asked.name, asked.shape, scheduling)
         return Ranked(
             division=divided.trial,
             plan=plan,
-            partition=divided.partition,
             prediction=with_exchange(prediction, exchange),
             needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),
             link_seconds=_link_seconds(prediction, asked.machine) + exchange,

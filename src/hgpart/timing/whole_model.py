@@ -165,9 +165,8 @@ def whole_model(
     PlacementError
         If the model can't be placed.
     """
-    work = flops(graph)
-    alone = partition_graph(graph, work, 1, 0)
-    described = PartitionedModel(traced, graph, work, alone, alone.evaluation, {})
+    alone = partition_graph(graph, flops(graph), 1, 0)
+    described = PartitionedModel(traced, alone, alone.evaluation, {})
     placement = place(skeleton(model), described, [device])
     state = model.state_dict()
     nbytes = sum(value.nbytes for value in state.values())

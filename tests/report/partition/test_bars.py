@@ -35,7 +35,7 @@ def report() -> Report:
 def test_characters_are_shares_of_layers(report: Report) -> None:
     title, *lines = printed(report)
     assert title == "Layers: share of the work, and the devices 0 to 3 that do it"
-    work = report.shares.layer_work[1:6]  # without input and output, which have none
+    work = report.partition.shares.layer_work[1:6]  # without input and output, which have none
     assert len(lines) == 5
     for at, (line, own) in enumerate(zip(lines, work, strict=True)):
         assert len(line) == 80
@@ -59,12 +59,9 @@ class Twice(nn.Module):
 def test_a_layer_that_is_used_twice_counts_once_each_time() -> None:
     """Each of its uses was as long as all of them."""
     result = partition_model(Twice(), torch.zeros(2, 3, 8, 8), k=2)
-    one = Report.of(
-        *(result.partition, result.graph, result.work, "twice", (3, 8, 8)),
-        *(result.layerwise, {}),
-    )
-    work = {view.layer.name: work_of_layer(one, view).sum() for view in one.blocks.views}
-    macs = {layer.name: layer.macs * layer.tasks for layer in one.graph.layers}
+    one = Report(result.partition, "twice", (3, 8, 8), result.layerwise, {})
+    work = {view.layer.name: work_of_layer(one, view).sum() for view in one.partition.model.views}
+    macs = {layer.name: layer.macs * layer.tasks for layer in result.graph.layers}
     assert sum(macs.values()) == (3 + 8 + 8) * 8 * 9 * 64
     for name, own in macs.items():
         assert work[name] / sum(work.values()) == pytest.approx(own / sum(macs.values()))
@@ -103,7 +100,7 @@ def test_many_layers_are_few_lines_of_the_terminal(width: int) -> None:
     found = rows(report)
     assert sum(row.layers for row in found) == 40
     assert sum(row.work for row in found) == pytest.approx(1)
-    work = report.shares.layer_work[1:41]
+    work = report.partition.shares.layer_work[1:41]
     begin = 0
     for row in found:  # of neighbours, together
         own = work[begin : begin + row.layers].sum(axis=0)

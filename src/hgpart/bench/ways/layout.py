@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.plan import Plan
+from hgpart.plan import Plan, PlanFile
 
 
 @dataclass(frozen=True)
@@ -22,4 +22,4 @@ class Head:
 
 
 # A plan for parts, the heads of a pipeline's stages after the first, or None for other ways.
-Layout = Plan | tuple[Head, ...] | None
+Layout = Plan | PlanFile | tuple[Head, ...] | None

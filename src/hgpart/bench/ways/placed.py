@@ -12,7 +12,7 @@ from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Way
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.placement import place
-from hgpart.plan import Plan
+from hgpart.plan import Plan, PlanFile
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import connect
@@ -21,9 +21,9 @@ from hgpart.run.training.loop import cross_entropy
 
 
 @contextmanager
-def placed(way: Way, job: Job, plan: Plan, rank: int) -> Iterator[Worker]:
+def placed(way: Way, job: Job, plan: Plan | PlanFile, rank: int) -> Iterator[Worker]:
     """The worker of a part."""
-    with connect(plan.k, timeout=job.timeout) as connection:
+    with connect(job.workers, timeout=job.timeout) as connection:
         placement = place(job.new_model(), plan, parts=[rank])
         learner = PlacedModel(DistributedModel(placement, connection), way.scheduling)
         learner.train(True)

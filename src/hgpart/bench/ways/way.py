@@ -9,7 +9,7 @@ from pathlib import Path
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.partition.ways import HYBRID, way_named, ways_of_users
 from hgpart.partition.ways import Way as Division
-from hgpart.plan import Plan, load_plan
+from hgpart.plan import Plan, PlanFile, load_plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
 
@@ -61,8 +61,8 @@ class Way:
         Whether each worker is the server of some parameters, and no process is the server of all.
     division : Division or None
         The way to divide the model that hgpart runs, where it is one.
-    plan : Plan or None
-        A partition that a file has.
+    plan : Plan, PlanFile or None
+        A partition that there is already.
     """
 
     text: str
@@ -70,7 +70,7 @@ class Way:
     scheduling: Scheduling = field(default_factory=Scheduling)
     distributed: bool = False
     division: Division | None = None
-    plan: Plan | None = None
+    plan: Plan | PlanFile | None = None
 
     @property
     def has_plan(self) -> bool:
@@ -126,7 +126,7 @@ class Way:
                 f"{self.text} with a batch of {batch_size}: accepted are at most as many "
                 "micro-batches"
             )
-        if self.plan is not None and self.plan.k != workers:
+        if isinstance(self.plan, PlanFile) and self.plan.k != workers:
             return (
                 f"{self.text} with {workers} processes: the plan has {self.plan.k} parts, accepted "
                 "are as many processes"

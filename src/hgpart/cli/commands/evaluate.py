@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from hgpart.arrays import Int32
     from hgpart.hypergraph.modelling import Modelling
 
-MADE_BY = "file"  # what a plan says of the partitioner
 MOST_OF_A_HEAD = 200  # characters, in which a plan says that it is one
 
 
@@ -84,12 +83,11 @@ def evaluate(
         with stage("import"):
             from hgpart.hypergraph.blocks import full_vertices
             from hgpart.hypergraph.partition_files import blocks_of_parts
-            from hgpart.hypergraph.shares import part_shares
-            from hgpart.partition.partition import evaluated
+            from hgpart.partition.partition import ANOTHER_TOOL, evaluated
             from hgpart.partition.problem.checks import check_request
             from hgpart.partition.problem.problem import Problem
             from hgpart.partitioned_model import evaluate_layerwise
-            from hgpart.plan import make_plan, save_plan
+            from hgpart.plan import Plan, save_plan
             from hgpart.report import Report
         unit = checked_unit(unit)
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
@@ -116,35 +114,16 @@ def evaluate(
         with stage("evaluate"):
             blocks, parts = blocks_of_parts(graph, done, modelling, every)
             problem = Problem(graph, done, modelling, k, eps, speeds)
-            found = evaluated(problem, blocks, parts, seed=0, backend=MADE_BY, start=MADE_BY)
+            found = evaluated(
+                problem, blocks, parts, seed=0, backend=ANOTHER_TOOL, start=ANOTHER_TOOL
+            )
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, done, modelling, k, speeds, eps)
-        shares = part_shares(blocks, parts, k)
         if output is not None:
             with stage("write"):
-                save_plan(make_plan(found, graph, done, model, shape), output)
-    report = Report(
-        model=model,
-        input_shape=shape,
-        graph=graph,
-        work=done,
-        modelling=modelling,
-        k=k,
-        eps=eps,
-        speeds=speeds,
-        backend=None,
-        start=None,
-        seed=None,
-        blocks=blocks,
-        parts=parts,
-        feasible=found.feasible,
-        evaluation=found.evaluation,
-        lower_bound=found.lower_bound,
-        shares=shares,
-        layerwise=layerwise,
-        seconds=stage.all_seconds(),
-    )
-    show_report(report, unit, json, csv, run_of_plan(model, output, graph, report.modelling))
+                save_plan(Plan(found, model, shape), output)
+    report = Report(found, model, shape, layerwise, stage.all_seconds())
+    show_report(report, unit, json, csv, run_of_plan(model, output, graph, modelling))
 
 
 def _read(path: Path, vertices: int, modelling: Modelling, k: int | None) -> Int32:

@@ -178,7 +178,7 @@ def partition(
             from hgpart.partition.problem.topology import load_topology
             from hgpart.partition.ways import partition_by, way_named
             from hgpart.partitioned_model import evaluate_layerwise
-            from hgpart.plan import make_plan
+            from hgpart.plan import Plan
             from hgpart.plan import save_plan as write_plan
             from hgpart.recommendation.least_time import partition_of
             from hgpart.report import Report
@@ -279,9 +279,9 @@ def partition(
                 parts = full_parts(found.model, found.parts)
                 write_partition(parts, partition_file)
             if output is not None:
-                write_plan(make_plan(found, graph, done, model, shape), output)
+                write_plan(Plan(found, model, shape), output)
     report = replace(
-        Report.of(found, graph, done, model, shape, layerwise, stage.all_seconds()),
+        Report(found, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
@@ -291,7 +291,7 @@ def partition(
         from hgpart.report.page.plan import plan_page
 
         write_page(plan_page(report, unit), html)
-    show_report(report, unit, json, csv, run_of_plan(model, output, graph, report.modelling))
+    show_report(report, unit, json, csv, run_of_plan(model, output, graph, found.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if found.interrupted:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.plan import Plan
+    from hgpart.plan import PlanFile
     from hgpart.report import Report
     from hgpart.schedules.costs import Costs
     from hgpart.schedules.schedule import Schedule
@@ -134,7 +134,7 @@ def show(
         from hgpart.hypergraph.dependencies import dependencies
         from hgpart.report.graphs import write_graph
 
-        write_graph(dependencies(report.blocks, loaded.parts), graphml, dot)
+        write_graph(dependencies(report.partition.model, loaded.parts), graphml, dot)
     show_report(report, unit, json, csv)
     if planned is not None:
         from hgpart.schedules.drawing import draw_schedule
@@ -164,7 +164,7 @@ def _check_undrawn(
 
 
 def _planned(
-    module: nn.Module, plan: Plan, scheduling: Scheduling
+    module: nn.Module, plan: PlanFile, scheduling: Scheduling
 ) -> tuple[tuple[Schedule, Costs], tuple[int | None, ...]]:
     """The order of a step or of a stream, its costs, and the most that each part holds in it."""
     from hgpart.placement import place
@@ -186,7 +186,7 @@ def _each(peaks: Sequence[int | None], unit: str) -> str:
     return ", ".join(f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
 
 
-def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
+def plan_report(plan: PlanFile, graph: ChannelGraph) -> Report:
     """All that is said about a plan but seconds; it is checked against the graph of its model.
 
     Raises
@@ -201,4 +201,4 @@ def plan_report(plan: Plan, graph: ChannelGraph) -> Report:
     found = restore(plan, graph)
     modelling = found.modelling
     cut = evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
-    return Report.of(found, graph, plan.work, plan.model, plan.input_shape, cut, {})
+    return Report(found, plan.model, plan.input_shape, cut, {})

@@ -15,7 +15,7 @@ from hgpart.errors import ArgumentError
 
 if TYPE_CHECKING:
     from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.plan import Plan
+    from hgpart.partition import Partition
     from hgpart.transformation.transforming import Transformation
 
 
@@ -93,7 +93,7 @@ def transform(
     with Stages() as stage:
         with stage("import"):
             from hgpart.layers.layering import channel_graph
-            from hgpart.report.transformation.printing import print_plan, print_transformation
+            from hgpart.report.transformation.printing import print_parts, print_transformation
             from hgpart.tracing.traced_model import example_inputs, trace
             from hgpart.transformation.transforming import check_kind, transformation
             from hgpart.zoo import load_model
@@ -105,17 +105,17 @@ def transform(
         with stage("trace the result"):
             made = load_model(named, device="meta")[0] if is_plan else found.model
             after = channel_graph(trace(made, example))
-        plan, then = None, f"hgpart partition {quote(named)} --k {parts}"
+        partition, then = None, f"hgpart partition {quote(named)} --k {parts}"
         if output is not None and is_plan:
             with stage("plan"):
-                plan = _written_plan(output, after, named, parts, shape)
-            then = run_of_plan(named, output, after, plan.modelling)
+                partition = _written_plan(output, after, named, parts, shape)
+            then = run_of_plan(named, output, after, partition.modelling)
         elif output is not None:
             _write_model(output, model, found, shape, stages, unequal)
             then = f"hgpart partition {quote(f'{output}:model')} --k {parts}"
     print_transformation(model, found, before, after, plain_console())
-    if plan is not None:
-        print_plan(plan, plain_console())
+    if partition is not None:
+        print_parts(partition, plain_console())
     lead_on(then)
 
 
@@ -146,15 +146,14 @@ def _write_model(
 
 def _written_plan(
     output: Path, graph: ChannelGraph, model: str, k: int, shape: tuple[int, ...]
-) -> Plan:
+) -> Partition:
     """What `hgpart partition MODEL --strategy transformed-parts -o` writes of it."""
     from hgpart.compare.comparison import DEFAULT_EPS
     from hgpart.partition.ways import partition_by
-    from hgpart.plan import make_plan, save_plan
+    from hgpart.plan import Plan, save_plan
     from hgpart.work.figures import flops
 
     work = flops(graph)
     divided = partition_by("transformed-parts", graph, work, k, DEFAULT_EPS)
-    plan = make_plan(divided, graph, work, model, shape)
-    save_plan(plan, output)
-    return plan
+    save_plan(Plan(divided, model, shape), output)
+    return divided

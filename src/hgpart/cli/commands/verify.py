@@ -227,5 +227,6 @@ def _divided(
     if found.interrupted:
         raise KeyboardInterrupt("in the search for a partition")
     with stage("layer-wise"):
-        layerwise = evaluate_layerwise(graph, work, found.modelling, found.k, eps=found.eps)
-    return PartitionedModel(traced, graph, work, found, layerwise, stage.all_seconds())
+        eps = found.problem.eps
+        layerwise = evaluate_layerwise(graph, work, found.modelling, found.k, eps=eps)
+    return PartitionedModel(traced, found, layerwise, stage.all_seconds())

@@ -20,7 +20,7 @@ from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.partition.exact.contents_bound import contents_bound
 from hgpart.partition.exact.counts import solve_counts
 from hgpart.partition.exact.net_pins import class_variables
-from hgpart.partition.external.isolated import check
+from hgpart.partition.external.contract import check_request
 from hgpart.partition.native.any_hypergraph import native
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.problem.problem import Problem
@@ -55,7 +55,7 @@ def exact(
     ArgumentError
         Also if the hypergraph is too large.
     """
-    check(hypergraph, capacities, seed, time_limit)
+    check_request(hypergraph, capacities, seed, time_limit)
     check_installed()
     limit = TIME_LIMIT if time_limit is None else time_limit
     deadline = time.monotonic() + limit

@@ -20,11 +20,15 @@ from typing import Any
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, BackendError, HypergraphError, MissingPackageError
+from hgpart.errors import BackendError, MissingPackageError
 from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.hypergraph.metrics import communication_volume, part_loads
-from hgpart.partition.problem.balance import pack, scale_costs, scale_weights
-from hgpart.partition.problem.checks import LONGEST_LIMIT
+from hgpart.partition.external.contract import (
+    check_request,
+    checked_parts,
+    counted_nets,
+    easy_parts,
+)
+from hgpart.partition.problem.balance import scale_costs, scale_weights
 
 COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -69,18 +73,14 @@ def partition_isolated(
     ArgumentError, HypergraphError, MissingPackageError, BackendError
         As in `backends`.
     """
-    check(hypergraph, capacities, seed, time_limit)
+    check_request(hypergraph, capacities, seed, time_limit)
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"the package {package} is not installed: {install}")
 
-    k, total = len(capacities), int(hypergraph.weights.sum())
-    if k == 1 or total <= capacities.max():
-        return np.full(hypergraph.vertices, capacities.argmax(), dtype=np.int32)
-    sizes = np.diff(hypergraph.pointers)
-    counted = (sizes > 1) & (hypergraph.costs > 0)
-    if k >= hypergraph.vertices or not counted.any():
-        return pack(hypergraph.weights, capacities)
-
+    easy = easy_parts(hypergraph, capacities)
+    if easy is not None:
+        return easy
+    k, sizes, counted = len(capacities), np.diff(hypergraph.pointers), counted_nets(hypergraph)
     pins = hypergraph.pins[np.repeat(counted, sizes)]
     costs, sizes = hypergraph.costs[counted], sizes[counted]
     weights, room = scale_weights(hypergraph.weights, capacities)
@@ -107,31 +107,7 @@ def partition_isolated(
         [json.dumps(request).encode(), b"\n", *(numbers.tobytes() for numbers in arrays)]
     )
     answer = _answer(package, message, time_limit, 4 * len(weights))
-    parts: Int32 = np.frombuffer(answer, dtype=np.int32).copy()
-    if parts.min() < 0 or parts.max() >= k:
-        raise BackendError(
-            f"{package} returned parts {parts.min()} to {parts.max()}, expected 0 to {k - 1}"
-        )
-    return parts
-
-
-def check(hypergraph: Hypergraph, capacities: Int64, seed: int, time_limit: float | None) -> None:
-    """Raise unless the arguments are what the contract says."""
-    one_part = np.zeros(hypergraph.vertices, dtype=np.int32)
-    part_loads(hypergraph, one_part, 1)
-    communication_volume(hypergraph, one_part, 1)
-    if hypergraph.vertices == 0:
-        raise HypergraphError("the hypergraph has no vertices, expected at least one")
-    if len(capacities) == 0 or capacities.min() < 0:
-        raise ArgumentError(
-            f"capacities are {capacities.tolist()}, expected 0 or more for at least one part"
-        )
-    if seed < 0:
-        raise ArgumentError(f"seed is {seed}, expected 0 or more")
-    if time_limit is not None and not 0 < time_limit <= LONGEST_LIMIT:
-        raise ArgumentError(
-            f"time limit is {time_limit:g} s, expected more than 0 and at most {LONGEST_LIMIT:g}"
-        )
+    return checked_parts(package, np.frombuffer(answer, dtype=np.int32), len(weights), k)
 
 
 def _answer(package: str, message: bytes, time_limit: float | None, size: int) -> bytes:

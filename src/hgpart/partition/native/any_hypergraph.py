@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import time
 
-import numpy as np
-
 from hgpart import _native
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.partition.external.isolated import check
+from hgpart.partition.external.contract import check_request, easy_parts
 from hgpart.partition.native.annealing import Schedule, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.balance import pack
@@ -30,14 +28,11 @@ def native(
 
     A model is better partitioned by `native_partition`, which knows more of it.
     """
-    check(hypergraph, capacities, seed, time_limit)
-    k, total = len(capacities), int(hypergraph.weights.sum())
-    if k == 1 or total <= capacities.max():
-        return np.full(hypergraph.vertices, capacities.argmax(), dtype=np.int32)
-    counted = (np.diff(hypergraph.pointers) > 1) & (hypergraph.costs > 0)
-    start = pack(hypergraph.weights, capacities)
-    if k >= hypergraph.vertices or not counted.any():
-        return start
+    check_request(hypergraph, capacities, seed, time_limit)
+    easy = easy_parts(hypergraph, capacities)
+    if easy is not None:
+        return easy
+    k, start = len(capacities), pack(hypergraph.weights, capacities)
     seed %= 2**62  # four chains of each in 64 bits
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
     found = vertex_classes(hypergraph)

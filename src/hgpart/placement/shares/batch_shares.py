@@ -57,10 +57,11 @@ def _in_slices(model: CnnHypergraph, work: Work, slices: int) -> CnnHypergraph:
 
 
 def _of(partition: Partition, model: CnnHypergraph, parts: np.ndarray) -> Partition:
+    problem = replace(partition.problem, modelling=model.modelling)
     return replace(
         partition,
+        problem=problem,
         model=model,
-        modelling=model.modelling,
         parts=parts,
-        evaluation=evaluate_parts(model, parts, partition.k, partition.speeds),
+        evaluation=evaluate_parts(model, parts, problem.k, problem.speeds),
     )

@@ -90,7 +90,7 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
             cuts = finer.blocks.rows[finer.vertex_layers[own[0]]]
             parts[own] = of_tasks[cuts[finer.vertex_rows[own]]]
         model = finer
-    evaluation = evaluate_parts(model, parts, first.k, first.speeds)
+    evaluation = evaluate_parts(model, parts, first.k, first.problem.speeds)
     return replace(first, model=model, parts=parts, evaluation=evaluation)
 
 

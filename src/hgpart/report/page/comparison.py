@@ -122,15 +122,25 @@ def _against_eps(comparison: Comparison, unit: str, figures: dict[str, Figure]) 
 
 def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
     """What a plan was made with, and where that differs from the comparison above it."""
-    own = all_settings(plan.modelling)
+    own = all_settings(plan.partition.modelling)
     others = all_settings(comparison)
     differences = [f"{own[name]}, not {others[name]}" for name in own if own[name] != others[name]]
-    if plan.eps not in comparison.epss:
+    if plan.partition.problem.eps not in comparison.epss:
         asked = ", ".join(f"{eps:g}" for eps in comparison.epss)
-        differences.append(f"eps {plan.eps:g}, not {asked}")
-    made = "another tool" if plan.backend is None else f"{plan.backend}, seed {plan.seed}"
-    slices = slices_text(plan.modelling)
-    lines = [" · ".join(["This plan", *own.values(), *slices, f"eps {plan.eps:g}", f"by {made}"])]
+        differences.append(f"eps {plan.partition.problem.eps:g}, not {asked}")
+    made = plan.made_by or "another tool"
+    slices = slices_text(plan.partition.modelling)
+    lines = [
+        " · ".join(
+            [
+                "This plan",
+                *own.values(),
+                *slices,
+                f"eps {plan.partition.problem.eps:g}",
+                f"by {made}",
+            ]
+        )
+    ]
     if differences:
         lines.append(
             "Its figures can't be compared one to one with the strategies' above: it has "

@@ -36,31 +36,32 @@ def plan_page(
     subject = [
         report.model,
         f"input {shape_text(report.input_shape)}",
-        *settings_of(report.modelling),
-        *slices_text(report.modelling),
-        f"work: {report.work.source}",
-        *([] if report.backend is None else [f"by {report.backend}, seed {report.seed}"]),
+        *settings_of(report.partition.modelling),
+        *slices_text(report.partition.modelling),
+        f"work: {report.partition.problem.work.source}",
+        *([] if report.made_by is None else [f"by {report.made_by}"]),
     ]
     sections, figures = plan_sections(report, unit)
     if planned is not None:
         figures["step"] = step = step_figure(*planned)
         sections += step_section(*planned, step)
-    name = f"{report.model} on {report.k} device{'s' * (report.k > 1)}"
+    name = f"{report.model} on {report.partition.k} device{'s' * (report.partition.k > 1)}"
     lines = [name, *answer(report, unit)]
     return page(name, [header(subject, lines, [*_key_figures(report, unit)]), *sections], figures)
 
 
 def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
     """What decides whether a plan is any good, and what it is."""
-    found = report.evaluation
-    step = None if report.objective.name == "time" else report.step_seconds
-    if report.objective.name == "time":
-        yield f"{report.objective_value:.3g} s", "a step, by the search's estimate"
+    found = report.partition.evaluation
+    step = None if report.partition.problem.objective.name == "time" else report.step_seconds
+    if report.partition.problem.objective.name == "time":
+        yield f"{report.partition.objective_value:.3g} s", "a step, by the search's estimate"
     elif step is not None and step.seconds:
         yield f"{step.one_device / step.seconds:.2f} times", "as fast as one device (an estimate)"
     volume = even_decimals([found.volume / UNITS[unit]])[0]
     yield f"{volume} {unit}", f"between devices in {report.time}"
-    allowed = f"{100 * report.eps:g} % {'allowed' if report.feasible else 'was asked for'}"
+    eps = report.partition.problem.eps
+    allowed = f"{100 * eps:g} % {'allowed' if report.partition.feasible else 'was asked for'}"
     yield f"{100 * found.imbalance:.1f} %", f"more work on the busiest than its share ({allowed})"
 
 
@@ -88,7 +89,8 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
         *_memory_section(report, memory),
         "<section><h2>Beside a cut between layers</h2>",
         f"<p>The other way gives every device whole, consecutive layers: the cut of least traffic "
-        f"within eps {report.eps:g}, or of the smallest largest load where none is within it. "
+        f"within eps {report.partition.problem.eps:g}, or of the smallest largest load where none "
+        "is within it. "
         "(The strategy layerwise of a comparison is always that of the smallest largest load.)"
         "</p>",
         summary_table(report, unit),
@@ -108,7 +110,7 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
         grid("layers", "Share of each layer that each part computes"),
         "</section>",
     ]
-    if report.modelling.slices > 1 and (slices := slices_grid(report)) is not None:
+    if report.partition.modelling.slices > 1 and (slices := slices_grid(report)) is not None:
         figures["slices"] = slices
         sections += [
             "<section><h2>Who computes which slices of the batch</h2>",
@@ -131,17 +133,19 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
 
 def _memory_figure(report: Report, unit: str) -> Figure:
     """What each part needs, as it was limited, or as it would be by default."""
-    if report.memory is not None and report.memory_bytes is not None:
-        return memory_figure(report.memory_bytes.tolist(), report.memory.bytes, unit)
-    needed = part_memory(report.blocks, report.parts, report.k, COPIES)
+    if report.partition.problem.memory is not None and report.partition.memory_bytes is not None:
+        return memory_figure(
+            report.partition.memory_bytes.tolist(), report.partition.problem.memory.bytes, unit
+        )
+    needed = part_memory(report.partition.model, report.partition.parts, report.partition.k, COPIES)
     return memory_figure(needed.tolist(), (), unit)
 
 
 def _memory_section(report: Report, figure: Figure) -> list[str]:
-    counted = (report.memory or MemoryLimits(())).counted
+    counted = (report.partition.problem.memory or MemoryLimits(())).counted
     limited = (
         "The dashed line is what it may have."
-        if report.memory is not None
+        if report.partition.problem.memory is not None
         else "No limit was asked for (--memory sets one)."
     )
     return [

@@ -64,14 +64,14 @@ def print_bars(report: Report, console: Console) -> None:
     On a terminal with colours a part's characters are its colour, with its symbol in front.
     """
     found = rows(report)
-    each = -(-report.k // len(SYMBOLS))  # parts with one symbol
-    console.print(_title(report.k, each), style="bold")
+    each = -(-report.partition.k // len(SYMBOLS))  # parts with one symbol
+    console.print(_title(report.partition.k, each), style="bold")
     names = [name_of(row) for row in found]
     wide = max(map(len, names))
     colours = console.color_system is not None and not console.no_color
     cells = min(WIDTH, console.width) - wide - 9
     for name, row in zip(names, found, strict=True):
-        shares = np.add.reduceat(row.shares, range(0, report.k, each))
+        shares = np.add.reduceat(row.shares, range(0, report.partition.k, each))
         line = Text(f"{name:{wide}} {100 * row.work:5.1f} % ")
         for symbol, count in enumerate(lengths(shares, max(1, cells))):
             line.append_text(_segment(symbol, count, colours))
@@ -80,7 +80,7 @@ def print_bars(report: Report, console: Console) -> None:
 
 def rows(report: Report) -> list[Row]:
     """Layers with work: those that lie alike as one, and so many at most, of the most alike."""
-    shown = [view for view in report.blocks.views if view.exists]
+    shown = [view for view in report.partition.model.views if view.exists]
     work = [float(work_of_layer(report, view).sum()) for view in shown]
     total = sum(work)
     found = [

@@ -43,7 +43,11 @@ def as_csv(report: Report) -> str:
 
 
 def _fields(report: Report) -> dict[str, Any]:
-    found, layerwise, modelling = report.evaluation, report.layerwise, report.modelling
+    found, layerwise, modelling = (
+        report.partition.evaluation,
+        report.layerwise,
+        report.partition.modelling,
+    )
     seconds = report.step_seconds
     return {
         "hgpart_version": version("hgpart"),
@@ -51,12 +55,12 @@ def _fields(report: Report) -> dict[str, Any]:
         "input_shape": report.input_shape,
         "grain": modelling.grain,
         "linear": modelling.linear,
-        "k": report.k,
-        "eps": report.eps,
-        "speeds": report.speeds,
-        "seed": report.seed,
-        "backend": report.backend,
-        "start": report.start,
+        "k": report.partition.k,
+        "eps": report.partition.problem.eps,
+        "speeds": report.partition.problem.speeds,
+        "seed": report.made_by and report.partition.seed,
+        "backend": report.made_by and report.partition.backend,
+        "start": report.made_by and report.partition.start,
         "batch_size": modelling.batch_size,
         "slices": modelling.slices,
         "training": modelling.training,
@@ -64,15 +68,19 @@ def _fields(report: Report) -> dict[str, Any]:
         "bytes_per_element": _bytes_per_element(report),
         "input_vertex": modelling.input_vertex,
         "output_vertex": modelling.output_vertex,
-        "work_unit": report.work.unit,
-        "work_source": report.work.source,
-        "objective": report.objective.name,
-        "objective_value": report.objective_value,
-        "memory_copies": None if report.memory is None else report.memory.copies,
-        "memory_in_flight": None if report.memory is None else report.memory.in_flight,
+        "work_unit": report.partition.problem.work.unit,
+        "work_source": report.partition.problem.work.source,
+        "objective": report.partition.problem.objective.name,
+        "objective_value": report.partition.objective_value,
+        "memory_copies": None
+        if report.partition.problem.memory is None
+        else report.partition.problem.memory.copies,
+        "memory_in_flight": None
+        if report.partition.problem.memory is None
+        else report.partition.problem.memory.in_flight,
         "estimated": seconds and asdict(seconds),
-        "feasible": report.feasible,
-        "interrupted": report.interrupted,
+        "feasible": report.partition.feasible,
+        "interrupted": report.partition.interrupted,
         "imbalance": found.imbalance,
         "max_work": _in_units(report, found.max_load),
         "min_work": _in_units(report, found.min_load),
@@ -80,8 +88,8 @@ def _fields(report: Report) -> dict[str, Any]:
         "max_over_min_work": found.max_over_min,
         "max_over_average_work": found.max_over_average,
         "volume_bytes": found.volume,
-        "lower_bound_bytes": report.lower_bound,
-        "gap": report.gap,
+        "lower_bound_bytes": report.partition.lower_bound,
+        "gap": report.partition.gap,
         "step_bytes": report.step["in all"].volume,
         **{_key(name): flow.volume for name, flow in report.flows.items()},
         "max_part_volume_bytes": found.max_part_volume,
@@ -93,9 +101,9 @@ def _fields(report: Report) -> dict[str, Any]:
         "layerwise_max_work": _in_units(report, layerwise.max_load),
         "layerwise_volume_bytes": layerwise.volume,
         "layerwise_messages": layerwise.message_count,
-        "vertices": report.blocks.vertices,
-        "nets": len(report.blocks.nets.costs),
-        "pins": int(report.blocks.nets.sizes().sum()),
+        "vertices": report.partition.model.vertices,
+        "nets": len(report.partition.model.nets.costs),
+        "pins": int(report.partition.model.nets.sizes().sum()),
         "parts": _part_fields(report),
         "layers": _layer_fields(report),
         "seconds": {stage: round(seconds, 4) for stage, seconds in report.seconds.items()},
@@ -103,7 +111,7 @@ def _fields(report: Report) -> dict[str, Any]:
 
 
 def _part_fields(report: Report) -> list[dict[str, int | float]]:
-    found, shares = report.evaluation, report.shares
+    found, shares = report.partition.evaluation, report.partition.shares
     total = max(1, int(found.loads.sum()))
     sent, received = found.messages.sum(axis=1), found.messages.sum(axis=0)
     fields = [
@@ -118,16 +126,19 @@ def _part_fields(report: Report) -> list[dict[str, int | float]]:
             "messages_sent": int(sent[part]),
             "messages_received": int(received[part]),
         }
-        for part in range(report.k)
+        for part in range(report.partition.k)
     ]
     if report.each_way:
         for part, own in enumerate(fields):
             for name, flow in report.flows.items():
                 own[f"{_key(name)}_sent"] = int(flow.sent[part])
                 own[f"{_key(name)}_received"] = int(flow.received[part])
-    if report.memory is not None and report.memory_bytes is not None:
+    if report.partition.problem.memory is not None and report.partition.memory_bytes is not None:
         for own, needed, limit in zip(
-            fields, report.memory_bytes.tolist(), report.memory.bytes, strict=True
+            fields,
+            report.partition.memory_bytes.tolist(),
+            report.partition.problem.memory.bytes,
+            strict=True,
         ):
             own |= {"memory_bytes": needed, "memory_limit_bytes": limit}
     return fields
@@ -142,14 +153,14 @@ def _layer_fields(report: Report) -> list[dict[str, Any]]:
             "work_by_part": [_in_units(report, value) for value in work.tolist()],
             **(
                 {"slices": [_slices_field(group) for group in groups]}
-                if report.modelling.slices > 1
+                if report.partition.modelling.slices > 1
                 else {}
             ),
         }
         for layer, tasks, work, groups in zip(
-            report.graph.layers,
-            report.shares.layer_tasks,
-            report.shares.layer_work,
+            report.partition.problem.graph.layers,
+            report.partition.shares.layer_tasks,
+            report.partition.shares.layer_work,
             report.slices_of_layers,
             strict=True,
         )
@@ -172,9 +183,11 @@ def _in_units(report: Report, value: int) -> int | float:
 
 def _bytes_per_element(report: Report) -> int | None:
     """What was asked for, or what all maps have; None where they differ."""
-    sizes = {layer.bytes_per_element for layer in report.graph.layers if layer.channels}
+    sizes = {
+        layer.bytes_per_element for layer in report.partition.problem.graph.layers if layer.channels
+    }
     own = sizes.pop() if len(sizes) == 1 else None
-    return report.modelling.bytes_per_element or own
+    return report.partition.modelling.bytes_per_element or own
 
 
 def _listed(items: Iterable[Any]) -> str:

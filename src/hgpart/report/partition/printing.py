@@ -39,7 +39,7 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     """
     for line in answer(report, unit):
         console.print(line)
-    if report.k > 1:
+    if report.partition.k > 1:
         console.print()
         print_bars(report, console)
     work_unit, work_size = work_scale(report)
@@ -60,25 +60,25 @@ def print_report(report: Report, console: Console, unit: str) -> None:
 
 def answer(report: Report, unit: str) -> list[str]:
     """What came out and how it compares with cutting between layers, in a few lines."""
-    found, layerwise, k = report.evaluation, report.layerwise, report.k
+    found, layerwise, k = report.partition.evaluation, report.layerwise, report.partition.k
     devices = f"{k} device" if k == 1 else f"{k} devices"
-    balanced = report.feasible or found.imbalance <= report.eps
+    balanced = report.partition.feasible or found.imbalance <= report.partition.problem.eps
     allowed = "allowed" if balanced else "more than the allowed"
     by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
     idle = int((layerwise.loads == 0).sum())
     if idle:
         by_layers += f" ({idle} of the {devices} get no work)"
-    which = f"least volume within {report.eps:g}"
-    if layerwise.imbalance > report.eps:
-        which = f"none is within {report.eps:g}; the most even one"
-    slices = report.modelling.slices
+    which = f"least volume within {report.partition.problem.eps:g}"
+    if layerwise.imbalance > report.partition.problem.eps:
+        which = f"none is within {report.partition.problem.eps:g}; the most even one"
+    slices = report.partition.modelling.slices
     said = f", {slices} slices of the batch" if slices > 1 else ""
-    if len(set(report.modelling.samples)) > 1:
+    if len(set(report.partition.modelling.samples)) > 1:
         said += f" ({_slice_samples(report)} each)"
     lines = [
-        f"{report.model} on {devices}, {report.modelling.grain}-grain{said}: imbalance "
-        f"{found.imbalance:.3f} ({allowed} {report.eps:g}), {_volume(report, unit)} between "
-        f"devices {_per(report)}",
+        f"{report.model} on {devices}, {report.partition.modelling.grain}-grain{said}: imbalance "
+        f"{found.imbalance:.3f} ({allowed} {report.partition.problem.eps:g}), "
+        f"{_volume(report, unit)} between devices {_per(report)}",
         f"Cut between layers instead ({which}): {by_layers}",
     ]
     lines[1:1] = [
@@ -86,10 +86,12 @@ def answer(report: Report, unit: str) -> list[str]:
         *_objective_line(report, unit),
         *_memory_line(report, unit),
     ]
-    if report.interrupted:
+    if report.partition.interrupted:
         lines.insert(1, "Ctrl-C ended the search: this is the best that it had found by then")
-    if report.start == "layerwise":
-        lines.append(f"{report.backend} found nothing better than that cut, improved as it is here")
+    if report.partition.start == "layerwise":
+        lines.append(
+            f"{report.partition.backend} found nothing better than that cut, improved as it is here"
+        )
     work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
     if layerwise.volume:
         volume_ratio = found.volume / layerwise.volume
@@ -99,7 +101,7 @@ def answer(report: Report, unit: str) -> list[str]:
         volume = "bytes travel" if found.volume else "no bytes travel either"
     link = "but" if (work_ratio - 1) * (volume_ratio - 1) < 0 else "and"
     work = _compared(work_ratio, "less", "more", "much") + " work"
-    if report.speeds is not None:
+    if report.partition.problem.speeds is not None:
         work += " for its speed"
     lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
     if k > 1 and work_ratio > SAME and volume_ratio > SAME:
@@ -115,9 +117,9 @@ def _per(report: Report) -> str:
 
 def _seconds_line(report: Report) -> list[str]:
     """About how long a step takes, and whether that pays."""
-    if report.objective.name == "time" or (found := report.step_seconds) is None:
+    if report.partition.problem.objective.name == "time" or (found := report.step_seconds) is None:
         return []
-    what = "training step" if report.modelling.training else "forward pass"
+    what = "training step" if report.partition.modelling.training else "forward pass"
     times = found.one_device / found.seconds if found.seconds else 1.0
     pays = "" if times > 1 else ", so that it does not pay"
     count = found.micro_batches
@@ -140,36 +142,38 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
             f"parameters {said['gradients']} and the new weights {said['weights']}"
             + (f", statistics of norms {sums} there and back" if sums else "")
         ]
-        norms = any(layer.batch_statistics for layer in report.graph.layers)
-        if norms and report.modelling.norms == "slice":
+        norms = any(layer.batch_statistics for layer in report.partition.problem.graph.layers)
+        if norms and report.partition.modelling.norms == "slice":
             lines.append(
                 f"Batch norms take their statistics of {_share_samples(report)} each: --norms "
-                f"batch takes them of all {report.modelling.batch_size}, for "
+                f"batch takes them of all {report.partition.modelling.batch_size}, for "
                 f"{_bytes(report.statistics_bytes, unit)} more each way"
             )
         return [*lines, *_in_turn_line(report)]
-    if report.any_slices and report.modelling.slices == 1:
-        if report.modelling.batch_size == 1:
+    if report.any_slices and report.partition.modelling.slices == 1:
+        if report.partition.modelling.batch_size == 1:
             return ["1 slice: a batch of 1 sample can't be divided"]
-        if mixing := report.graph.mixing.of_norms(report.modelling.norms):
+        if mixing := report.partition.problem.graph.mixing.of_norms(
+            report.partition.modelling.norms
+        ):
             return [f"1 slice of the batch: {mixing}", *_in_turn_line(report)]
         return [
             "1 slice of the batch: no other number that was tried sends less",
             *_in_turn_line(report),
         ]
-    if report.in_slices is not None and report.in_slices < report.evaluation.volume:
+    if report.in_slices is not None and report.in_slices < report.partition.evaluation.volume:
         return [
             f"With the batch in slices at most {_bytes(report.in_slices, unit)} would travel each "
             "way of a training step: --slices auto"
         ]
-    if report.untried_slices and report.evaluation.volume:
+    if report.untried_slices and report.partition.evaluation.volume:
         return ["Slices of the batch were not tried: --slices auto may send less"]
     return []
 
 
 def _in_turn_line(report: Report) -> list[str]:
     """Where least bytes may not be least time: each layer on one part, for all slices."""
-    if report.k == 1 or not report.lies_in_layers:
+    if report.partition.k == 1 or not report.lies_in_layers:
         return []
     return [
         "Each layer is whole on one device: several work at once in micro-batches only. Few bytes "
@@ -178,16 +182,16 @@ def _in_turn_line(report: Report) -> list[str]:
 
 
 def _objective_line(report: Report, unit: str) -> list[str]:
-    objective = report.objective
-    value = report.objective_value
-    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.gap:.1%})"
+    objective = report.partition.problem.objective
+    value = report.partition.objective_value
+    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.partition.gap:.1%})"
     if objective.name == "largest":
         most = _bytes(int(value), unit)
         if report.each_way:
             most += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
         return [f"No device sends and receives more than {most}{gap}"]
     if objective.name == "links":
-        share = value / max(1, report.evaluation.volume)
+        share = value / max(1, report.partition.evaluation.volume)
         return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
     if objective.name == "time":
         many = objective.micro_batches
@@ -197,28 +201,28 @@ def _objective_line(report: Report, unit: str) -> list[str]:
 
 
 def _memory_line(report: Report, unit: str) -> list[str]:
-    if report.memory is None or report.memory_bytes is None:
+    if report.partition.problem.memory is None or report.partition.memory_bytes is None:
         return []
-    needed, limits = report.memory_bytes.tolist(), report.memory.bytes
-    part = max(range(report.k), key=lambda at: needed[at] - limits[at])
+    needed, limits = report.partition.memory_bytes.tolist(), report.partition.problem.memory.bytes
+    part = max(range(report.partition.k), key=lambda at: needed[at] - limits[at])
     above = "more than the" if needed[part] > limits[part] else "of the"
     return [
         f"Part {part} is the shortest of memory: {_bytes(needed[part], unit)}, {above} "
-        f"{_bytes(limits[part], unit)} that it has, with {report.memory.counted}"
+        f"{_bytes(limits[part], unit)} that it has, with {report.partition.problem.memory.counted}"
     ]
 
 
 def _volume(report: Report, unit: str) -> str:
     """The volume, and what is known of the least within eps, if anything."""
-    volume, bound = report.evaluation.volume, report.lower_bound
+    volume, bound = report.partition.evaluation.volume, report.partition.lower_bound
     said = _bytes(volume, unit)
-    if report.objective.name != "volume":
+    if report.partition.problem.objective.name != "volume":
         return said
-    if report.feasible and volume == bound:
+    if report.partition.feasible and volume == bound:
         return f"{said} (proven optimal)"
-    if report.feasible and report.says_little:
+    if report.partition.feasible and report.says_little:
         return f"{said} ({NO_BOUND})"
-    if report.feasible:
+    if report.partition.feasible:
         return f"{said} (at least {_bytes(bound, unit)}: gap {relative_gap(volume, bound):.1%})"
     return said
 
@@ -246,7 +250,10 @@ def one_way(report: Report) -> str:
 
 def _load_table(report: Report, work_size: float) -> Table:
     table = ruled_table(["", "max", "min", "average", "max/min", "max/average", "imbalance"])
-    for name, found in (("partition", report.evaluation), ("between layers", report.layerwise)):
+    for name, found in (
+        ("partition", report.partition.evaluation),
+        ("between layers", report.layerwise),
+    ):
         table.add_row(
             name,
             *even_decimals([value / work_size for value in (found.max_load, found.min_load)]),
@@ -262,8 +269,12 @@ def _communication_table(report: Report, unit: str) -> Table:
     sends = f"max part sends{one_way(report)}"
     headings = ["volume", "at least", sends, "average", "max/average", "messages"]
     table = ruled_table(["", *headings])
-    both = (report.evaluation, report.layerwise)
-    least = "-" if report.says_little else even_decimals([report.lower_bound / UNITS[unit]])[0]
+    both = (report.partition.evaluation, report.layerwise)
+    least = (
+        "-"
+        if report.says_little
+        else even_decimals([report.partition.lower_bound / UNITS[unit]])[0]
+    )
     columns = [
         even_decimals([found.volume / UNITS[unit] for found in both]),
         [least, "-"],
@@ -299,11 +310,11 @@ def _step_tables(report: Report, unit: str) -> list[tuple[str, Table]]:
 
 
 def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> Table:
-    found, shares = report.evaluation, report.shares
+    found, shares = report.partition.evaluation, report.partition.shares
     headings = ["part", work_unit.split()[0], "share", "parameters", f"maps {unit}"]
     loads = [int(load) for load in found.loads]
     columns = [
-        [str(part) for part in range(report.k)],
+        [str(part) for part in range(report.partition.k)],
         even_decimals([load / work_size for load in loads]),
         [f"{load / max(1, sum(loads)):.1%}" for load in loads],
         [f"{count:,}" for count in shares.parameters.tolist()],
@@ -312,17 +323,17 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
     for heading, sizes in (("sends", found.sent), ("receives", found.received)):
         headings.append(f"{heading} {unit}{one_way(report)}")
         columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
-    if report.memory is not None and report.memory_bytes is not None:
+    if report.partition.problem.memory is not None and report.partition.memory_bytes is not None:
         for heading, sizes in (
-            (f"memory {unit}", report.memory_bytes),
-            ("limit", np.array(report.memory.bytes)),
+            (f"memory {unit}", report.partition.memory_bytes),
+            ("limit", np.array(report.partition.problem.memory.bytes)),
         ):
             headings.append(heading)
             columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
-    if report.speeds is not None:
-        total = sum(report.speeds)
+    if report.partition.problem.speeds is not None:
+        total = sum(report.partition.problem.speeds)
         headings.insert(3, "target")
-        columns.insert(3, [f"{speed / total:.1%}" for speed in report.speeds])
+        columns.insert(3, [f"{speed / total:.1%}" for speed in report.partition.problem.speeds])
     table = ruled_table(headings)
     for row in zip(*columns, strict=True):
         table.add_row(*row)
@@ -331,18 +342,18 @@ def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> 
 
 def _layer_table(report: Report, width: int) -> tuple[str, Table]:
     """What each part has of each layer: a column a part where they fit, else a summary."""
-    if report.modelling.slices > 1:
+    if report.partition.modelling.slices > 1:
         return _sliced_layer_table(report)
     title = "Layers (% of each that each part has)"
     rows = [
         (view.layer.name, f"{view.layer.tasks:,}", layer_shares(report, view))
-        for view in report.blocks.views
+        for view in report.partition.model.views
         if view.exists
     ]
-    grid = ruled_table(["layer", "tasks", *map(str, range(report.k))])
+    grid = ruled_table(["layer", "tasks", *map(str, range(report.partition.k))])
     for name, tasks, shares in rows:
         grid.add_row(name, tasks, *map(_percent, shares))
-    if report.k <= MAX_GRID_PARTS and max(map(len, table_lines(grid))) <= width:
+    if report.partition.k <= MAX_GRID_PARTS and max(map(len, table_lines(grid))) <= width:
         return title, grid
     table = ruled_table(["layer", "tasks", "parts", "max %", "which"])
     table.columns[-1].justify = "left"
@@ -359,11 +370,11 @@ def _sliced_layer_table(report: Report) -> tuple[str, Table]:
         table.columns[at].justify = "left"
     rows = [
         (view.layer.name, groups)
-        for view, groups in zip(report.blocks.views, report.slices_of_layers, strict=True)
+        for view, groups in zip(report.partition.model.views, report.slices_of_layers, strict=True)
         if groups
     ]
 
-    samples = report.modelling.samples
+    samples = report.partition.modelling.samples
 
     def lies(row: tuple[str, tuple[SliceShares, ...]]) -> object:
         return who_has(row[1], samples), [(group.slices, group.parts) for group in row[1]]
@@ -388,15 +399,15 @@ def _percent(share: float) -> str:
 
 def _slice_samples(report: Report) -> str:
     """Of each slice."""
-    sizes = sorted(set(report.modelling.samples))
+    sizes = sorted(set(report.partition.modelling.samples))
     return " or ".join(map(str, sizes)) + (" sample" if sizes == [1] else " samples")
 
 
 def _share_samples(report: Report) -> str:
     """Of all slices that lie alike: they are computed as one batch."""
     sizes = Counter[bytes]()
-    by_slice = report.parts.reshape(report.modelling.slices, -1)
-    for parts, samples in zip(by_slice, report.modelling.samples, strict=True):
+    by_slice = report.partition.parts.reshape(report.partition.modelling.slices, -1)
+    for parts, samples in zip(by_slice, report.partition.modelling.samples, strict=True):
         sizes[parts.tobytes()] += samples
     fewest, *others = sorted(set(sizes.values()))
     if not others:

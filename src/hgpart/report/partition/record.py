@@ -8,20 +8,14 @@ from functools import cached_property
 
 import numpy as np
 
-from hgpart.arrays import Float64, Int32, Int64
+from hgpart.arrays import Float64
 from hgpart.compare.step_seconds import StepSeconds, step_seconds
-from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import Evaluation, communication_volume
-from hgpart.hypergraph.modelling import LayerVertices, Modelling
-from hgpart.hypergraph.shares import PartShares, part_shares
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition import Partition
-from hgpart.partition.bounds.lower_bound import relative_gap
-from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.partition import ANOTHER_TOOL
 from hgpart.partition.step_traffic import Flow, step_flows, together
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
-from hgpart.work.figures import Work
 
 MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
 
@@ -34,105 +28,40 @@ class Report:
 
     Attributes
     ----------
+    partition : Partition
     model : str
         The model spec.
     input_shape : tuple of int
-        Of one sample.
-    graph, work, modelling, k, eps, speeds
-        What was partitioned, and what was asked for.
-    backend, start, seed
-        What made the partition, as in `Partition`; None where another tool did.
-    blocks : CnnHypergraph
-        The blocks that were partitioned.
-    parts : int32 array, shape (blocks.vertices,)
-    feasible : bool
-    evaluation : Evaluation
-    lower_bound : int
-        Bytes that every partition within eps sends at least.
-    shares : PartShares
+        Shape of one sample.
     layerwise : Evaluation
-        Of the best split between layers (`evaluate_layerwise`).
+        Figures of the best split between layers (`evaluate_layerwise`).
     seconds : mapping
         Wall time by stage, and ``total``.
-    objective, memory, memory_bytes
-        What was searched for, and what each part may need and needs, as in `Partition`.
-    interrupted : bool
-        Whether Ctrl-C ended the search.
     any_slices, untried_slices : bool
         Whether the number of slices was left to hgpart, or other numbers could have been tried.
     in_slices : int or None
         Bytes that a partition with the batch in slices sends each way at most, where it is known.
     """
 
+    partition: Partition
     model: str
     input_shape: tuple[int, ...]
-    graph: ChannelGraph
-    work: Work
-    modelling: Modelling
-    k: int
-    eps: float
-    speeds: tuple[float, ...] | None
-    backend: str | None
-    start: str | None
-    seed: int | None
-    blocks: CnnHypergraph
-    parts: Int32
-    feasible: bool
-    evaluation: Evaluation
-    lower_bound: int
-    shares: PartShares
     layerwise: Evaluation
     seconds: Mapping[str, float]
-    objective: Objective = VOLUME
-    memory: MemoryLimits | None = None
-    memory_bytes: Int64 | None = None
-    interrupted: bool = False
     any_slices: bool = False
     untried_slices: bool = False
     in_slices: int | None = None
 
-    @classmethod
-    def of(
-        cls,
-        partition: Partition,
-        graph: ChannelGraph,
-        work: Work,
-        model: str,
-        input_shape: tuple[int, ...],
-        layerwise: Evaluation,
-        seconds: Mapping[str, float],
-    ) -> Report:
-        """Put together what is said of a partition that hgpart evaluated."""
-        return cls(
-            model=model,
-            input_shape=input_shape,
-            graph=graph,
-            work=work,
-            modelling=partition.modelling,
-            k=partition.k,
-            eps=partition.eps,
-            speeds=partition.speeds,
-            backend=partition.backend,
-            start=partition.start,
-            seed=partition.seed,
-            blocks=partition.model,
-            parts=partition.parts,
-            feasible=partition.feasible,
-            evaluation=partition.evaluation,
-            lower_bound=partition.lower_bound,
-            shares=part_shares(partition.model, partition.parts, partition.k),
-            layerwise=layerwise,
-            seconds=seconds,
-            objective=partition.objective,
-            memory=partition.memory,
-            memory_bytes=partition.memory_bytes,
-            interrupted=partition.interrupted,
-        )
+    @property
+    def made_by(self) -> str | None:
+        """The backend and its seed; None where another tool made the partition."""
+        found = self.partition
+        return None if found.backend == ANOTHER_TOOL else f"{found.backend}, seed {found.seed}"
 
     @cached_property
     def flows(self) -> Mapping[str, Flow]:
         """What a training step sends, by what it is."""
-        return step_flows(self.blocks, self.parts, self.k)
+        return step_flows(self.partition.model, self.partition.parts, self.partition.k)
 
     @property
     def step(self) -> Mapping[str, Flow]:
@@ -142,7 +71,7 @@ class Report:
     @cached_property
     def slices_of_layers(self) -> tuple[tuple[SliceShares, ...], ...]:
         """Which part has which filters of which slices, layer by layer."""
-        return slice_shares(self.blocks, self.parts)
+        return slice_shares(self.partition.model, self.partition.parts)
 
     @property
     def lies_in_layers(self) -> bool:
@@ -152,44 +81,44 @@ class Report:
     @property
     def work_units(self) -> int:
         """What loads have of the unit of work: that of the figures, times the slices' weights."""
-        return self.work.units * sum(self.modelling.slice_work)
+        return self.partition.problem.work.units * sum(self.partition.modelling.slice_work)
 
     @property
     def each_way(self) -> bool:
         """Whether the volume is of gradients of parameters, too, which travel there and back."""
-        return self.modelling.slices > 1 and self.modelling.training
+        return self.partition.modelling.slices > 1 and self.partition.modelling.training
 
     @cached_property
     def statistics_bytes(self) -> int:
         """Bytes each way that statistics of norms over the batch would be, with these parts."""
-        modelling = replace(self.modelling, norms="batch")
-        nets = replace(self.blocks, modelling=modelling).statistics_nets
-        between = nets.of_parts(self.blocks.weights, self.parts, self.k)
-        return communication_volume(between, np.arange(self.k, dtype=np.int32), self.k)
-
-    @property
-    def objective_value(self) -> float:
-        """As in `Partition`."""
-        return self.objective.value(self.evaluation.traffic, self.shares.layer_work)
-
-    @property
-    def gap(self) -> float:
-        """Share of the objective that a better partition within eps might do without."""
-        return relative_gap(self.objective_value, self.objective.least(self.lower_bound, self.k))
+        modelling = replace(self.partition.modelling, norms="batch")
+        nets = replace(self.partition.model, modelling=modelling).statistics_nets
+        between = nets.of_parts(
+            self.partition.model.weights, self.partition.parts, self.partition.k
+        )
+        return communication_volume(
+            between, np.arange(self.partition.k, dtype=np.int32), self.partition.k
+        )
 
     @cached_property
     def step_seconds(self) -> StepSeconds | None:
         """About what a step takes; None for one device, or where devices differ."""
-        if self.speeds is not None:
+        if self.partition.problem.speeds is not None:
             return None
-        traffic, layer_work = self.evaluation.traffic, self.shares.layer_work
-        return step_seconds(self.graph, self.work, self.modelling, traffic, layer_work)
+        traffic, layer_work = self.partition.evaluation.traffic, self.partition.shares.layer_work
+        return step_seconds(
+            self.partition.problem.graph,
+            self.partition.problem.work,
+            self.partition.modelling,
+            traffic,
+            layer_work,
+        )
 
     @property
     def says_little(self) -> bool:
         """Whether the lower bound is too low to judge the partition by."""
-        gap = self.gap
-        return gap == 1 or (self.modelling.slices > 1 and gap > MOST_TELLING_GAP)
+        gap = self.partition.gap
+        return gap == 1 or (self.partition.modelling.slices > 1 and gap > MOST_TELLING_GAP)
 
     @property
     def time(self) -> str:
@@ -202,9 +131,12 @@ def work_of_layer(report: Report, view: LayerVertices) -> Float64:
 
     Layers that share a weight have their work together: this is one's share of that.
     """
-    tied = [one for one in report.blocks.views if one.first == view.first]
-    each = {one.at: float(report.work.per_task[one.at]) * one.layer.tasks for one in tied}
-    held: Float64 = report.shares.layer_work[view.first] * (
+    tied = [one for one in report.partition.model.views if one.first == view.first]
+    each = {
+        one.at: float(report.partition.problem.work.per_task[one.at]) * one.layer.tasks
+        for one in tied
+    }
+    held: Float64 = report.partition.shares.layer_work[view.first] * (
         each[view.at] / (sum(each.values()) or 1.0)
     )
     return held
@@ -212,17 +144,17 @@ def work_of_layer(report: Report, view: LayerVertices) -> Float64:
 
 def layer_shares(report: Report, view: LayerVertices) -> list[float]:
     """Each part's share of a layer's work, or of its tasks where there is no work."""
-    held = report.shares.layer_work[view.first]
+    held = report.partition.shares.layer_work[view.first]
     if not held.any():
-        held = report.shares.layer_tasks[view.at]
+        held = report.partition.shares.layer_tasks[view.at]
     shares: list[float] = (held / max(1, int(held.sum()))).tolist()
     return shares
 
 
 def work_scale(report: Report) -> tuple[str, float]:
     """The unit that loads are printed in, and how many units of work make one of it."""
-    work = report.work
-    largest = report.evaluation.max_load / report.work_units
+    work = report.partition.problem.work
+    largest = report.partition.evaluation.max_load / report.work_units
     prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
     measured = f" for {samples_of(report)}, forward and backward"
     per = measured if work.unit == "s" else " per sample"
@@ -231,5 +163,5 @@ def work_scale(report: Report) -> tuple[str, float]:
 
 def samples_of(report: Report) -> str:
     """Of the batch, as text."""
-    batch = report.modelling.batch_size
+    batch = report.partition.modelling.batch_size
     return "1 sample" if batch == 1 else f"{batch} samples"

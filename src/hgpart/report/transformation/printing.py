@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.plan import Plan
+from hgpart.partition import Partition
 from hgpart.report.tables import in_unit, print_table, ruled_table
 from hgpart.transformation.transforming import Transformation
 
@@ -40,14 +40,15 @@ def print_transformation(
         console.print(f"{what}: {old:,} -> {new:,}{change}")
 
 
-def print_plan(plan: Plan, console: Console) -> None:
+def print_parts(partition: Partition, console: Console) -> None:
     """Print what it costs to have each part on a device of its own."""
-    samples = plan.modelling.batch_size
-    (megabytes,) = in_unit([plan.volume_bytes], "MB")
+    samples, evaluation = partition.modelling.batch_size, partition.evaluation
+    (megabytes,) = in_unit([evaluation.volume], "MB")
     console.print()
     console.print(
-        f"{plan.k} devices, each part on one, all else on the first: {megabytes} MB in a forward "
-        f"pass of {samples} samples, the largest load {1 + plan.imbalance:.2f} times the average"
+        f"{partition.k} devices, each part on one, all else on the first: {megabytes} MB in a "
+        f"forward pass of {samples} samples, the largest load {1 + evaluation.imbalance:.2f} times "
+        "the average"
     )
 
 

@@ -173,15 +173,20 @@ def load_figure(report: Report) -> Figure:
     """Work of each part, of this plan and of the layer-wise split, and the most allowed."""
     unit, size = work_scale(report)
     unit = escape(unit)
-    parts = list(range(report.k))
-    speeds = report.speeds or [1.0] * report.k
-    limit = capacities(int(report.evaluation.loads.sum()), speeds, report.eps) / size
+    parts = list(range(report.partition.k))
+    speeds = report.partition.problem.speeds or [1.0] * report.partition.k
+    limit = (
+        capacities(
+            int(report.partition.evaluation.loads.sum()), speeds, report.partition.problem.eps
+        )
+        / size
+    )
     data: list[dict[str, Any]] = [
         {
             "type": "bar",
             "name": "this plan",
             "x": parts,
-            "y": (report.evaluation.loads / size).tolist(),
+            "y": (report.partition.evaluation.loads / size).tolist(),
             "marker": part_marker(parts),
             "hovertemplate": f"part %{{x}}, this plan<br>%{{y:,.4~r}} {unit}<extra></extra>",
         },
@@ -199,8 +204,8 @@ def load_figure(report: Report) -> Figure:
         {
             "type": "scatter",
             "mode": "lines",
-            "name": f"most that eps {report.eps:g} allows",
-            "x": [-0.5, *parts, report.k - 0.5],
+            "name": f"most that eps {report.partition.problem.eps:g} allows",
+            "x": [-0.5, *parts, report.partition.k - 0.5],
             "y": [limit[0], *limit.tolist(), limit[-1]],
             "line": {"shape": "hvh", "dash": "dash", "color": GREY},
             "hovertemplate": f"allowed: %{{y:,.4~r}} {unit}<extra></extra>",
@@ -208,7 +213,7 @@ def load_figure(report: Report) -> Figure:
     )
     layout = {
         "barmode": "group",
-        "xaxis": {"title": {"text": "part"}, **part_ticks(report.k)},
+        "xaxis": {"title": {"text": "part"}, **part_ticks(report.partition.k)},
         "yaxis": {"title": {"text": unit}, "tickformat": ",~r", "rangemode": "tozero"},
         "meta": {"legend": "above"},
     }

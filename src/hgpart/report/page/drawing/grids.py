@@ -39,9 +39,11 @@ class Grid:
 
 def traffic_grid(report: Report, unit: str) -> Grid:
     """Bytes that each part (row) sends to each other part (column) in a forward pass."""
-    traffic, both = report.evaluation.traffic, (0, 1)
+    traffic, both = report.partition.evaluation.traffic, (0, 1)
     size = neighbours(traffic, both)
-    sent, messages = (together(one, size, both) for one in (traffic, report.evaluation.messages))
+    sent, messages = (
+        together(one, size, both) for one in (traffic, report.partition.evaluation.messages)
+    )
     largest = max(1, int(sent.max()))
     cells = [
         [
@@ -55,16 +57,16 @@ def traffic_grid(report: Report, unit: str) -> Grid:
         ]
         for own, counts in zip(sent, messages, strict=True)
     ]
-    names = _names(report.k, size)
+    names = _names(report.partition.k, size)
     return Grid(names, names, "receives", unit, cells)
 
 
 def layer_grid(report: Report) -> Grid:
     """The share of each layer (row) that each part (column) computes, in percent."""
-    shown = [view for view in report.blocks.views if view.exists]
+    shown = [view for view in report.partition.model.views if view.exists]
     each = np.array([layer_shares(report, view) for view in shown])
     size = neighbours(each, (1,))
-    tasks = together(report.shares.layer_tasks[[view.at for view in shown]], size, (1,))
+    tasks = together(report.partition.shares.layer_tasks[[view.at for view in shown]], size, (1,))
     cells = [
         [
             (at, _shade(shares[at]), f"{100 * shares[at]:.3g}", f"{counts[at]:,} tasks")
@@ -73,7 +75,7 @@ def layer_grid(report: Report) -> Grid:
         for shares, counts in zip(together(each, size, (1,)), tasks, strict=True)
     ]
     names = [view.layer.name for view in shown]
-    return Grid(names, _names(report.k, size), "part", "% of the layer", cells)
+    return Grid(names, _names(report.partition.k, size), "part", "% of the layer", cells)
 
 
 def slices_grid(report: Report) -> Grid | None:
@@ -83,16 +85,16 @@ def slices_grid(report: Report) -> Grid | None:
     """
     shown = [
         (view.layer.name, groups)
-        for view, groups in zip(report.blocks.views, report.slices_of_layers, strict=True)
+        for view, groups in zip(report.partition.model.views, report.slices_of_layers, strict=True)
         if groups
     ]
     cells = [
-        [_held_slices(groups, part, report.modelling.slices) for part in _holders(groups)]
+        [_held_slices(groups, part, report.partition.modelling.slices) for part in _holders(groups)]
         for _, groups in shown
     ]
     if sum(map(len, cells)) > MOST_CELLS:
         return None
-    return Grid([name for name, _ in shown], _names(report.k, 1), "part", "slices", cells)
+    return Grid([name for name, _ in shown], _names(report.partition.k, 1), "part", "slices", cells)
 
 
 def _holders(groups: Sequence[SliceShares]) -> list[int]:

@@ -42,15 +42,17 @@ class Network:
 
 def network(report: Report, unit: str) -> Network:
     """Draw who computes what of each layer, and which maps travel."""
-    shown = [view for view in report.blocks.views if view.exists]
+    shown = [view for view in report.partition.model.views if view.exists]
     groups = grouped([view.layer.name for view in shown])
     box_of = {shown[at].at: box for box, members in enumerate(groups) for at in members}
     work = [np.sum([work_of_layer(report, shown[at]) for at in own], axis=0) for own in groups]
     most_work = max((float(one.sum()) for one in work), default=0.0) or 1.0
-    sent, between = traffic_of_layers(report.blocks, report.parts, report.k)
+    sent, between = traffic_of_layers(
+        report.partition.model, report.partition.parts, report.partition.k
+    )
     edges: dict[tuple[int, int], int] = {}
-    for at, layer in enumerate(report.graph.layers):
-        for source in report.graph.sources(layer):
+    for at, layer in enumerate(report.partition.problem.graph.layers):
+        for source in report.partition.problem.graph.sources(layer):
             if source in box_of and at in box_of and box_of[source] != box_of[at]:
                 pair = box_of[source], box_of[at]
                 edges[pair] = edges.get(pair, 0) + between.get((source, at), 0)
@@ -75,7 +77,7 @@ def network(report: Report, unit: str) -> Network:
         ],
         looks=[
             (part_colour(part), hatch_of(part), ink_on(part_colour(part)))
-            for part in range(report.k)
+            for part in range(report.partition.k)
         ],
     )
 

@@ -45,7 +45,7 @@ def summary_table(report: Report, unit: str) -> str:
         Column("message_count", "messages", f"In {report.time}."),
     ]
     found: Sequence[tuple[str, Evaluation]] = (
-        ("this plan", report.evaluation),
+        ("this plan", report.partition.evaluation),
         ("cut between layers", report.layerwise),
     )
     rows = [

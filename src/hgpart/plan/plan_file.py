@@ -1,10 +1,10 @@
-"""Partition <-> plan file: everything that is needed to place the same model the same way again."""
+"""Plan <-> plan file (JSON), which holds all but the model."""
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,15 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hgpart.arrays import Int32, Int64
-from hgpart.errors import ArgumentError, HgpartError, PlanError
-from hgpart.files.json_files import JsonObject, quoted, read_json
+from hgpart.errors import ArgumentError
+from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
-from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition import Partition
-from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.checks import FASTEST, SLOWEST
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import (
@@ -31,11 +27,10 @@ from hgpart.partition.problem.objectives import (
     over_links,
     step_time,
 )
-from hgpart.partition.problem.problem import Problem
+from hgpart.plan.plan import Plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
 from hgpart.summary import Summary
-from hgpart.tracing.forms import said_of
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -47,34 +42,31 @@ LARGEST_RUNS = 25_000_000  # in all: what a file asks for in memory stays below 
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A partition as a file holds it, with the model that it is for.
+class PlanFile:
+    """What a plan file says; `restore` makes the Partition of it once the model's graph is known.
 
     Attributes
     ----------
     model : str
-        The model spec, as `load_model` takes it; `load_plan` does not call it, and who does calls
+        The model spec, as `load_model` takes it. `load_plan` does not call it: who does calls
         whatever code a file names (`hgpart.zoo.is_user_code`).
     input_shape : tuple of int
-        Of one sample.
+        Shape of one sample.
     fingerprint : str
-        Of the model's ChannelGraph.
+        Fingerprint of the model's ChannelGraph.
     versions : mapping
-        Of hgpart, torch, the backend and Python.
-    modelling, k, eps, seed, backend, start, speeds, objective, memory, feasible, interrupted
-        As in `Partition`.
-    work : Work
+        Versions of hgpart, torch, the backend and Python.
+    modelling, k, eps, speeds, objective, memory, work
+        The `Problem`, but for its graph.
+    seed, backend, start, feasible, interrupted
+        The same as in `Partition`.
     imbalance : float
-    volume_bytes : int
-        What the file says; `restore` recomputes both.
-    lower_bound_bytes : int
-        What was known, or proven, of the least volume.
+    volume_bytes, lower_bound_bytes : int
+        The figures that the file gives; `restore` recomputes them.
     blocks : Blocks
     parts : int32 array
-        Part of each vertex of the blocks' hypergraph.
+        Part of each block.
     scheduling : Scheduling or None
-        By which rule its steps are best run, where it was made for one; the batch is then the
-        modelling's.
     """
 
     model: str
@@ -100,25 +92,15 @@ class Plan:
     parts: Int32
     scheduling: Scheduling | None = None
 
-    def __post_init__(self) -> None:
-        """Refuse a schedule that it can't keep, or that its batches are too small for."""
-        if self.scheduling is None:
-            return
-        if self.scheduling.file is not None:
-            raise ArgumentError(
-                f"a plan with the schedule of {self.scheduling.name}: accepted is one by a rule"
-            )
-        self.scheduling.sizes(self.modelling.batch_size)
-
     def __repr__(self) -> str:
         """Short, without its arrays."""
         return (
-            f"Plan({self.model!r}, k={self.k}, {self.modelling.grain}-grain, "
+            f"PlanFile({self.model!r}, k={self.k}, {self.modelling.grain}-grain, "
             f"imbalance={self.imbalance:.3f}, volume={self.volume_bytes:,} bytes)"
         )
 
     def summary(self) -> Summary:
-        """What it is for and what it costs; without the model parts' shares are not known."""
+        """The model, what was asked for, and the figures; the parts' shares need the model."""
         shape = ",".join(map(str, self.input_shape))
         batch, slices = f"{self.modelling.batch_size} samples", self.modelling.slices
         if slices > 1:
@@ -140,130 +122,16 @@ class Plan:
         return self.summary()._repr_html_()
 
     def plot(self, path: Path | str | None = None, model: nn.Module | None = None) -> str:
-        """The page of it, which is written to a file if there is a path; see `hgpart.plot`."""
+        """Return the page of the plan, and write it to `path` if given; see `hgpart.plot`."""
         from hgpart import plot
 
         return plot(self, path, model=model)
 
     def batch_size_of_steps(self, asked: int | None, otherwise: int) -> int:
-        """Samples of a step: what is asked for, or the plan's where it says how to run them."""
+        """Samples of a step: those asked for, or the plan's batch where it has a schedule."""
         if asked is not None:
             return asked
         return otherwise if self.scheduling is None else self.modelling.batch_size
-
-
-def make_plan(
-    partition: Partition,
-    graph: ChannelGraph,
-    work: Work,
-    model: str,
-    input_shape: Sequence[int],
-    scheduling: Scheduling | None = None,
-) -> Plan:
-    """Put together the plan for a partition of a model, and the schedule of its steps if any."""
-    return Plan(
-        model=model,
-        input_shape=tuple(input_shape),
-        fingerprint=graph.fingerprint,
-        versions=_versions(partition.backend),
-        modelling=partition.modelling,
-        k=partition.k,
-        eps=partition.eps,
-        seed=partition.seed,
-        backend=partition.backend,
-        start=partition.start,
-        speeds=partition.speeds,
-        objective=partition.objective,
-        memory=partition.memory,
-        feasible=partition.feasible,
-        interrupted=partition.interrupted,
-        work=work,
-        imbalance=partition.evaluation.imbalance,
-        volume_bytes=partition.evaluation.volume,
-        lower_bound_bytes=partition.lower_bound,
-        blocks=partition.model.blocks,
-        parts=partition.parts,
-        scheduling=scheduling,
-    )
-
-
-def another_model(name: str, sizes: Sequence[tuple[int, ...]], error: HgpartError) -> PlanError:
-    """Error for a model that can't be traced with the plan's sizes of samples."""
-    return PlanError(
-        f"the plan is for {quoted(name)} and samples of {said_of(sizes)}, with which this model "
-        f"can't be traced, so it is another one, or has changed: {error}"
-    )
-
-
-def check_is_for(name: str, planned: ChannelGraph | Plan, graph: ChannelGraph) -> None:
-    """Raise a PlanError if what was planned for a model of some name is not for this graph."""
-    if planned.fingerprint != graph.fingerprint:
-        raise PlanError(
-            f"the plan is for {quoted(name)} with fingerprint {quoted(planned.fingerprint)}, "
-            f"this model's is {graph.fingerprint}: it is another one or it has changed, partition "
-            "it anew"
-        )
-
-
-def restore(plan: Plan, graph: ChannelGraph) -> Partition:
-    """Turn a plan into the partition of a model, and check that it is for that model.
-
-    Raises
-    ------
-    PlanError
-        If the model has changed since, or the plan's figures are not those of its partition.
-    """
-    check_is_for(plan.model, plan, graph)
-    try:
-        problem = Problem(
-            graph,
-            plan.work,
-            plan.modelling,
-            plan.k,
-            plan.eps,
-            plan.speeds,
-            plan.objective,
-            plan.memory,
-        )
-        model = problem.hypergraph(plan.blocks)
-    except ArgumentError as error:
-        raise PlanError(f"the plan is not one of this model: {error}") from None
-    if plan.k > problem.tasks:
-        raise PlanError(
-            f"the plan has k={plan.k}, this model has {problem.tasks} tasks: it was changed"
-        )
-    if len(plan.parts) != model.vertices:
-        slices = plan.modelling.slices
-        raise PlanError(
-            f"the plan has parts for {len(plan.parts)} blocks, expected one for each of "
-            f"{model.vertices}" + (f" in {slices} slices of the batch" if slices > 1 else "")
-        )
-    found = evaluated(
-        problem,
-        model,
-        plan.parts,
-        seed=plan.seed,
-        backend=plan.backend,
-        start=plan.start,
-        bound=max(lower_bound(problem), plan.lower_bound_bytes),
-        interrupted=plan.interrupted,
-    )
-    if found.evaluation.volume != plan.volume_bytes:
-        raise PlanError(
-            f"the plan says that {plan.volume_bytes} bytes travel, its partition's volume is "
-            f"{found.evaluation.volume}: the file was changed"
-        )
-    if found.feasible and plan.lower_bound_bytes > plan.volume_bytes:
-        raise PlanError(
-            f"the plan says that at least {plan.lower_bound_bytes} bytes travel, its partition's "
-            f"volume is {plan.volume_bytes}: the file was changed"
-        )
-    if found.evaluation.imbalance != plan.imbalance:
-        raise PlanError(
-            f"the plan says that its imbalance is {plan.imbalance}, its partition's is "
-            f"{found.evaluation.imbalance}: the file was changed"
-        )
-    return found
 
 
 def save_plan(plan: Plan, path: Path | str) -> None:
@@ -274,13 +142,19 @@ def save_plan(plan: Plan, path: Path | str) -> None:
     OutputError
         If the file can't be written.
     """
-    modelling = plan.modelling
+    partition, problem = plan.partition, plan.partition.problem
+    modelling, objective, memory, work = (
+        problem.modelling,
+        problem.objective,
+        problem.memory,
+        problem.work,
+    )
     head = {
         "format": FORMAT,
         "model": plan.model,
         "input_shape": list(plan.input_shape),
         "fingerprint": plan.fingerprint,
-        "versions": dict(plan.versions),
+        "versions": _versions(partition.backend),
         "grain": modelling.grain,
         "linear": modelling.linear,
         "batch_size": modelling.batch_size,
@@ -290,47 +164,42 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         **({"slices": modelling.slices} if modelling.slices > 1 else {}),
         **({} if modelling.training else {"training": False}),
         **({} if modelling.norms == "slice" else {"norms": modelling.norms}),
-        "k": plan.k,
-        "eps": plan.eps,
-        "seed": plan.seed,
-        "backend": plan.backend,
-        "start": plan.start,
-        "speeds": None if plan.speeds is None else list(plan.speeds),
-        "objective": plan.objective.name,
-        "links": None if plan.objective.links is None else plan.objective.links.tolist(),
-        **_numbers_of_time(plan.objective),
-        "memory": None if plan.memory is None else list(plan.memory.bytes),
-        "memory_copies": None if plan.memory is None else plan.memory.copies,
-        **_several_in_flight(plan.memory),
-        "feasible": plan.feasible,
-        "interrupted": plan.interrupted,
-        "imbalance": plan.imbalance,
-        "volume_bytes": plan.volume_bytes,
-        "lower_bound_bytes": plan.lower_bound_bytes,
-        "work_source": plan.work.source,
-        "work_unit": plan.work.unit,
-        "work_units": plan.work.units,
+        "k": problem.k,
+        "eps": problem.eps,
+        "seed": partition.seed,
+        "backend": partition.backend,
+        "start": partition.start,
+        "speeds": None if problem.speeds is None else list(problem.speeds),
+        "objective": objective.name,
+        "links": None if objective.links is None else objective.links.tolist(),
+        **_numbers_of_time(objective),
+        "memory": None if memory is None else list(memory.bytes),
+        "memory_copies": None if memory is None else memory.copies,
+        **_several_in_flight(memory),
+        "feasible": partition.feasible,
+        "interrupted": partition.interrupted,
+        "imbalance": partition.evaluation.imbalance,
+        "volume_bytes": partition.evaluation.volume,
+        "lower_bound_bytes": partition.lower_bound,
+        "work_source": work.source,
+        "work_unit": work.unit,
+        "work_units": work.units,
         **_schedule_fields(plan.scheduling),
-        "parts": _runs(plan.parts),
-        "layer_count": len(plan.blocks.rows),
+        "parts": _runs(partition.parts),
+        "layer_count": len(partition.model.blocks.rows),
     }
     lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
+    blocks = partition.model.blocks
     layers = [
-        {
-            "work": int(per_task),
-            "rows": _runs(np.diff(rows)),
-            "columns": _runs(np.diff(columns)),
-        }
-        for per_task, rows, columns in zip(
-            plan.work.per_task, plan.blocks.rows, plan.blocks.columns, strict=True
-        )
+        {"work": int(per_task), "rows": _runs(np.diff(rows)), "columns": _runs(np.diff(columns))}
+        for per_task, rows, columns in zip(work.per_task, blocks.rows, blocks.columns, strict=True)
     ]
     body = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
     with replacing(path) as file:
         file.write("{\n" + ",\n".join(lines) + f',\n  "layers": [\n{body}\n  ]\n}}\n')
 
 
-def load_plan(path: Path | str) -> Plan:
+def load_plan(path: Path | str) -> PlanFile:
     """Read a file of `save_plan`; `restore` then checks it against the model.
 
     Raises
@@ -382,7 +251,7 @@ def load_plan(path: Path | str) -> Plan:
     versions = head.fields.get("versions")
     if not isinstance(versions, dict):
         raise head.wrong("versions", "an object")
-    return Plan(
+    return PlanFile(
         model=head.string("model"),
         input_shape=tuple(head.wholes("input_shape")),
         fingerprint=head.string("fingerprint"),
