@@ -17,7 +17,8 @@ from hgpart.cli import app
 
 ROOT = Path(__file__).parent.parent
 EXECUTED = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
-DOCUMENTS = [*EXECUTED, "CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md"]
+FIGURES = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("benchmarks/*.md"))
+DOCUMENTS = [*EXECUTED, "CHANGELOG.md", "CONTRIBUTING.md", *FIGURES]
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 
