@@ -1,7 +1,6 @@
 """docs/, benchmarks/*.md, CHANGELOG.md -> the site: a hook of mkdocs, at each build.
 
-The pages in docs/reference have a line `<!-- names -->` or `<!-- commands -->`, which is replaced by
-what the code says.
+In docs/reference a line `<!-- names -->` or `<!-- commands -->` is replaced by what the code says.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from hgpart.cli import app, run
 os.environ["COLUMNS"] = "100"  # of the commands' help
 ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"^from \.([\w.]+) import \w+ as (\w+)$", re.MULTILINE)
-OUTSIDE = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
+OUTSIDE_DOCS = (ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.md")))
+LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
 
 
 def names() -> str:
@@ -74,7 +74,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages outside docs/."""
     from mkdocs.structure.files import File  # a test reads this file where there is no mkdocs
 
-    for path in (ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.md"))):
+    for path in OUTSIDE_DOCS:
         files.append(File.generated(config, str(site_uri(path)), abs_src_path=str(path)))
     return files
 
@@ -94,4 +94,4 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return match[1]
         return f"[{match[1]}]({os.path.relpath(uri, folder)}{match[3] or ''})"
 
-    return OUTSIDE.sub(link, markdown)
+    return LINK.sub(link, markdown)
