@@ -205,7 +205,7 @@ def short(value: object) -> object:
 
 
 def print_tables(cells: list[Cell]) -> None:
-    """As benchmarks/README.md has them."""
+    """Print the tables of benchmarks/suite.md."""
     print_batches()
     rows = [own for own in by_run(cells) if own[0].run.name.split("/")[1] != "alexnet"]
     print(

@@ -1,6 +1,6 @@
-"""docs/reference/*.md -> the pages, with what the code says: a hook of mkdocs, at each build.
+"""docs/, benchmarks/*.md, CHANGELOG.md -> the site: a hook of mkdocs, at each build.
 
-Pages have a line `<!-- names -->`, `<!-- commands -->`, ... where these go.
+In docs/reference a line `<!-- names -->` or `<!-- commands -->` is replaced by what the code says.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from hgpart.cli import app, run
 os.environ["COLUMNS"] = "100"  # of the commands' help
 ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"^from \.([\w.]+) import \w+ as (\w+)$", re.MULTILINE)
-OUTSIDE = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
+OUTSIDE_DOCS = (ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.md")))
+LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
 
 
 def names() -> str:
@@ -52,24 +53,45 @@ def _help(name: str) -> str:
 WRITTEN: Mapping[str, Callable[[], str]] = {
     "<!-- names -->": names,
     "<!-- commands -->": commands,
-    "<!-- benchmarks -->": (ROOT / "benchmarks/README.md").read_text,
-    "<!-- changelog -->": (ROOT / "CHANGELOG.md").read_text,
 }
 
 
+def site_uri(path: Path) -> str | None:
+    """The address of a Markdown file on the site, None if it is not there.
+
+    Files outside docs/ lie on the site where they lie in the repository.
+    """
+    if ROOT / "docs" in path.parents:
+        return str(path.relative_to(ROOT / "docs"))
+    if path == ROOT / "CHANGELOG.md" or (
+        path.parent == ROOT / "benchmarks" and path.suffix == ".md"
+    ):
+        return str(path.relative_to(ROOT))
+    return None
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the pages outside docs/."""
+    from mkdocs.structure.files import File  # a test reads this file where there is no mkdocs
+
+    for path in OUTSIDE_DOCS:
+        files.append(File.generated(config, str(site_uri(path)), abs_src_path=str(path)))
+    return files
+
+
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Put in what is written here; of links to files that are not of the site keep the words."""
+    """Fill in what the code says; a link to a file that is not on the site becomes its words."""
     for mark, write in WRITTEN.items():
         if mark in markdown:
             markdown = markdown.replace(mark, write())
-    folder = Path(page.file.abs_src_path).parent
+    source = Path(page.file.abs_src_path)
+    folder = Path(page.file.src_uri).parent
 
     def link(match: re.Match[str]) -> str:
-        target = (folder / match[2]).resolve() if match[2] else None
-        if target == ROOT / "benchmarks/README.md":
-            up = "../" * (len(Path(page.file.src_uri).parts) - 1)
-            return f"[{match[1]}]({up}benchmarks.md{match[3] or ''})"
-        inside = target is None or (ROOT / "docs" in target.parents and target.is_file())
-        return match[0] if inside else match[1]
+        target = (source.parent / match[2]).resolve() if match[2] else source
+        uri = site_uri(target) if target.is_file() else None
+        if uri is None:
+            return match[1]
+        return f"[{match[1]}]({os.path.relpath(uri, folder)}{match[3] or ''})"
 
-    return OUTSIDE.sub(link, markdown)
+    return LINK.sub(link, markdown)

@@ -1,8 +1,8 @@
-"""A training loop with Hugging Face's accelerate, of a CNN that hgpart has placed on two devices.
+"""A training loop with Hugging Face's accelerate, for a CNN that hgpart has placed on two devices.
 
-In one process: the placed model already is on its devices, so `prepare` gets the optimizer and the
-loader alone. What wraps a model for several processes (`accelerate launch` with several, its DDP,
-FSDP, DeepSpeed) is not supported, as each process would have all parts: for those see own_model.py.
+In one process: the placed model is on its devices already, so `prepare` gets only the optimizer and
+the loader. Wrapping the model for several processes (`accelerate launch`, with DDP, FSDP or
+DeepSpeed) is not supported, as each process would have all parts: see own_model.py instead.
 """
 
 import torch
@@ -15,7 +15,7 @@ import hgpart
 
 
 def made_up_data(samples: int) -> TensorDataset:
-    """Noise over one image for each class."""
+    """Make images: noise added to one image for each class."""
     labels = torch.randint(10, (samples,))
     images = torch.randn(10, 3, 32, 32)[labels] + torch.randn(samples, 3, 32, 32)
     return TensorDataset(images, labels)

@@ -1,4 +1,4 @@
-"""A rule for an operator of your own: what it computes is divided like any layer's maps."""
+"""A rule for an operator of your own, so that its results are divided like any layer's maps."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ def _(x: Tensor) -> Tensor:
 
 
 def keep(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    """What the backward pass needs."""
+    """Keep what the backward pass needs."""
     ctx.save_for_backward(*inputs)
 
 
 def backward(ctx: Any, gradient: Tensor) -> Tensor:
-    """The gradient of the operand."""
+    """Return the gradient of the operand."""
     x: Tensor = ctx.saved_tensors[0]
     return gradient / (1 + x.abs()) ** 2
 
@@ -41,19 +41,19 @@ class Net(nn.Module):
         self.first, self.second = nn.Conv2d(3, 16, 3), nn.Conv2d(16, 8, 3)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Maps of the second one."""
+        """Return the maps of the second convolution."""
         maps: Tensor = self.second(soft_clip(self.first(images)))
         return maps
 
 
 def layers(net: nn.Module, images: Tensor) -> str:
-    """Each layer, with the tasks that it can be divided into."""
+    """List the layers, with the tasks that they can be divided into."""
     graph = hgpart.channel_graph(hgpart.trace(net, images))
     return ", ".join(f"{layer.name} {layer.tasks} ({layer.kind})" for layer in graph.layers)
 
 
 def main() -> None:
-    """See what the rule changes, and that the parts compute the same."""
+    """Show what the rule changes, and that the parts compute the same."""
     torch.manual_seed(0)
     net, images = Net().double(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
     print("without a rule:", layers(net, images))
@@ -68,7 +68,9 @@ def main() -> None:
         print(f"part 1 has {tuple(weight.shape)} of {name} {tuple(net.get_parameter(name).shape)}")
     print("the same results:", torch.allclose(placed(images), net(images)))
     images.requires_grad_()
-    in_parts, whole = (torch.autograd.grad(one(images).sum(), images)[0] for one in (placed, net))
+    in_parts, whole = (
+        torch.autograd.grad(model(images).sum(), images)[0] for model in (placed, net)
+    )
     print("the same gradients:", torch.allclose(in_parts, whole))
 
 

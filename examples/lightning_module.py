@@ -1,8 +1,8 @@
 """A LightningModule whose model is a CNN that hgpart has placed on two devices.
 
-In one process, with `devices=1`. A Trainer moves its module to the one device that it knows, and
-all parts with it: on GPUs use `hgpart train`, or a loop as in own_model.py. Strategies for several
-devices (DDP, FSDP, DeepSpeed) are not supported, as each process would have all parts.
+In one process, with `devices=1`. A Trainer moves its module, and all parts with it, to the one
+device that it knows: on GPUs use `hgpart train`, or a loop as in own_model.py. Strategies for
+several devices (DDP, FSDP, DeepSpeed) are not supported, as each process would have all parts.
 """
 
 import lightning
@@ -22,26 +22,26 @@ class Classifier(lightning.LightningModule):
         self.net = net
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         images, labels = batch
         loss = cross_entropy(self.net(images), labels)
         self.log("loss", loss)
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Norms and biases do not decay, in parts as in the model."""
+        """Make AdamW without weight decay on norms and biases."""
         return torch.optim.AdamW(hgpart.param_groups(self.net, weight_decay=0.01), lr=0.001)
 
 
 def made_up_data(samples: int) -> TensorDataset:
-    """Noise over one image for each class."""
+    """Make images: noise added to one image for each class."""
     labels = torch.randint(10, (samples,))
     images = torch.randn(10, 3, 32, 32)[labels] + torch.randn(samples, 3, 32, 32)
     return TensorDataset(images, labels)
 
 
 def main() -> None:
-    """Divide, place, train, load what was trained into the plain model."""
+    """Divide, place and train; then load the trained weights into the plain model."""
     torch.manual_seed(0)
     net = nn.Sequential(
         *(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(4)),

@@ -11,7 +11,7 @@ DEVICES = 2
 
 
 def main() -> None:
-    """See that one device is too small, and train on two."""
+    """Show that one device is too small, and train on two."""
     torch.manual_seed(0)
     net = nn.Sequential(
         *(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
@@ -20,7 +20,7 @@ def main() -> None:
     )
     images, labels = torch.randn(16, 3, 32, 32), torch.randint(10, (16,))
 
-    # Copies of each parameter: itself, its gradient and the momentum of SGD.
+    # Three copies of each parameter: itself, its gradient and the momentum of SGD.
     batches_of = hgpart.Modelling(batch_size=len(images))
     try:
         alone = hgpart.memory_limits([LIMIT], 1, copies=3)
@@ -28,18 +28,18 @@ def main() -> None:
     except hgpart.HgpartError as error:
         print(f"one device: {error}")
 
-    # Where memory is what lacks, devices may have unequal work.
+    # Where memory is short, devices may have unequal work.
     limits = hgpart.memory_limits([LIMIT], DEVICES, copies=3)
-    found = hgpart.partition_model(
+    result = hgpart.partition_model(
         net, images, k=DEVICES, eps=0.5, modelling=batches_of, memory=limits
     )
-    print(found.summary())
-    needed = found.partition.memory_bytes
-    assert needed is not None  # as there are limits
+    print(result.summary())
+    needed = result.partition.memory_bytes
+    assert needed is not None  # as there is a limit
     for part, (needs, limit) in enumerate(zip(needed.tolist(), limits.bytes, strict=True)):
         print(f"part {part} needs {needs / 1e6:.1f} MB of {limit / 1e6:.1f} MB")
 
-    placed = hgpart.place(net, found)
+    placed = hgpart.place(net, result)
     order = hgpart.schedule(placed, "1f1b", micro_batches=2)  # keeps less than the whole batch
     held = hgpart.peak_bytes(placed, order)
     print(f"a step holds at most {max(held) / 1e6:.1f} MB of maps in a part")

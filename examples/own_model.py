@@ -1,6 +1,6 @@
 """A CNN of your own, divided between two processes and trained in them.
 
-Start it on one machine by::
+Start it on one machine with::
 
     torchrun --nproc-per-node 2 own_model.py
 """
@@ -27,14 +27,14 @@ class Net(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        """Scores of ten classes."""
+        """Return the scores of ten classes."""
         maps = self.first(images)
         scores: Tensor = self.classes(maps + self.block(maps))
         return scores
 
 
 def made_up_data(samples: int) -> TensorDataset:
-    """Noise over one image for each class."""
+    """Make images: noise added to one image for each class."""
     labels = torch.randint(10, (samples,))
     return TensorDataset(
         torch.randn(10, 3, 32, 32)[labels] + torch.randn(samples, 3, 32, 32), labels
@@ -42,25 +42,25 @@ def made_up_data(samples: int) -> TensorDataset:
 
 
 def main() -> None:
-    """What each of the processes does."""
-    torch.manual_seed(0)  # all have the same weights and the same data
+    """Train one process's part."""
+    torch.manual_seed(0)  # all processes have the same weights and data
     net, data = Net(), made_up_data(512)
 
     # Who computes what: early layers by slices of the batch, late ones by filters, or any mixture.
-    # The search has a seed: all processes find the same.
+    # The search has a seed, so all processes find the same plan.
     example = torch.zeros(2, 3, 32, 32)
     batches_of = hgpart.Modelling(batch_size=BATCH_SIZE)
     plan = hgpart.partition_model(net, example, k=2, slices="auto", modelling=batches_of)
 
     with hgpart.connect(k=2) as connection:
-        # This process has the weights of its own part alone, and loads the samples that it needs.
+        # This process has only the weights of its part, and loads only the samples that it needs.
         placed = hgpart.place(net, plan, parts=[connection.rank])
         model = hgpart.DistributedModel(placed, connection)
         order = hgpart.schedule(model, "greedy", micro_batches=2, batch_size=BATCH_SIZE)
         shuffled = RandomSampler(data, generator=torch.Generator().manual_seed(0))
         batches = BatchSampler(shuffled, BATCH_SIZE, drop_last=True)
         loader = DataLoader(data, batch_sampler=hgpart.PartSampler(batches, model, order))
-        # In a list of groups one may be empty: a process may have no parameters.
+        # A list of groups, as a process may have no parameters: torch accepts an empty group.
         optimizer = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.005, momentum=0.9)
 
         for epoch in range(3):
@@ -68,7 +68,7 @@ def main() -> None:
                 optimizer.zero_grad()
                 loss = model.step([images], labels, cross_entropy, order, batch_size=BATCH_SIZE)
                 optimizer.step()
-            # The loss is where results are; of several processes each has that of its samples.
+            # A process that has results has the loss of its samples, the others None.
             losses = connection.gather(None if loss is None else loss.item())
             if connection.rank == 0:
                 print(f"epoch {epoch}: loss {sum(filter(None, losses)):.3f}")

@@ -1,6 +1,6 @@
 r"""Parts as the stages of torch's own pipelining, which sends what travels and orders the steps.
 
-A stage follows another, so the plan has to be one of cuts between layers. On one machine::
+One stage follows another, so the plan has to be one of cuts between layers. On one machine::
 
     hgpart partition pipeline_stages.py:Net --input-shape 3,32,32 --k 2 \
         --strategy layerwise -o stages.json
@@ -31,10 +31,10 @@ class Net(nn.Sequential):
 
 
 def main(plan: str) -> None:
-    """What each of the processes does."""
+    """Train one stage."""
     distributed.init_process_group("gloo")
     rank, stages = distributed.get_rank(), distributed.get_world_size()
-    torch.manual_seed(0)  # all have the same weights and the same data
+    torch.manual_seed(0)  # all processes have the same weights and data
     images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
     net = Net()
     module = hgpart.to_pipeline_stages(hgpart.place(net, hgpart.load_plan(plan)))[rank]

@@ -19,17 +19,19 @@ def main() -> None:
     )
     images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
 
-    # How long layers take is measured here. So would be how long messages take, where no machine
-    # is given: `hgpart calibrate` measures one, for `hgpart.load_machine`.
+    # Layers are measured here. Without a machine, messages would be measured too; a file that
+    # `hgpart calibrate` has written is read by `hgpart.load_machine`.
     link = hgpart.Link.of(latency=20e-6, bandwidth=10e9)
     machine = hgpart.Machine("two devices", (hgpart.Device("CPU"),) * 2, (2,), link)
-    found = hgpart.recommend(net, images[:2], batch_size=BATCH_SIZE, machine=machine, time_limit=10)
-    print(found.summary())
-    for way in found.dropped:
+    result = hgpart.recommend(
+        net, images[:2], batch_size=BATCH_SIZE, machine=machine, time_limit=10
+    )
+    print(result.summary())
+    for way in result.dropped:
         print(f"dropped: {way.what}: {way.why}")
 
-    # The best way is a plan, with the order of its steps. Both parts are in this process here.
-    best = found.best
+    # The best way is a plan with a schedule. Here both parts are in this process.
+    best = result.best
     placed = hgpart.place(net, best.plan)
     order = hgpart.schedule(
         placed,

@@ -1,7 +1,7 @@
 """A page of Markdown -> its blocks of code, run: what they print is what the page shows.
 
-Blocks of a page are one session, in a folder of its own. A `python` block with prompts is a
-doctest; one with `title="FILE"` is written to that file; any other runs as it stands. A line of a
+Blocks of a page are one session, in a folder of its own. A block with `title="FILE"` is written to
+that file. A `python` block with prompts is a doctest; any other runs as it stands. A line of a
 `console` block that begins with `$` is a command, and what follows is its output, where `...`
 stands for anything; without output it only has to succeed. All lines of a `sh` block are commands,
 and a `text` block straight behind it is what the last of them prints; they take long, so that they
@@ -132,12 +132,12 @@ class Session:
 
     def run(self, block: Block) -> None:
         """Run a block, and fail where it does something else than the page shows."""
-        if block.language in ("console", "sh"):
+        if block.title:
+            Path(block.title).write_text(block.text, encoding="utf-8")
+        elif block.language in ("console", "sh"):
             for command, shown in commands(block):
                 if not command.startswith(tuple(NOT_EXECUTED)):
                     self._command(_replaced(command, block), _replaced(shown, block), block)
-        elif block.language == "python" and block.title:
-            Path(block.title).write_text(block.text, encoding="utf-8")
         elif block.language == "python" and ">>> " in block.text:
             self._examples(block)
         elif block.language == "python":
