@@ -340,7 +340,7 @@ def _step_bytes(
     return found
 
 
-def worth_again(
+def worth_recomputing(
     placement: Placement, micro_batches: int, batch_size: int | None = None
 ) -> dict[int, frozenset[int]]:
     """The forward chunks that keep more than they read, of the parts that this process holds."""
@@ -350,7 +350,7 @@ def worth_again(
     samples = min(micro_batch_sizes(size, micro_batches))
     values = _inputs(placement, samples)
     return {
-        part: StepRehearsal(program, placement.k).worth_again(values, samples)
+        part: StepRehearsal(program, placement.k).worth_recomputing(values, samples)
         for part, program in placement.programs.parts.items()
     }
 
@@ -362,7 +362,8 @@ def _bytes_by(
     values: Mapping[int, Mapping[str, Any]],
 ) -> StepBytes:
     """What a part takes by a schedule."""
-    sequence, again = schedule.sequences[rehearsal.part], schedule.outlines[rehearsal.part].again
+    sequence = schedule.sequences[rehearsal.part]
+    again = schedule.outlines[rehearsal.part].recomputed
     found: dict[Action, Moments] = {}
     actions: list[list[Action]] = [[] for _ in sizes]
     for action in sequence:

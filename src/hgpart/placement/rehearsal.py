@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hgpart.errors import PlacementError, first_line
-from hgpart.execution.again import without_statistics
 from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import of_weights, storages
 from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
+from hgpart.execution.recomputation import without_statistics
 from hgpart.execution.records.totals import Traffic
-from hgpart.execution.step_run import StepRun
+from hgpart.execution.step_run import Part, StepRun, Updates
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of
@@ -152,7 +152,7 @@ class StepRehearsal:
         samples: int,
         actions: Sequence[Action],
         others: int,
-        again: Collection[int],
+        recomputed: Collection[int],
     ) -> list[Moments]:
         """What each action comes to.
 
@@ -166,17 +166,18 @@ class StepRehearsal:
             All of one micro-batch, the first.
         others : int
             How many the step has besides.
-        again : collection of int
+        recomputed : collection of int
             Forward chunks that are computed again.
         """
-        key = samples, tuple(actions), others > 0, tuple(again)
+        key = samples, tuple(actions), others > 0, tuple(recomputed)
         if key in self._known:
             return self._known[key]
         watch = _Watch()
         learns = any(action.direction in GO_BACK for action in actions)
-        updates = any(action.direction is Direction.UPDATE for action in actions)
-        versions = Versions(self._program.module, _no_update, stash=True) if updates else None
-
+        updates = None
+        if any(action.direction is Direction.UPDATE for action in actions):
+            versions = Versions(self._program.module, lambda: None, stash=True)
+            updates = Updates(versions, lambda score: None)
         wires, most = _NoWires(self._program, samples), list[int]()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
 
@@ -190,11 +191,12 @@ class StepRehearsal:
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
             step = _OneOfMany(
-                *(self._program, META, self._k, map(_here, [values])),
+                Part(self._program, META, self._k),
+                map(_here, [values]),
                 score=_sum,
-                again=again,
+                recomputed=recomputed,
+                updates=updates,
                 count=count,
-                versions=versions,
             )
             step.others = others
             step.run(actions, wires)
@@ -207,7 +209,7 @@ class StepRehearsal:
         self._known[key] = found
         return found
 
-    def worth_again(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
+    def worth_recomputing(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
         """Forward chunks of which what they read takes less than what backward needs of them.
 
         Each memory counts once, whatever chunks hold it, at the end of the forward pass: chunk by
@@ -235,8 +237,8 @@ class _OneOfMany(StepRun):
     def _add_products(self) -> None:
         pass
 
-    def _is_of_several(self, micro_batches: int) -> bool:
-        return super()._is_of_several(micro_batches + self.others)
+    def _has_several(self, micro_batches: int) -> bool:
+        return super()._has_several(micro_batches + self.others)
 
 
 def _least(

@@ -71,7 +71,7 @@ class MeasuredCosts(CostModel):
     sizes : sequence of int
         Samples of each micro-batch, or of each batch of a stream.
     again : sequence of tuple of int
-        Of each part, the forward chunks that backward computes again; see `Outline.again`.
+        Of each part, the forward chunks that backward computes again; see `Outline.recomputed`.
     times : LayerTimes
     machine : Machine
         Whose device of a number has the part of that number.

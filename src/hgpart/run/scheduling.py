@@ -13,11 +13,11 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError, check_whole
-from hgpart.execution.outlines import outline, with_again
+from hgpart.execution.outlines import outline, with_recomputation
 from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
-from hgpart.placement.accounting import peaks_by, worth_again
+from hgpart.placement.accounting import peaks_by, worth_recomputing
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.run.distributed import DistributedModel
 from hgpart.schedule_wanted import Scheduling
@@ -285,7 +285,7 @@ def outlines_here(
 
     With so many micro-batches of a batch, those that keep more than they read are computed again.
     """
-    again = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
+    again = {} if micro_batches is None else worth_recomputing(placement, micro_batches, batch_size)
     work = [
         part_shares(one.partition.model, one.partition.parts, placement.k).layer_work
         for one in placement.programs.blueprints
@@ -296,7 +296,7 @@ def outlines_here(
         for one, layer_work in zip(placement.programs.blueprints, work, strict=True):
             of_steps.update(_step_work(placement, one, part, layer_work[:, part]))
         program = placement.programs.parts[part]
-        found = with_again(outline(program, of_steps), program, again.get(part, ()))
+        found = with_recomputation(outline(program, of_steps), program, again.get(part, ()))
         yield replace(found, owners=owners[part])
 
 

@@ -130,7 +130,7 @@ def check_stream(schedule: Schedule, stash: bool) -> None:
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
-    again = any(outline.again for outline in schedule.outlines)
+    again = any(outline.recomputed for outline in schedule.outlines)
     check_recompute(recompute=again, stash=stash)
     if not torch.is_grad_enabled():
         raise ArgumentError("a stream without grad mode: accepted is with, as it trains")

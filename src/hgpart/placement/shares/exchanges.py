@@ -14,7 +14,7 @@ from functools import reduce
 import numpy as np
 import torch
 
-from hgpart.execution.weights.exchanges import EVERY, Copied, Elements, Exchange, Key, Places
+from hgpart.execution.weights.exchanges import EVERY, Copied, Exchange, Key, Places, SharedElements
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.shares.messages import is_large
 
@@ -51,7 +51,7 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
     tuple of Exchange
         In the order of layers. What a part has of its own comes before what others have.
     """
-    found: dict[tuple[str, int, int], list[Elements]] = {}
+    found: dict[tuple[str, int, int], list[SharedElements]] = {}
     owners: dict[str, list[tuple[int, Key, Slice]]] = {}
     for part, holding in sorted(holdings.items()):
         for key, own in holding.own.items():
@@ -70,21 +70,21 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
     return tuple(Exchange(*way, together) for way in ways for together in _together(found[way]))
 
 
-def _together(elements: Sequence[Elements]) -> list[tuple[Elements, ...]]:
+def _together(elements: Sequence[SharedElements]) -> list[tuple[SharedElements, ...]]:
     """What travels in one message: large tensors by themselves."""
-    found: dict[str, list[Elements]] = {}
+    found: dict[str, list[SharedElements]] = {}
     for one in elements:
         found.setdefault(one.name if is_large(one.shape) else "", []).append(one)
     return [tuple(several) for several in found.values()]
 
 
-def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> Elements | None:
+def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> SharedElements | None:
     common = [(copy_key, copy, _common(own, copy)) for copy_key, copy in copies]
     some = [(copy_key, copy, both) for copy_key, copy, both in common if both is not None]
     if not some:
         return None
     travelling = reduce(_united, (both for _, _, both in some))
-    return Elements(
+    return SharedElements(
         own.name,
         own.shape,
         key,

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from hgpart.errors import PlacementError, not_one_of
-from hgpart.execution.again import notes_statistics
 from hgpart.execution.batch_norms import unbiased, update_running
 from hgpart.execution.program import PartProgram
+from hgpart.execution.recomputation import notes_statistics
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.slices import Slice
