@@ -90,8 +90,7 @@ class PartRun(PartState):
         -------
         tuple of Tensor
             The model's results on the part that has the output, () elsewhere. In grad mode those
-            that
-            can get a gradient are leaves that require grad.
+            that can get a gradient are leaves that require grad.
 
         Raises
         ------

@@ -293,8 +293,7 @@ class Prepared:
         Names of placeholders and their slots.
     instructions : tuple of (Instruction, tuple of int)
         Instructions in order, each with the slots that can be freed after it and that it does not
-        free
-        itself.
+        free itself.
     results : tuple of int
         Slots of the model's results.
     slots : int
@@ -334,8 +333,7 @@ def prepare(program: PartProgram, joined: bool = False) -> Prepared:
     joined : bool
         Whether consecutive steps are joined into one instruction. Chunks stay the same, and
         gradients of weights are still sent about when they are complete: an instruction has few
-        weights
-        or a single step, and a step with matrices stays alone.
+        weights or a single step, and a step with matrices stays alone.
 
     Raises
     ------

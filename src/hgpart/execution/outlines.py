@@ -122,8 +122,8 @@ def _is_serial(program: PartProgram) -> bool:
     """Whether a pass may read what the pass before has left in a buffer at its end.
 
     Buffers that only one step reads and changes, such as running statistics of a norm that is
-    called
-    once, do not count: they change in the order of the micro-batches, whatever comes between.
+    called once, do not count: they change in the order of the micro-batches, whatever comes
+    between.
     """
     steps = dict(program.module.named_children())
     held = (

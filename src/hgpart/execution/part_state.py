@@ -46,8 +46,7 @@ class PartState:
     products : dict, optional
         Gradients of weights that are left for the end of a step, if given: then those of all
         micro-batches, and of several slices of the batch, are computed at once, so that a large
-        matrix
-        is read and written once.
+        matrix is read and written once.
     """
 
     def __init__(

@@ -80,8 +80,7 @@ class StepRun:
         The values of the placeholders for each micro-batch; taken when the micro-batch begins.
     score : callable, optional
         Function of a micro-batch's number and results, for the part that has them. What it returns
-        is
-        kept; if the step has backward passes, it is the number that they begin with.
+        is kept; if the step has backward passes, it is the number that they begin with.
     recomputed : collection of int
         Forward chunks that backward recomputes; of these only the inputs are kept.
     updates : Updates, optional
@@ -90,10 +89,9 @@ class StepRun:
         Weights that travel.
     traffic : Traffic, optional
         Traffic to which the part's messages are added.
-        count : callable, optional
-            Function from a StepRun to the bytes that it holds at present. Default: a `Counter` if
-            the
-            caller's steps are `memory_counted`, else none.
+    count : callable, optional
+        Function from a StepRun to the bytes that it holds at present. Default: a `Counter` if the
+        caller's steps are `memory_counted`, else none.
 
     Attributes
     ----------
@@ -283,7 +281,7 @@ class StepRun:
                 body = self._own.pop((batch, number)) if versions else copies.values(exchange)
             if versions is not None:
                 versions.let_go(copies.copy(exchange, key) for key in exchange.copy_keys)
-                copies.put(exchange, body)
+            copies.put(exchange, body)
         elif direction is Direction.REDUCE:
             self._complete(copies.copy(exchange, key) for key in exchange.copy_keys)
             leaves = None if versions is None else versions.leaves(batch)

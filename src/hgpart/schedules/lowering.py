@@ -181,8 +181,7 @@ def _stream(schedule: Schedule, travels: Sequence[Travel], back: Sequence[int]) 
 
     A batch begins with the same weights in all parts: those that their owner has when the first of
     these parts begins it. The parts have the weights of the first batch already, and those after
-    the
-    last batch are sent by nobody.
+    the last batch are sent by nobody.
     """
     between: dict[Travel, list[int]] = {}  # numbers, by owner and holder
     spread: list[list[int]] = [[] for _ in range(schedule.k)]  # by owner

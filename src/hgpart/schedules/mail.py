@@ -136,8 +136,7 @@ class Mailbox(ABC):
         """The message in which a piece departs; those of batches that have ended are settled first.
 
         So a part of a stream keeps the maps that it has sent for no longer than the schedule's
-        order
-        needs. Weights are known to have arrived when their holder sends something.
+        order needs. Weights are known to have arrived when their holder sends something.
         """
         message = self._mail.departing[piece]
         ended = piece.micro_batch - self._mail.under_way

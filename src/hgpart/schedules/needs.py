@@ -21,14 +21,12 @@ MAPS, WEIGHTS, UPDATE = Direction.MAPS, Direction.WEIGHTS, Direction.UPDATE
 class Needs:
     """The actions of a step or of a stream of batches, and what each action needs.
 
-    An action needs the one before it in its pass, and the same action of the micro-batch before:
-    so statistics are updated, and a layer's gradients added up, in one order. Layers that share
-    their
+    An action needs the one before it in its pass, and the same action of the micro-batch before: so
+    statistics are updated, and a layer's gradients added up, in one order. Layers that share their
     weights add to the same gradients from several chunks; their order is the rule's.
 
     In a stream a part's update needs the gradients of all copies of its weights, and copies may be
-    as
-    old as the weights themselves.
+    as old as the weights themselves.
 
     Attributes
     ----------
@@ -139,8 +137,7 @@ class Needs:
         """Micro-batches that each part must have begun so that the busiest part never waits.
 
         By Little's law: as many as end in the time that one of them spends in the part, from its
-        begin
-        to its end there; and one more, as they do not come evenly.
+        begin to its end there; and one more, as they do not come evenly.
         """
         alone = replace(self, micro_batches=1, halves=False)
         order = sorted(alone.actions(), key=alone.rank)

@@ -280,8 +280,7 @@ class Schedule:
         """The most micro-batches that some part has begun and not all parts have ended.
 
         If a part waits until all parts have ended the micro-batch that is this far behind the one
-        that
-        it begins, it waits for nothing that comes later in the order: so this can't deadlock.
+        that it begins, it waits for nothing that comes later in the order: so this can't deadlock.
         """
         return _most_alive(self.order)
 
@@ -291,8 +290,7 @@ class Schedule:
 
         A batch is computed with the weights that the owner has when the first of the parts that use
         them (the owner, or a part with copies) begins the batch in the one order: they are the same
-        in
-        all of these parts. With an `in_flight` of 1 no update is missing.
+        in all of these parts. With an `in_flight` of 1 no update is missing.
         """
         updates = [0] * self.k
         lacking: list[dict[int, int]] = [{} for _ in self.outlines]

@@ -30,8 +30,7 @@ class Workers:
         """Run one job on each thread and return their results.
 
         When a job fails, or Ctrl-C comes, `stop` is called, which must end the waits of the others
-        for
-        each other; when all have ended, the first failure is raised unchanged.
+        for each other; when all have ended, the first failure is raised unchanged.
         """
         futures: list[Future[Result]] = []
         errors: list[BaseException] = []
@@ -47,8 +46,7 @@ class Workers:
             raise
         finally:
             # An error refers to this frame: if the frame referred to the error, both would live
-            # until
-            # the garbage collector runs, and with them all tensors of the batch.
+            # until the garbage collector runs, and with them all tensors of the batch.
             errors.clear()
             futures.clear()
 

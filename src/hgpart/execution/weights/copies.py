@@ -74,8 +74,7 @@ class Copies:
         Exchanges of parameters, in layers of which some learn.
     fixed : sequence of Exchange
         Exchanges of all else that passes leave as it is: other parameters, and buffers that are
-        only
-        read.
+        only read.
     beside : sequence of Exchange
         Exchanges of all except `weights`.
     state : sequence of Exchange
@@ -123,8 +122,7 @@ class Copies:
         self._own_weights = self._own(weights)
         self._contents: dict[tuple[int, Key], tuple[int, ...]] = {}
         # For own weights: their write counts when the last pass that learned ended, and the
-        # contents
-        # that copies got; None if that is not known.
+        # contents that copies got; None if that is not known.
         self._counts: list[tuple[int, int]] | None = None
         self._given: Contents | None = None
         self._adds_up = False
@@ -152,10 +150,9 @@ class Copies:
         """What must travel so that a pass begins with copies that equal their originals.
 
         For the first pass in a form everything is due. Later passes that learn need what passes
-        leave as
-        it is, if that was changed, and weights that learn, if these were; other passes need
-        everything,
-        if anything was changed. The caller notes what is due beside weights when it has travelled.
+        leave as it is, if that was changed, and weights that learn, if these were; other passes
+        need everything, if anything was changed. The caller notes what is due beside weights when
+        it has travelled.
 
         Parameters
         ----------
@@ -163,8 +160,7 @@ class Copies:
             Whether the pass has gradients.
         so_on_any : callable
             Function that tells for each flag whether it is set in any process: so all processes
-            decide
-            alike.
+            decide alike.
         """
         whole = not self._begun or not (self.alike or (learns and self._training))
         if learns or self._training:  # the pass may change weights or statistics
@@ -188,9 +184,8 @@ class Copies:
         """Contents of the own weights that learn, if it is worth looking at them.
 
         torch counts how often a tensor is written to, but not writes through its `data`: so the
-        contents
-        decide. They are looked at from the first pass on before which nothing was counted, as where
-        gradients of several passes are added up.
+        contents decide. They are looked at from the first pass on before which nothing was counted,
+        as where gradients of several passes are added up.
         """
         weights = [self._tensor(part, key) for part, key in self._own_weights]
         self._adds_up |= self._counts == [_count(weight) for weight in weights]
@@ -412,8 +407,8 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     """A fingerprint that changes whenever the tensor's content does.
 
     torch does not count writes through `data`, as averaged weights and target networks make them:
-    so
-    all words are added up, each times its place, so that a mere permutation changes the sum, too.
+    so all words are added up, each times its place, so that a mere permutation changes the sum,
+    too.
     """
     flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
     if flat.storage_offset() % 8:

@@ -68,7 +68,7 @@ class Exchange:
         Layer of the elements, or the first of several layers; see `shares.messages`.
     owner, holder : int
         The two parts. They are the same where a part's copy has elements of its own parameter.
-        elements : tuple of SharedElements
+    elements : tuple of SharedElements
     """
 
     layer: str

@@ -109,8 +109,7 @@ def add_map_gradients(
     """Add to the gradients of leaves; return what is left to do for all other leaves.
 
     Vectors that maps are multiplied with, such as a norm's, get their gradients now: they take a
-    pass
-    over all maps of the norm, which the gradients of these maps need anyway.
+    pass over all maps of the norm, which the gradients of these maps need anyway.
 
     Parameters
     ----------

@@ -20,8 +20,7 @@ class BatchWeights:
     ----------
     leaves : mapping of Tensor to Tensor
         Leaves that share the memory of parameters, and of copies of other parts' parameters, as
-        they
-        were when the batch began.
+        they were when the batch began.
     of_step : mapping of Module to mapping of str to Tensor
         The same leaves, by step and by their name in the step.
     updates : int

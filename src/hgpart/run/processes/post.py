@@ -30,7 +30,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 class Post(Mailbox):
-    """The messages of a pass, as the `Channel` of a part: a message is bytes of all that goes together.
+    """The messages of a pass, as the `Channel` of a part: each is the bytes of all its pieces.
 
     Nobody waits for a message to depart before `settle`: gloo's leaves when its receiver has posted
     the receive.

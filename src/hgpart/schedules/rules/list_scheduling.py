@@ -18,8 +18,7 @@ def list_schedule(
     """Order actions as they begin in a simulation by their costs.
 
     No limit can bring it to a stop: each part begins micro-batches in order, so no part holds back
-    the
-    first that is not done everywhere.
+    the first that is not done everywhere.
 
     Parameters
     ----------

@@ -12,8 +12,7 @@ def one_f_one_b(needs: Needs) -> list[Action]:
     Turn t is the backward pass of micro-batch t, and before it the forward pass of the micro-batch
     that is ahead by the number of stages. What a stage gets from the one before is sent in the same
     turn or an earlier one. Parts that depend on each other in a circle are one stage: for a
-    partition
-    inside layers this rule is `sequential`.
+    partition inside layers this rule is `sequential`.
     """
 
     def turn(action: Action) -> tuple[int, bool, int, int]:
