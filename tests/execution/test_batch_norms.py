@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.functional import batch_norm
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.again import without_statistics
 from hgpart.execution.batch_norms import combined, normalised, statistics_of, update_running
+from hgpart.execution.recomputation import without_statistics
 
 
 def of_shares(maps, sizes):

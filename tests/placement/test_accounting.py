@@ -17,7 +17,7 @@ from torch import nn
 from hgpart.errors import ArgumentError
 from hgpart.execution.engine import PartRun
 from hgpart.execution.instructions import Graph
-from hgpart.execution.step_run import StepRun
+from hgpart.execution.step_run import Part, StepRun
 from hgpart.placement.accounting import (
     OPTIMIZER_STATES,
     account,
@@ -356,12 +356,12 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     placement = placed(nn.Sequential(*layers), [torch.zeros(samples, 3, size, size)], "layers", k=2)
     order = schedule(placement, "gpipe", 1, recompute=again, batch_size=samples)
     for part, program in placement.programs.parts.items():
-        actions, chunks = order.sequences[part], order.outlines[part].again
+        actions, chunks = order.sequences[part], order.outlines[part].recomputed
         step = StepRun(
-            *(program, torch.device("cpu"), 2),
+            Part(program, torch.device("cpu"), 2),
             ({name: torch.zeros(samples, 3, size, size)} for name in placement.programs.inputs),
             score=lambda _, results: results[0].sum() if results else torch.zeros(()),
-            again=chunks,
+            recomputed=chunks,
         )
         with torch.profiler.profile(profile_memory=True) as profile:
             step.run(actions, Zeros(program, samples))

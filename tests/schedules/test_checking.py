@@ -29,7 +29,7 @@ def test_an_action_too_few_or_too_many() -> None:
     twice = replace(made, order=(*made.order, Action(1, F, 0, 0)))
     assert problems(twice) == ["part 1 does F0.0 2 times"]
     other = replace(made, order=(*made.order, Action(1, F, 5, 0)))
-    assert problems(other) == ["part 1 does F5.0, which it has not"]
+    assert problems(other) == ["part 1 does F5.0, which it does not have"]
     nobody = replace(made, order=(*made.order, Action(7, F, 0, 0)))
     assert problems(nobody) == ["part 7 does F0.0, but there are 2 parts"]
 
@@ -88,6 +88,6 @@ def test_updates_are_behind_their_gradients_in_order_and_of_few_batches() -> Non
     assert problems(without) == ["part 1 does not do U3.0"]
     step = make_schedule(pipeline(2), "greedy", 2, EVEN)
     extra = replace(step, order=(*step.order, Action(0, U, 0, 0)))
-    assert problems(extra) == ["part 0 does U0.0, which it has not"]
+    assert problems(extra) == ["part 0 does U0.0, which it does not have"]
     halved = make_schedule(pipeline(2), "zero-bubble", 2, EVEN)
-    assert "part 0 does M0.0, which it has not" in problems(replace(halved, in_flight=2))
+    assert "part 0 does M0.0, which it does not have" in problems(replace(halved, in_flight=2))

@@ -1,10 +1,10 @@
-"""Norms whose batch is in several shares: what steps call, in the place of the operator.
+"""Batch norms over several shares of the batch: the operations that steps call instead of the norm.
 
-Each share of the batch has a mean and a variance of its own; those of several together are known
-from these alone (Chan, Golub and LeVeque, The American Statistician 37(3), 1983), and normalise all
-shares. What travels is maps to the runtime, and autograd goes back through all of it: the gradients
-are those of one norm of the whole batch. Variances are biased ones. Statistics of C channels are a
-tensor of shape (2, C): means, then variances.
+Each share of the batch has a mean and a variance; from these alone the statistics of several
+shares together follow (Chan, Golub and LeVeque, The American Statistician 37(3), 1983), which then
+normalise all shares. To the runtime statistics are maps like others, and autograd goes through all
+of it: the gradients are those of one norm of the whole batch. Variances are biased. The statistics
+of C channels are a tensor of shape (2, C): means, then variances.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.again import notes_statistics
 from hgpart.execution.first_order import first_order
+from hgpart.execution.recomputation import notes_statistics
 
 aten = torch.ops.aten
 
@@ -28,7 +28,7 @@ def statistics_of(operand: Tensor) -> Tensor:
     Raises
     ------
     RunError
-        If the operand has 16 bits an element, too few for sums to be put together of.
+        If the operand has 16 bits per element, too few to combine statistics.
 
     >>> statistics_of(torch.tensor([[1.0, 5.0], [3.0, 5.0]]))
     tensor([[2., 5.],
@@ -39,8 +39,8 @@ def statistics_of(operand: Tensor) -> Tensor:
             f"a norm of the batch, which is in slices, is given {operand.dtype}: accepted are "
             "float32 and float64"
         )
-    found: Tensor = _Statistics.apply(operand)  # type: ignore[no-untyped-call]
-    return found
+    statistics: Tensor = _Statistics.apply(operand)  # type: ignore[no-untyped-call]
+    return statistics
 
 
 def combined(
@@ -50,28 +50,28 @@ def combined(
     kinds: Tensor | None,
     samples: Sequence[int],
 ) -> Tensor:
-    """Mean and variance of what several were taken of, channel by channel.
+    """Mean and variance over several pieces, channel by channel.
 
     Parameters
     ----------
     pieces : sequence of Tensor
-        Statistics.
+        Statistics of each piece.
     places : sequence of Tensor or None
-        Where the channels of each are in the result; None if it has all, in this order.
+        Where the channels of each piece are in the result; None if it has all, in this order.
     members : int64 Tensor, flat, of shape (pieces, kinds, shares)
-        Whether a share of the batch is in a piece; of each kind of channels.
+        Whether a share of the batch is in a piece, for each kind of channels.
     kinds : int64 Tensor, shape (channels,), or None
-        Of which kind each channel is; None if there is one kind.
+        Kind of each channel; None if there is only one kind.
     samples : sequence of int
-        Of each share.
+        Samples of each share.
 
-    >>> one, three = torch.tensor([[1.0], [0.0]]), torch.tensor([[5.0], [0.0]])
-    >>> combined([one, three], [None, None], torch.tensor([1, 0, 0, 1]), None, [1, 3])
+    >>> low, high = torch.tensor([[1.0], [0.0]]), torch.tensor([[5.0], [0.0]])
+    >>> combined([low, high], [None, None], torch.tensor([1, 0, 0, 1]), None, [1, 3])
     tensor([[4.],
             [3.]])
     """
     channels = pieces[0].shape[1] if kinds is None else len(kinds)
-    every = torch.stack(
+    stacked = torch.stack(
         [
             piece if place is None else piece.new_zeros(2, channels).index_copy(1, place, piece)
             for piece, place in zip(pieces, places, strict=True)
@@ -79,10 +79,10 @@ def combined(
     )
     of_shares = torch.tensor(samples, device=members.device)
     counts = (members.view(len(pieces), -1, len(samples)) * of_shares).sum(2)
-    weights = counts.to(every.dtype) / counts.sum(0)
+    weights = counts.to(stacked.dtype) / counts.sum(0)
     if kinds is not None:
         weights = weights[:, kinds]
-    means, variances = every.unbind(1)
+    means, variances = stacked.unbind(1)
     mean = (weights * means).sum(0)
     variance = (weights * (variances + (means - mean).square())).sum(0)
     return torch.stack((mean, variance))
@@ -91,9 +91,9 @@ def combined(
 def normalised(
     operand: Tensor, statistics: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor:
-    """What a norm makes of its operand, with these statistics of each channel (dimension 1)."""
-    made: Tensor = _Normalised.apply(operand, statistics, weight, bias, eps)  # type: ignore[no-untyped-call]
-    return made
+    """Normalise an operand with these statistics of each channel (dimension 1)."""
+    output: Tensor = _Normalised.apply(operand, statistics, weight, bias, eps)  # type: ignore[no-untyped-call]
+    return output
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
@@ -105,17 +105,17 @@ def update_running(
     values: int,
     momentum: float,
 ) -> None:
-    """Update running statistics, as batch norm does: their variance is the unbiased one.
+    """Update running statistics as batch norm does, with the unbiased variance.
 
     Parameters
     ----------
     running_mean, running_var : Tensor
     statistics : Tensor
-        Of the batch.
+        Statistics of the batch.
     samples : sequence of int
-        Of each share of it.
+        Samples of each share of the batch.
     values : int
-        Of a channel in each sample.
+        Values per channel and sample.
     momentum : float
     """
     if not notes_statistics():
@@ -127,7 +127,7 @@ def update_running(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def share_of_next(batches: Tensor) -> float:
-    """What the next batch counts for in the mean of all, of which there were so many before.
+    """Weight of the next batch in the mean over all batches, given the number of batches before it.
 
     >>> share_of_next(torch.tensor(3))
     0.25
@@ -136,7 +136,7 @@ def share_of_next(batches: Tensor) -> float:
 
 
 def unbiased(statistics: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Mean and unbiased variance of so many values."""
+    """Mean and unbiased variance of `count` values."""
     mean, variance = statistics.detach()
     return mean, variance * (count / (count - 1))
 
@@ -149,23 +149,23 @@ class _Statistics(torch.autograd.Function):
         else:
             dims = [dim for dim in range(operand.dim()) if dim != 1]
             variance, mean = torch.var_mean(operand, dims, correction=0)
-        found = torch.stack((mean, variance)).to(operand.dtype)
-        ctx.save_for_backward(operand, found)
-        return found
+        statistics = torch.stack((mean, variance)).to(operand.dtype)
+        ctx.save_for_backward(operand, statistics)
+        return statistics
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
         operand, (mean, _) = ctx.saved_tensors
-        each = gradient / (operand.numel() // operand.shape[1])
-        slope = 2 * each[1]
-        # Not slope * operand - slope * mean, which cancel where means are large.
-        found: Tensor = torch.addcmul(
-            _of_channels(each[0], operand),
+        scaled = gradient / (operand.numel() // operand.shape[1])
+        slope = 2 * scaled[1]
+        # Not slope * operand - slope * mean, which cancels where means are large.
+        of_operand: Tensor = torch.addcmul(
+            _of_channels(scaled[0], operand),
             operand - _of_channels(mean, operand),
             _of_channels(slope, operand),
         )
-        return found
+        return of_operand
 
 
 class _Normalised(torch.autograd.Function):
@@ -191,11 +191,21 @@ class _Normalised(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         mean, variance = statistics
         sums = any(wanted[1:4])
-        if len(operand) == 1:  # torch 2.13 mistakes the layout of a sample cut out of several
+        if (
+            len(operand) == 1
+        ):  # torch 2.13 mistakes the layout of a sample that is a slice of a batch
             gradient, operand = gradient.contiguous(), operand.contiguous()
         of_operand, of_weight, of_bias = aten.native_batch_norm_backward(
-            *(gradient, operand, weight, mean, variance, None, None),
-            *(False, ctx.eps, (wanted[0], sums, sums)),
+            gradient,
+            operand,
+            weight,
+            mean,
+            variance,
+            None,
+            None,
+            False,
+            ctx.eps,
+            (wanted[0], sums, sums),
         )
         of_statistics = None
         if wanted[1]:

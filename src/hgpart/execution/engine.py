@@ -1,4 +1,4 @@
-"""PartProgram + Wires -> PartRun: what one part computes on one batch, forward and backward."""
+"""PartProgram + Channel -> PartRun: what one part computes on one batch, forward and backward."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.again import Again, changing, read_by
 from hgpart.execution.instructions import Compute, Pack, Step, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
-from hgpart.execution.transport import Wires
+from hgpart.execution.recomputation import Recomputation, changing, read_by
+from hgpart.execution.transport import Channel
 
 
 def placeholder_values(
     program: PartProgram, device: torch.device, values: Mapping[str, Any]
 ) -> list[Any]:
-    """Pick the values of a part's placeholders, in order, and move them to its device.
+    """Values of a part's placeholders, in order, on the part's device.
 
     Raises
     ------
     RunError
-        If one is missing.
+        If a value is missing.
     """
     names = [name for name, _ in prepare(program).inputs]
     for name in names:
@@ -38,64 +38,64 @@ def placeholder_values(
 
 
 class PartRun(PartState):
-    """One part's program on one batch: chunk by chunk, forward once, then backward once at most.
+    """One part's program on one batch, chunk by chunk: forward once, then backward at most once.
 
-    Several can be alive at the same time: each holds the state of its own batch, and one can go on
-    where another has to wait.
+    Several runs can be alive at a time: each holds the state of its own batch, and one can go on
+    while another waits.
 
     Parameters
     ----------
     program : PartProgram
-    wires : Wires
+    channel : Channel
     device : torch.device
-        Where the part's weights are.
+        Device of the part's weights.
     k : int
         Number of parts of the placement.
     joined : bool
-        Whether steps that follow one another have one autograd graph. It takes less time; where
-        backward leaves the gradients of weights to `backward_weights`, it would hold more memory.
+        Whether consecutive steps have one autograd graph. This takes less time; but where backward
+        leaves the gradients of weights to `backward_weights`, it would hold more memory.
     micro_batch : int
-        The number that its messages have.
+        Number of the micro-batch in messages.
 
     Attributes
     ----------
-    on_again : callable
-        Called when a chunk has been computed again.
+    on_recomputed : callable
+        Called after a chunk has been recomputed.
     """
 
     def __init__(
         self,
         program: PartProgram,
-        wires: Wires,
+        channel: Channel,
         device: torch.device,
         k: int,
         joined: bool = True,
         micro_batch: int = 0,
     ) -> None:
         self._program, self._prepared = program, prepare(program, joined)
-        super().__init__(program.module, wires, device, k, self._prepared.slots, micro_batch)
-        self.on_again: Callable[[], None] = lambda: None
-        self._again: dict[int, Again] = {}  # by forward chunk
+        super().__init__(program.module, channel, device, k, self._prepared.slots, micro_batch)
+        self.on_recomputed: Callable[[], None] = lambda: None
+        self._to_recompute: dict[int, Recomputation] = {}  # by forward chunk
         self._phase = "nothing"
 
     def forward(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
-        """Compute the part's share, from the values of its placeholders.
+        """Compute the part's share of a batch from the values of its placeholders.
 
         Parameters
         ----------
         values : mapping
-            Placeholder name -> value, on any device; names of other parts' may be among them.
+            Values by placeholder name, on any device; other parts' placeholders may be among them.
 
         Returns
         -------
         tuple of Tensor
             The model's results on the part that has the output, () elsewhere. In grad mode those
-            that a gradient can come back for are leaves that require grad.
+            that can get a gradient are leaves that require grad.
 
         Raises
         ------
         RunError
-            If a value is missing, or if it was called before.
+            If a value is missing, or on a second call.
         """
         self.begin(values)
         for chunk in range(len(self._prepared.forward)):
@@ -103,7 +103,7 @@ class PartRun(PartState):
         return self.results()
 
     def begin(self, values: Mapping[str, Any]) -> None:
-        """Take the values of the part's placeholders, for `forward_chunk` to go on from."""
+        """Set the values of the part's placeholders, before the first `forward_chunk`."""
         self._enter("nothing", "forward")
         grad = torch.is_grad_enabled()
         own = placeholder_values(self._program, self.device, values)
@@ -114,18 +114,18 @@ class PartRun(PartState):
             self.values[slot] = value
 
     def forward_chunk(
-        self, chunk: int, again: bool = False, piece: tuple[int, int] | None = None
+        self, chunk: int, recompute: bool = False, piece: tuple[int, int] | None = None
     ) -> None:
-        """Go on to the next await, or to the end of a piece; chunks come in order.
+        """Compute a chunk (up to the next await), or a piece of it; chunks come in order.
 
-        If backward is to compute it `again`, only what that takes is kept, and no graph.
+        If backward is to `recompute` it, only what this takes is kept, and no graph.
         """
-        if again:
-            found = self.note_forward(chunk)
-            if found is not None:
-                self._again[chunk] = found
-                for one in found.instructions:
-                    self.saved.pop(one, None)
+        if recompute:
+            recomputation = self.note_forward(chunk)
+            if recomputation is not None:
+                self._to_recompute[chunk] = recomputation
+                for computed in recomputation.instructions:
+                    self.saved.pop(computed, None)
             return
         for at in self._prepared.some(chunk, piece, back=False):
             instruction, finished = self._prepared.instructions[at]
@@ -133,8 +133,8 @@ class PartRun(PartState):
             for slot in finished:
                 self.values[slot] = None
 
-    def note_forward(self, chunk: int) -> Again | None:
-        """As `forward_chunk`; returns what the chunk could be computed again from, if need be."""
+    def note_forward(self, chunk: int) -> Recomputation | None:
+        """Compute a chunk like `forward_chunk`; return what recomputes it, if there is a graph."""
         places = self._prepared.forward[chunk]
         read, buffers = dict[int, Any](), dict[Step, dict[str, Tensor]]()
         graphs = []
@@ -145,8 +145,10 @@ class PartRun(PartState):
                     names = changing(self._program).get(step.name, ())
                     module = step.find(self.module)
                     own = {name: module.get_buffer(name) for name in names}
-                    copies = {one: one.clone() for one in own.values()}  # it may have several names
-                    buffers[step] = {name: copies[one] for name, one in own.items()}
+                    copies = {
+                        buffer: buffer.clone() for buffer in own.values()
+                    }  # some have several names
+                    buffers[step] = {name: copies[buffer] for name, buffer in own.items()}
             if isinstance(instruction, Compute | Pack):
                 read.update((slot, self.values[slot]) for slot in instruction.reads)
             instruction.forward(self)
@@ -156,12 +158,14 @@ class PartRun(PartState):
                 self.values[slot] = None
         instructions = [self._prepared.instructions[at][0] for at in places]
         needed, values = read_by(instructions, graphs, read)
-        steps = chain.from_iterable(one.steps for one in needed if isinstance(one, Compute))
+        steps = chain.from_iterable(
+            compute.steps for compute in needed if isinstance(compute, Compute)
+        )
         kept = {step: buffers[step] for step in steps if buffers[step]}
-        return Again(needed, values, kept) if needed else None
+        return Recomputation(needed, values, kept) if needed else None
 
     def results(self) -> tuple[Tensor, ...]:
-        """What `forward` returns, after the last chunk."""
+        """Results of `forward`, after the last chunk."""
         results = tuple(self._result(slot) for slot in self._prepared.results)
         self.values.clear()
         grad = torch.is_grad_enabled()
@@ -178,17 +182,17 @@ class PartRun(PartState):
         gradients : sequence of Tensor or None
             One for each tensor that `forward` returned.
         weights : bool
-            Whether parameters get gradients; inputs do in any case.
+            Whether parameters get gradients, too; inputs always do.
 
         Returns
         -------
         dict
-            For the inputs that required grad: name -> gradient of what this part read of them.
+            For each input that required grad, the gradient of what this part read of it.
 
         Raises
         ------
         RunError
-            If there was no `forward` in grad mode, or if it was called before.
+            If there was no `forward` in grad mode, or on a second call.
         """
         self.begin_backward(gradients)
         for chunk in range(len(self._prepared.backward)):
@@ -196,7 +200,7 @@ class PartRun(PartState):
         return self.end_backward()
 
     def begin_backward(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take the gradients of the results, for `backward_chunk` to go on from."""
+        """Set the gradients of the results, before the first `backward_chunk`."""
         self._enter("forward", "backward")
         with torch.no_grad():
             for slot, gradient in zip(self._prepared.results, gradients, strict=True):
@@ -206,25 +210,25 @@ class PartRun(PartState):
     def backward_chunk(
         self, chunk: int, weights: bool = True, piece: tuple[int, int] | None = None
     ) -> None:
-        """Go on to the next await, or to the end of a piece; chunks come in order.
+        """Go backward through a chunk (to the next await), or a piece of it; chunks come in order.
 
         Without `weights`, gradients of parameters are left to `backward_weights`.
         """
         with torch.no_grad():
             for at in self._prepared.some(chunk, piece, back=True):
-                if self._again:
-                    self._compute_again(at)
+                if self._to_recompute:
+                    self._recompute(at)
                 self._prepared.instructions[at][0].backward(self, weights)
 
-    def _compute_again(self, at: int) -> None:
-        """The chunk that an instruction belongs to, if it is the first of it."""
-        chunk = max(self._again)  # backward goes through them in the opposite order
+    def _recompute(self, at: int) -> None:
+        """Recompute the forward chunk of an instruction, if this is the first of it in backward."""
+        chunk = max(self._to_recompute)  # backward goes through chunks in the opposite order
         if at in self._prepared.forward[chunk]:
-            self._again.pop(chunk).run(self)
-            self.on_again()
+            self._to_recompute.pop(chunk).run(self)
+            self.on_recomputed()
 
     def backward_weights(self, chunk: int, piece: tuple[int, int] | None = None) -> None:
-        """Add to the gradients of parameters what `backward_chunk` has left out."""
+        """Add the gradients of parameters that `backward_chunk` has left out."""
         with torch.no_grad():
             for at in self._prepared.some(chunk, piece, back=True):
                 instruction = self._prepared.instructions[at][0]
@@ -232,23 +236,23 @@ class PartRun(PartState):
                     instruction.backward_weights(self)
 
     def end_backward(self) -> dict[str, Tensor | None]:
-        """What `backward` returns, after the last chunk."""
+        """Result of `backward`, after the last chunk."""
         inputs = {
             name: self.take_gradient(slot)
             for name, slot in self._prepared.inputs
             if self.differentiable[slot]
         }
         self.saved.clear()
-        self._again.clear()
+        self._to_recompute.clear()
         self._gradients.clear()
         self._phase = "backward"
         return inputs
 
     @property
     def held(self) -> list[Any]:
-        """What it holds for what it has still to do; see `hgpart.execution.held_memory`."""
-        again = [one.held for one in self._again.values()]
-        return [self.values, [*self.saved.values()], self._gradients, again]
+        """What it holds for later instructions; see `hgpart.execution.held_memory`."""
+        to_recompute = [recomputation.held for recomputation in self._to_recompute.values()]
+        return [self.values, [*self.saved.values()], self._gradients, to_recompute]
 
     def _enter(self, expected: str, wanted: str) -> None:
         if self._phase != expected:

@@ -1,7 +1,8 @@
-"""autograd.Functions whose backward passes have no derivatives themselves, and say so.
+"""autograd.Functions whose backward passes have no derivatives, and say so.
 
-torch's `once_differentiable` says so where the incoming gradient requires one. A second backward
-pass that begins from constants, as a gradient penalty's does, would find nothing and go on.
+torch's `once_differentiable` says so only where the incoming gradient requires one. A second
+backward pass that begins from constants, as a gradient penalty's does, would find nothing and go
+on.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ R = TypeVar("R")
 
 
 def first_order(backward: Callable[..., R]) -> Callable[..., R]:
-    """A backward pass that raises a PlacementError under ``create_graph=True``.
+    """Let a backward pass raise a PlacementError under ``create_graph=True``.
 
-    That is what grad mode in a backward pass means: a graph of the gradients is wanted.
+    Grad mode in a backward pass means just that: a graph of the gradients is wanted.
     """
 
     @wraps(backward)
@@ -38,7 +39,7 @@ def first_order(backward: Callable[..., R]) -> Callable[..., R]:
 
 
 def outputs_for(ctx: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What a function returns for leaves: those that require a gradient get it by its backward."""
+    """Outputs of a function for leaves; its backward gives leaves that require it a gradient."""
     ctx.set_materialize_grads(False)
     outputs = tuple(leaf.detach() for leaf in leaves)
     pairs = zip(leaves, outputs, strict=True)

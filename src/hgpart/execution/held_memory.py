@@ -1,10 +1,10 @@
-"""A part's runs -> the bytes that it holds for what it has still to do.
+"""A part's runs -> the bytes that it holds for what is still to do.
 
-Counted are values that later instructions read, what autograd's graphs keep, and gradients of maps
-that nobody has used yet, each memory once. Parameters, buffers and their gradients are not, be they
-those of a batch in flight, nor messages on their way: what arrives counts from its arrival on, in
-memory of its own. Moments are the ends of actions, and those at which a chunk has been computed
-again: what an operator takes while it works is no part of it.
+Values that later instructions read, what autograd graphs keep, and gradients of maps that are
+not used yet are counted, each memory once. Not counted are parameters, buffers and their gradients
+(also those of a batch in flight), and messages under way: what arrives counts from its arrival on,
+in memory of its own. It is counted at the ends of actions and after a chunk has been recomputed:
+what an operator takes while it works is no part of it.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
 
 from hgpart.execution.instructions import Graph
-from hgpart.execution.transport import Wires
-from hgpart.execution.weights.gradients import Product, WeightGradient
+from hgpart.execution.transport import Channel
+from hgpart.execution.weights.gradients import WeightGradient, WeightProduct
 from hgpart.schedules.schedule import Piece
 
 
-class Holder(Protocol):
-    """A part at work."""
+class PartAtWork(Protocol):
+    """A part whose memory can be counted."""
 
     @property
     def held(self) -> list[Any]:
-        """Tensors and gradient edges, in any structure."""
+        """Tensors and graphs that count, in any structure."""
 
     @property
     def weights(self) -> list[Tensor]:
-        """What does not count, though graphs hold it: see `of_weights`."""
+        """Tensors that do not count, though graphs hold them: see `of_weights`."""
 
 
-Kept = Graph | WeightGradient | Product
+Kept = Graph | WeightGradient | WeightProduct
 Known = WeakKeyDictionary[Kept, dict[int, int]]
 
 _wanted: ContextVar[bool] = ContextVar("memory_counted", default=False)
@@ -46,7 +46,7 @@ _wanted: ContextVar[bool] = ContextVar("memory_counted", default=False)
 
 @contextmanager
 def memory_counted() -> Iterator[None]:
-    """Let steps count what each part holds; they take longer, with the same results."""
+    """Let steps count what each part holds; they take longer, with equal results."""
     token = _wanted.set(True)
     try:
         yield
@@ -55,37 +55,37 @@ def memory_counted() -> Iterator[None]:
 
 
 def is_memory_counted() -> bool:
-    """Whether the caller's steps are to count what they hold."""
+    """Whether steps that run now are to count what they hold."""
     return _wanted.get()
 
 
-class CopyingWires:
-    """Gives what arrives memory of its own: a message has one for all that travels in it."""
+class CopyingChannel:
+    """Gives each piece that arrives memory of its own: all pieces of a message share one."""
 
-    def __init__(self, wires: Wires) -> None:
-        self.send, self.settle, self.stop = wires.send, wires.settle, wires.stop
-        self._wires = wires
+    def __init__(self, channel: Channel) -> None:
+        self.send, self.settle, self.stop = channel.send, channel.settle, channel.stop
+        self._channel = channel
 
     def receive(self, piece: Piece) -> Sequence[Tensor]:
-        """Wait for what was sent."""
-        return [tensor.clone() for tensor in self._wires.receive(piece)]
+        """Wait for a piece and copy it."""
+        return [tensor.clone() for tensor in self._channel.receive(piece)]
 
 
 def copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for inputs and masks, which micro-batches have slices of."""
+    """Copies of inputs and masks, as micro-batches have only slices of them."""
     return {
         name: value.clone() if isinstance(value, Tensor) else value
         for name, value in values.items()
     }
 
 
-def storages(found: Any, known: Known | None = None) -> dict[int, int]:
-    """The memory that tensors, and graphs, in any structure hold: where it is -> bytes.
+def storages(structure: Any, known: Known | None = None) -> dict[int, int]:
+    """Bytes of each memory that tensors and graphs in any structure hold, by its address.
 
-    What graphs hold is kept in `known`, as they do not change.
+    Those of graphs are remembered in `known`, as graphs do not change.
     """
     held: dict[int, int] = {}
-    for leaf in pytree.tree_leaves(found):
+    for leaf in pytree.tree_leaves(structure):
         if isinstance(leaf, Tensor):
             storage = leaf.untyped_storage()
             held[storage._cdata] = storage.nbytes()
@@ -100,7 +100,7 @@ def storages(found: Any, known: Known | None = None) -> dict[int, int]:
 
 
 def _inside(kept: Kept) -> Iterator[Tensor]:
-    """Its tensors."""
+    """Tensors that it keeps."""
     if isinstance(kept, Graph):
         yield from kept_by_graph(edge for _, edge in kept.heads)
         yield from (leaf for _, leaf in kept.leaves)
@@ -114,23 +114,23 @@ def _inside(kept: Kept) -> Iterator[Tensor]:
 def of_weights(module: nn.Module) -> list[Tensor]:
     """Parameters, buffers and their gradients."""
     tensors = [*module.parameters(), *module.buffers()]
-    return [*tensors, *(one.grad for one in tensors if one.grad is not None)]
+    return [*tensors, *(tensor.grad for tensor in tensors if tensor.grad is not None)]
 
 
 class Counter:
-    """Counts what a part holds, from time to time."""
+    """Counts the bytes that a part holds at different times."""
 
     def __init__(self) -> None:
         self._known: Known = WeakKeyDictionary()
 
-    def __call__(self, holder: Holder) -> int:
-        """Bytes that it holds now."""
-        held, others = storages(holder.held, self._known), storages(holder.weights)
-        return sum(held[at] for at in held.keys() - others.keys())
+    def __call__(self, part: PartAtWork) -> int:
+        """Bytes that the part holds now."""
+        held, weights = storages(part.held, self._known), storages(part.weights)
+        return sum(held[address] for address in held.keys() - weights.keys())
 
 
 def kept_by_graph(edges: Iterable[GradientEdge]) -> Iterator[Tensor]:
-    """What nodes keep for their backward, and the leaves that gradients end in."""
+    """Tensors that nodes of a graph keep for backward, and leaves that gradients end in."""
     waiting = [edge.node for edge in edges]
     seen = set[Any]()
     while waiting:
@@ -145,4 +145,4 @@ def kept_by_graph(edges: Iterable[GradientEdge]) -> Iterator[Tensor]:
         kept = [getattr(node, name) for name in names]
         if isinstance(node, torch.autograd.function.BackwardCFunction):
             kept += node.saved_tensors
-        yield from (one for one in pytree.tree_leaves(kept) if isinstance(one, Tensor))
+        yield from (leaf for leaf in pytree.tree_leaves(kept) if isinstance(leaf, Tensor))

@@ -21,12 +21,12 @@ from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
 from hgpart.operators.calls import has_gradients
 
-JOINED_BYTES = 2**24  # of weights in an instruction: their gradients depart together
+JOINED_BYTES = 2**24  # most weights of an instruction: their gradients are sent together
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """What a step keeps for backward: its autograd graph, by where it begins and where it ends."""
+    """A step's autograd graph, which is kept for backward, by its ends and its beginnings."""
 
     heads: list[tuple[int, GradientEdge]]
     leaves: list[tuple[int, Tensor]]
@@ -36,24 +36,24 @@ class Instruction(Protocol):
     """One node of a program; values are numbered by slots."""
 
     def forward(self, run: PartState) -> None:
-        """Read values and put new ones."""
+        """Read values and write new ones."""
 
     def backward(self, run: PartState, weights: bool) -> None:
-        """Take the gradients of what forward put and add to those of what it read.
+        """Take the gradients of what forward wrote and add to the gradients of what it read.
 
-        And to those of the parameters if `weights` are wanted now, and not by `backward_weights`.
+        If `weights`, add to the gradients of the parameters, too; else `backward_weights` does.
         """
 
 
 @dataclass(frozen=True, eq=False)
 class Receive:
-    """Put what arrives."""
+    """Receive a transfer."""
 
     transfer: Transfer
     results: tuple[int | None, ...]
 
     def forward(self, run: PartState) -> None:
-        """Wait for it."""
+        """Wait for it and write its tensors."""
         tensors = run.receive(self.transfer)
         back = torch.is_grad_enabled() and self.transfer.differentiable
         if back:
@@ -64,7 +64,7 @@ class Receive:
                 run.differentiable[slot] = back and has_gradients(tensor.dtype)
 
     def backward(self, run: PartState, weights: bool) -> None:
-        """Send the gradient back: all that read it have run."""
+        """Send the gradient back; it is complete, as all readers have run."""
         if self.transfer.differentiable:
             gradients = []
             for slot, (shape, dtype) in zip(self.results, run.saved.pop(self), strict=True):
@@ -76,10 +76,10 @@ class Receive:
 
 
 def matrices(step: nn.Module) -> Iterator[Tensor]:
-    """The weights of a step whose gradients may be products; some are copies of other parts'."""
-    for one in chain(step.parameters(), step.buffers()):
-        if one.dim() == 2 and one.requires_grad:
-            yield one
+    """Weights of a step whose gradients may be products; some are copies of another part's."""
+    for weight in chain(step.parameters(), step.buffers()):
+        if weight.dim() == 2 and weight.requires_grad:
+            yield weight
 
 
 def _has_matrix(step: nn.Module) -> bool:
@@ -88,17 +88,18 @@ def _has_matrix(step: nn.Module) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """What computes a layer's share.
+    """A call of a step: a layer's share.
 
     Attributes
     ----------
     name : str
     find : callable
-        Given the part's module, the step; anew in each run: it may have been compiled or moved.
+        Function from the part's module to the step. It is called in each run, as the step may have
+        been compiled or moved.
     operands : tuple of int
     results : tuple of int or None
     finished : tuple of int
-        Slots that nothing behind it reads.
+        Slots that no later instruction reads.
     """
 
     name: str
@@ -110,15 +111,15 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Compute:
-    """Run steps one after the other; they have one autograd graph, which ends where they begin.
+    """Run steps one after the other, with one autograd graph for all of them.
 
     Attributes
     ----------
     steps : tuple of Step
     reads : tuple of int
-        Slots of what they compute with and have not made.
+        Slots that they read and have not written themselves.
     makes : tuple of int
-        Slots of what they compute for others.
+        Slots that they write for other instructions.
     """
 
     steps: tuple[Step, ...]
@@ -127,14 +128,14 @@ class Compute:
 
     @staticmethod
     def of(steps: Sequence[Step]) -> Compute:
-        """Find what they read and make together."""
+        """Find out what these steps read and make together."""
         made = {slot for step in steps for slot in step.results if slot is not None}
         reads = {slot: None for step in steps for slot in step.operands if slot not in made}
         inside = {slot for step in steps for slot in step.finished}
         return Compute(tuple(steps), tuple(reads), tuple(sorted(made - inside)))
 
     def forward(self, run: PartState) -> None:
-        """Call them on leaves."""
+        """Call the steps on leaves."""
         values, leaves, known = run.values, [], {}
         for slot in self.reads:
             value = values[slot]
@@ -165,7 +166,7 @@ class Compute:
             run.saved[self] = Graph(heads, leaves)
 
     def backward(self, run: PartState, weights: bool) -> None:
-        """Run their graph with the gradients that have come; without any there is nothing to do."""
+        """Run the graph backward, if gradients for it have come."""
         graph: Graph | None = run.saved.pop(self, None)
         if graph is None:
             return
@@ -177,10 +178,10 @@ class Compute:
                 gradients.append(gradient)
         if outputs and run.to_inputs_alone:
             leaves = [leaf for _, leaf in graph.leaves]
-            found = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-            for leaf, gradient in zip(leaves, found, strict=True):
+            input_gradients = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+            for leaf, gradient in zip(leaves, input_gradients, strict=True):
                 leaf.grad = gradient
-        # What is compiled can run its graph once only: all of it is done now then.
+        # A compiled step can run its graph only once, so weights get their gradients now.
         elif outputs and (self._compiled(run) or (weights and not self._has_products(run))):
             torch.autograd.backward(outputs, gradients)
         elif outputs:
@@ -192,38 +193,38 @@ class Compute:
         for slot, leaf in graph.leaves:
             if leaf.grad is not None:
                 run.add_gradient(slot, leaf.grad)
-                leaf.grad = None  # what is left to `backward_weights` may hold the leaf
+                leaf.grad = None  # what `backward_weights` has still to do may hold the leaf
 
     def modules(self, module: fx.GraphModule) -> list[nn.Module]:
-        """Its steps in a part's module."""
+        """Modules of the steps, in a part's module."""
         return [step.find(module) for step in self.steps]
 
     def _compiled(self, run: PartState) -> bool:
         modules = self.modules(run.module)
-        return any(getattr(one, "_compiled_call_impl", None) is not None for one in modules)
+        return any(getattr(module, "_compiled_call_impl", None) is not None for module in modules)
 
     def _has_products(self, run: PartState) -> bool:
-        """Whether it may have gradients that are computed for several batches at once."""
+        """Whether there may be gradients that are computed for several batches at once."""
         return run.products is not None and any(map(_has_matrix, self.modules(run.module)))
 
     def _add(self, run: PartState, left: Sequence[WeightGradient]) -> None:
-        for one in left:
-            product = None if run.products is None else one.product()
+        for gradient in left:
+            product = None if run.products is None else gradient.product()
             if product is None or run.products is None:
-                one.add()
+                gradient.add()
             else:
-                # By several steps, if they are of several slices of the batch.
+                # Several steps add to one entry if they are of several slices of the batch.
                 key = id(product.weight), id(product.bias)
                 run.products.setdefault(key, []).append(product)
 
     def backward_weights(self, run: PartState) -> None:
-        """The gradients of its parameters, where `backward` was to leave them out."""
+        """Add the gradients of the parameters that `backward` has left out."""
         self._add(run, run.saved.pop(self, ()))
 
 
 @dataclass(frozen=True, eq=False)
 class Pack:
-    """Gather the channels that travel."""
+    """Gather the channels to send."""
 
     operand: int
     result: int
@@ -232,16 +233,16 @@ class Pack:
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Slots of what it computes with."""
+        """Slot of its operand."""
         return (self.operand,)
 
     @property
     def makes(self) -> tuple[int | None, ...]:
-        """Slots of what it computes."""
+        """Slot of its result."""
         return (self.result,)
 
     def forward(self, run: PartState) -> None:
-        """Gather."""
+        """Gather the channels."""
         value = run.values[self.operand]
         run.values[self.result] = pack(value, self.dim, self.find_index(run.module))
         if run.differentiable[self.operand]:
@@ -249,7 +250,7 @@ class Pack:
             run.saved[self] = value.shape
 
     def backward(self, run: PartState, weights: bool) -> None:
-        """Scatter."""
+        """Scatter the gradient."""
         gradient = run.take_gradient(self.result)
         if gradient is not None:
             index = self.find_index(run.module)
@@ -259,13 +260,13 @@ class Pack:
 
 @dataclass(frozen=True, eq=False)
 class Send:
-    """Let values depart."""
+    """Send a transfer."""
 
     transfer: Transfer
     operands: tuple[int, ...]
 
     def forward(self, run: PartState) -> None:
-        """Send; never blocks."""
+        """Send it, without blocking."""
         requires = any(run.differentiable[slot] for slot in self.operands)
         if requires and not self.transfer.differentiable:
             raise RunError(
@@ -275,7 +276,7 @@ class Send:
         run.send(self.transfer, [run.values[slot] for slot in self.operands])
 
     def backward(self, run: PartState, weights: bool) -> None:
-        """Wait for the gradient."""
+        """Wait for the gradient from the receiver."""
         if self.transfer.differentiable:
             gradients = run.receive_gradient(self.transfer)
             for slot, gradient in zip(self.operands, gradients, strict=True):
@@ -289,18 +290,19 @@ class Prepared:
     Attributes
     ----------
     inputs : tuple of (str, int)
-        Placeholder names and their slots.
+        Names of placeholders and their slots.
     instructions : tuple of (Instruction, tuple of int)
-        In order, each with the slots that no later one reads and that it has not let go of itself.
+        Instructions in order, each with the slots that can be freed after it and that it does not
+        free itself.
     results : tuple of int
         Slots of the model's results.
     slots : int
-        How many there are.
+        Number of slots.
     forward, backward : tuple of range
-        The instructions of each chunk, in order: it begins with all that it awaits.
+        The instructions of each chunk, in order; a chunk begins with all that it awaits.
     forward_places, backward_places : tuple of tuple of int
-        Where each of them begins in its chunk, and where that ends, counted in steps that are not
-        joined: see `Action.piece`.
+        Where each instruction begins in its chunk, and where the chunk ends, counted in steps that
+        are not joined: see `Action.piece`.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -314,29 +316,29 @@ class Prepared:
 
     def some(self, chunk: int, piece: tuple[int, int] | None, back: bool) -> range:
         """The instructions of a chunk, or of a piece of it."""
-        every = (self.backward if back else self.forward)[chunk]
+        whole = (self.backward if back else self.forward)[chunk]
         if piece is None:
-            return every
+            return whole
         places = (self.backward_places if back else self.forward_places)[chunk]
         first, end = (bisect_left(places, place) for place in piece)
-        return every[first:end]
+        return whole[first:end]
 
 
 def prepare(program: PartProgram, joined: bool = False) -> Prepared:
-    """Read a program's graph, the first time only.
+    """Read a program's graph; the result is remembered.
 
     Parameters
     ----------
     program : PartProgram
     joined : bool
-        Whether steps that follow one another are one instruction. Its chunks are the same ones, and
-        gradients of weights still depart about when they are there: an instruction has few
-        weights, or one step, and steps with matrices are alone.
+        Whether consecutive steps are joined into one instruction. Chunks stay the same, and
+        gradients of weights are still sent about when they are complete: an instruction has few
+        weights or a single step, and a step with matrices stays alone.
 
     Raises
     ------
     PlacementError
-        If it has a node that no part's program has (see `PartProgram`).
+        If the graph has a node that is not allowed in a part's program (see `PartProgram`).
     """
     both = _prepared.get(program)
     if both is None:
@@ -354,34 +356,39 @@ def _in_chunks(
     results: tuple[int, ...],
     slots: int,
 ) -> Prepared:
-    alone = [one for one, _ in instructions]
-    sizes = [len(one.steps) if isinstance(one, Compute) else 1 for one in alone]
-    both = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
+    alone = [instruction for instruction, _ in instructions]
+    sizes = [len(item.steps) if isinstance(item, Compute) else 1 for item in alone]
+    directions = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
     places = (
-        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks) for chunks in both
+        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks)
+        for chunks in directions
     )
-    return Prepared(tuple(inputs), tuple(instructions), results, slots, *both, *places)
+    return Prepared(tuple(inputs), tuple(instructions), results, slots, *directions, *places)
 
 
 def _chunks(
-    instructions: Sequence[Instruction], awaits: type[Receive | Send], way: int
+    instructions: Sequence[Instruction], awaits: type[Receive | Send], stride: int
 ) -> Iterator[range]:
-    """Cut in front of each await that comes after something else."""
-    places = range(len(instructions))[::way]
+    """Cut before each await that comes after another instruction."""
+    places = range(len(instructions))[::stride]
     begin, works = 0, False
     for at, place in enumerate(places):
-        one = instructions[place]
-        if way == -1 and isinstance(one, Receive | Send) and not one.transfer.differentiable:
+        instruction = instructions[place]
+        if (
+            stride == -1
+            and isinstance(instruction, Receive | Send)
+            and not instruction.transfer.differentiable
+        ):
             continue  # it does nothing
-        if isinstance(one, awaits) and works:
+        if isinstance(instruction, awaits) and works:
             yield places[begin:at]
             begin = at
-        works = not isinstance(one, awaits)
+        works = not isinstance(instruction, awaits)
     yield places[begin:]
 
 
 def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
-    """Let steps be one instruction where nothing is between them and their weights are few."""
+    """Join steps with nothing in between into one instruction, as long as their weights are few."""
     instructions: list[tuple[Instruction, tuple[int, ...]]] = []
     steps, nbytes = list[Step](), 0
 
@@ -392,13 +399,16 @@ def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
             steps.clear()
             nbytes = 0
 
-    for one, finished in apart.instructions:
-        if not isinstance(one, Compute):
+    for instruction, finished in apart.instructions:
+        if not isinstance(instruction, Compute):
             close()
-            instructions.append((one, finished))
+            instructions.append((instruction, finished))
             continue
-        (step,), (found,) = one.steps, one.modules(module)
-        size, alone = sum(weight.nbytes for weight in found.parameters()), _has_matrix(found)
+        (step,), (step_module,) = instruction.steps, instruction.modules(module)
+        size, alone = (
+            sum(weight.nbytes for weight in step_module.parameters()),
+            _has_matrix(step_module),
+        )
         if alone or nbytes + size > JOINED_BYTES:
             close()
         steps.append(step)
@@ -416,22 +426,24 @@ class _Preparation:
         self.count = 0
         self.inputs: list[tuple[str, int]] = []
         self.instructions: list[Instruction | Step] = []
-        self.touched: list[tuple[int, ...]] = []  # slots that each instruction reads or puts
+        self.touched: list[tuple[int, ...]] = []  # slots that each instruction reads or writes
         self.results: tuple[int, ...] = ()
         for node in program.module.graph.nodes:
             self._add(node)
 
     def result(self) -> Prepared:
-        """Find where each value is touched last."""
+        """Find the last instruction that touches each value."""
         later = set(self.results)
         instructions: list[tuple[Instruction, tuple[int, ...]]] = []
-        for one, touched in zip(reversed(self.instructions), reversed(self.touched), strict=True):
+        for instruction, touched in zip(
+            reversed(self.instructions), reversed(self.touched), strict=True
+        ):
             finished = tuple(set(touched) - later)
             later.update(touched)
-            if isinstance(one, Step):
-                instructions.append((Compute.of([replace(one, finished=finished)]), ()))
+            if isinstance(instruction, Step):
+                instructions.append((Compute.of([replace(instruction, finished=finished)]), ()))
             else:
-                instructions.append((one, finished))
+                instructions.append((instruction, finished))
         return _in_chunks(self.inputs, instructions[::-1], self.results, self.count)
 
     def _add(self, node: fx.Node) -> None:
@@ -474,7 +486,7 @@ class _Preparation:
         return self.count - 1
 
     def _made(self, node: fx.Node, outputs: int = 1) -> tuple[int | None, ...]:
-        """Slots of the tensors that a node makes; None for those that nothing reads."""
+        """Slots of the output tensors of a node; None for those that nothing reads."""
         readers: dict[int, list[fx.Node]] = {}
         for user in node.users:
             if user.target is operator.getitem:

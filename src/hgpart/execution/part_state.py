@@ -1,4 +1,4 @@
-"""What a part has of a batch that is under way: values, gradients, and its ends of the wires."""
+"""A part's state for a batch that is under way: values, gradients, and its ends of the channel."""
 
 from __future__ import annotations
 
@@ -13,46 +13,46 @@ from torch.func import functional_call
 from hgpart.execution.records.events import Doing, Span
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.transfers import Transfer
-from hgpart.execution.transport import Wires
-from hgpart.execution.weights.gradients import Product
-from hgpart.execution.weights.versions import Weights
+from hgpart.execution.transport import Channel
+from hgpart.execution.weights.gradients import WeightProduct
+from hgpart.execution.weights.versions import BatchWeights
 from hgpart.schedules.schedule import Direction, Piece
 
 
 class PartState:
-    """Values by their numbers, the slots; those of one part and batch.
+    """Values, by the number of their slot, and gradients of one part and batch.
 
     Attributes
     ----------
     module : torch.fx.GraphModule
-        What the part computes with.
+        The part's module.
     device : torch.device
-        Where its weights are.
+        Device of the part's weights.
     values, differentiable : list
-        By slot. Values are detached: each instruction has a graph of its own.
-    weights : Weights or None
-        What steps compute with instead of their parameters.
+        Lists by slot. Values are detached: each instruction has a graph of its own.
+    weights : BatchWeights or None
+        Weights that steps use instead of their parameters.
     saved : dict
-        What instructions keep for their backward.
+        What instructions keep for backward, by instruction.
     buffers : dict
-        By step, what it computes with, and changes, instead of its own buffers.
+        By step, buffers that it uses, and changes, instead of its own.
     traffic : Traffic
-        What this part sent: maps in forward, gradients in backward.
+        What this part has sent: maps in forward, gradients in backward.
     spans : list of Span
-        What it waited for and sent, in order.
-    wires : Wires
+        Waits and sends, in order.
+    channel : Channel
     to_inputs_alone : bool
-        Whether a backward pass is for the gradients of inputs, and parameters get none.
+        Whether backward computes gradients of inputs only, and none of parameters.
     products : dict, optional
-        If there is one, what gradients of weights are left for the end of a step, where those of
-        all its micro-batches, and of slices of the batch, are computed at once: a large matrix is
-        then gone through once.
+        Gradients of weights that are left for the end of a step, if given: then those of all
+        micro-batches, and of several slices of the batch, are computed at once, so that a large
+        matrix is read and written once.
     """
 
     def __init__(
         self,
         module: fx.GraphModule,
-        wires: Wires,
+        channel: Channel,
         device: torch.device,
         k: int,
         slots: int,
@@ -61,19 +61,19 @@ class PartState:
         self.module, self.device = module, device
         self.values: list[Any] = [None] * slots
         self.differentiable = [False] * slots
-        self.weights: Weights | None = None
+        self.weights: BatchWeights | None = None
         self.saved: dict[Any, Any] = {}
         self.buffers: dict[Any, dict[str, Tensor]] = {}
         self.traffic = Traffic.none(k)
         self.spans: list[Span] = []
-        self.products: dict[Any, list[Product]] | None = None
+        self.products: dict[Any, list[WeightProduct]] | None = None
         self.to_inputs_alone = False
-        self.wires, self._micro_batch = wires, micro_batch
+        self.channel, self._micro_batch = channel, micro_batch
         self._gradients: dict[int, Tensor] = {}
-        self._own: set[int] = set()  # slots whose gradient nobody else holds
+        self._own: set[int] = set()  # slots whose gradient nothing else refers to
 
     def call(self, step: nn.Module, operands: Sequence[Any], buffers: Mapping[str, Tensor]) -> Any:
-        """Run a step, with the batch's weights and some buffers instead of its own."""
+        """Run a step with the batch's weights and the given buffers instead of its own."""
         instead = {} if self.weights is None else self.weights.of_step[step]
         if not instead and not buffers:
             return step(*operands)
@@ -81,7 +81,7 @@ class PartState:
         return functional_call(step, instead, tuple(operands), tie_weights=False)
 
     def add_gradient(self, slot: int, gradient: Tensor) -> None:
-        """Add to the gradient of a value; the tensor stays as it is, others may hold it."""
+        """Add to the gradient of a value, without changing the given tensor: others may hold it."""
         if not self.differentiable[slot]:
             return
         present = self._gradients.get(slot)
@@ -96,7 +96,7 @@ class PartState:
     def add_packed_gradient(
         self, slot: int, shape: torch.Size, dim: int, index: Tensor, gradient: Tensor
     ) -> None:
-        """Add to the gradient of a value of `shape`, where `index` says along `dim`."""
+        """Add to the gradient of a value of `shape`, at the places `index` of dimension `dim`."""
         present = self._gradients.get(slot)
         if slot not in self._own:
             present = gradient.new_zeros(shape) if present is None else present.clone()
@@ -106,53 +106,53 @@ class PartState:
         present.index_add_(dim, index, gradient)
 
     def take_gradient(self, slot: int) -> Tensor | None:
-        """The gradient of a value, complete; it is kept no longer."""
+        """Take the complete gradient of a value out of the state."""
         self._own.discard(slot)
         return self._gradients.pop(slot, None)
 
     def send(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Send and count."""
+        """Send a transfer and count it."""
         self._count(transfer, tensors, backward=False)
         self._send(Direction.FORWARD, transfer.number, transfer.receiver, tensors)
 
     def send_gradient(self, transfer: Transfer, tensors: Sequence[Tensor]) -> None:
-        """Send a gradient and count it."""
+        """Send a transfer's gradient back and count it."""
         self._count(transfer, tensors, backward=True)
         self._send(Direction.BACKWARD, transfer.number, transfer.sender, tensors)
 
     def receive(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for what the sender sent; it is on this part's device."""
+        """Wait for a transfer; its tensors are then on this part's device."""
         return self._receive(Direction.FORWARD, transfer.number)
 
     def receive_gradient(self, transfer: Transfer) -> Sequence[Tensor]:
-        """Wait for the receiver's gradient; it is on this part's device."""
+        """Wait for a transfer's gradient; it is then on this part's device."""
         return self._receive(Direction.BACKWARD, transfer.number)
 
     def _send(
         self, direction: Direction, number: int, receiver: int, tensors: Sequence[Tensor]
     ) -> None:
         begin = perf_counter_ns()
-        self.wires.send(Piece(direction, self._micro_batch, number), receiver, tensors)
+        self.channel.send(Piece(direction, self._micro_batch, number), receiver, tensors)
         self.spans.append((Doing.SEND, begin, perf_counter_ns()))
 
     def _receive(self, direction: Direction, number: int) -> Sequence[Tensor]:
         begin = perf_counter_ns()
-        tensors = self.wires.receive(Piece(direction, self._micro_batch, number))
-        found = [tensor.to(self.device) for tensor in tensors]
+        tensors = self.channel.receive(Piece(direction, self._micro_batch, number))
+        moved = [tensor.to(self.device) for tensor in tensors]
         self.spans.append((Doing.WAIT, begin, perf_counter_ns()))
-        return found
+        return moved
 
     def _count(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool) -> None:
         traffic = self.traffic
-        way = (transfer.sender, transfer.receiver)
+        ends = (transfer.sender, transfer.receiver)
         nbytes = sum(tensor.nbytes for tensor in tensors)
         if backward:
-            way = way[::-1]
+            ends = ends[::-1]
         if not transfer.counted:
-            traffic.uncounted_bytes[way] += nbytes
+            traffic.uncounted_bytes[ends] += nbytes
         elif backward:
-            traffic.backward_bytes[way] += nbytes
-            traffic.backward_messages[way] += 1
+            traffic.backward_bytes[ends] += nbytes
+            traffic.backward_messages[ends] += 1
         else:
-            traffic.forward_bytes[way] += nbytes
-            traffic.forward_messages[way] += 1
+            traffic.forward_bytes[ends] += nbytes
+            traffic.forward_messages[ends] += 1

@@ -1,4 +1,4 @@
-"""What a part does, as a torch.fx GraphModule: it receives, computes its steps, packs and sends."""
+"""A part's torch.fx GraphModule: it receives, computes its steps, packs and sends."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch import fx
 from hgpart.errors import ArgumentError
 from hgpart.execution.transfers import Transfer
 
-CARRY = "carry"  # step of a part that gives buffers the values that the next pass finds
+CARRY = "carry"  # step of a part that hands values of buffers on to the next pass
 
 
 def receive(number: int, *, layer: str = "", sender: int | None = None) -> Any:
-    """Stand for what arrives as transfer `number`; a runtime puts it there."""
+    """Stand for the arrival of transfer `number`; a runtime supplies it."""
     raise ArgumentError(
         f"receive({number}): a part's program runs in a runtime, accepted is calling the placement"
     )
@@ -34,24 +34,24 @@ def send(number: int, *tensors: torch.Tensor, receiver: int | None = None) -> No
     )
 
 
-for _said in (receive, pack, send):  # as the code of a program names them
-    _said.__module__ = "hgpart"
+for _call in (receive, pack, send):  # as the code of a program names them
+    _call.__module__ = "hgpart"
 
 
 @dataclass(frozen=True, eq=False)
 class PartProgram:
-    """One part of a placement.
+    """The program of one part of a placement.
 
     Attributes
     ----------
     part : int
     module : torch.fx.GraphModule
-        Its nodes are placeholders (inputs of the model, random draws, the batch size), `receive`,
-        steps (a layer's share each, GraphModules themselves), `pack`, `send` and the output.
+        Graph of placeholders (inputs of the model, random draws, the batch size), `receive`, steps
+        (GraphModules too, each a layer's share), `pack`, `send` and the output.
     transfers : mapping of int to Transfer
-        By number, all that the part sends or receives, in the global order.
+        All transfers that the part sends or receives, by number, in the global order.
     joined : mapping of str to tuple of str
-        Steps of several shares of the batch, by name, and what they would be called in each.
+        Steps of several shares of the batch, by name, with the names that they would have in each.
     """
 
     part: int

@@ -1,9 +1,9 @@
 """Programs of parts + Transport -> Runtime: passes, steps and streams, in threads or processes.
 
-A `Placed` is what a runtime needs to know of a placement, a `Pass` what it does by a schedule: a
-batch forward and then back, a step, or a stream. Whatever travels is in the schedule's one order:
-maps and their gradients as the rule has them, weights that several parts compute with as
-`hgpart.schedules.lowering` adds them.
+A `Placed` is what a runtime needs to know of a placement. A `RunningPass` is its work by a
+schedule: a batch forward and then back, a step, or a stream. All that travels is in the schedule's
+one order: maps and their gradients where the rule has them, weights that several parts compute with
+where `hgpart.schedules.lowering` adds them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from hgpart.execution.outlines import check_fits, outline, uses
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.events import Event
 from hgpart.execution.records.totals import Timing, Totals, Traffic
-from hgpart.execution.step_run import Score, StepRun
+from hgpart.execution.step_run import Part, Score, StepRun, Updates
 from hgpart.execution.transport import Transport
 from hgpart.execution.weights.copies import Copies, Travelling
 from hgpart.execution.weights.versions import Versions
@@ -36,9 +36,9 @@ from hgpart.schedules.lowering import lower
 from hgpart.schedules.outline import Outline, Uses
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
-Gather = Callable[[Any], list[Any]]  # what all processes have, in their order
-Here = TypeVar("Here")
-# One thread of the caller's at a time finds out what copies lack, and brings it.
+Gather = Callable[[Any], list[Any]]  # collects the values of all processes, in their order
+Made = TypeVar("Made")
+# One of the caller's threads at a time finds out which copies are out of date, and updates them.
 BEGINNING = Lock()
 
 
@@ -51,12 +51,12 @@ class Placed:
     k : int
         Number of parts.
     programs : mapping of int to PartProgram
-        The programs of the parts in this process.
+        Programs of the parts in this process.
     output_parts : tuple of int
         The part that has the model's results, for each share of the batch.
     copies : callable or None
-        Finds what parts have of each other's state; None if they have nothing. All processes call
-        it.
+        Finds the copies that parts have of each other's state; all processes call it. None if there
+        are none.
     """
 
     k: int
@@ -67,18 +67,18 @@ class Placed:
 
 @dataclass(frozen=True, eq=False)
 class RunRecord:
-    """What parts here sent, and how long it took; a backward pass adds its share when it runs.
+    """What the parts in this process sent and when; a backward pass adds to it when it runs.
 
     Attributes
     ----------
     sent : tuple of Traffic
-        One for each part: what it sent.
+        Messages that each part sent.
     timing : tuple of Timing
-        One for each part: how long it worked and waited.
+        Seconds that each part worked and waited.
     by_part : tuple of list of Event
-        One for each part: what it did when.
+        Events of each part.
     peak_bytes : tuple of int
-        The most that each part held, if that was to be counted; see
+        The most bytes that each part held, if memory was counted; see
         `hgpart.execution.held_memory.memory_counted`.
     """
 
@@ -89,23 +89,23 @@ class RunRecord:
 
     @staticmethod
     def none(parts: int, k: int) -> RunRecord:
-        """A record of some of k parts, which have done nothing."""
-        every = range(parts)
-        return RunRecord(tuple(Traffic.none(k) for _ in every), tuple(Timing() for _ in every))
+        """A record of some of k parts that have done nothing yet."""
+        numbers = range(parts)
+        return RunRecord(tuple(Traffic.none(k) for _ in numbers), tuple(Timing() for _ in numbers))
 
     @property
     def events(self) -> tuple[Event, ...]:
-        """What the parts did when, one part after the other."""
+        """Events of all parts, one part after the other."""
         return tuple(chain.from_iterable(self.by_part))
 
     @property
     def traffic(self) -> Traffic:
-        """What they sent together."""
+        """Messages that all parts sent."""
         return reduce(add, self.sent)
 
     @property
     def totals(self) -> Totals:
-        """The same as of a run of many batches."""
+        """The record as part of a run of many batches."""
         return Totals(self.timing, self.traffic)
 
 
@@ -115,7 +115,7 @@ class Runtime:
     Attributes
     ----------
     last : RunRecord
-        The record of the last pass, step or stream that ended well. A call that goes back is the
+        Record of the last pass, step or stream that ended well. A backward pass makes its call the
         last one again.
     """
 
@@ -134,19 +134,19 @@ class Runtime:
         self._lowered: WeakKeyDictionary[Schedule, tuple[Copies, Schedule]] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles know of no schedule, and have done nothing yet."""
+        """Copies and pickles know no schedules and no record."""
         schedules = "_fitting", "_uses", "_lowered"
         kept = {name: value for name, value in self.__dict__.items() if name not in schedules}
         return {**kept, "last": RunRecord.none(len(self.programs), self.k)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Begin anew."""
+        """Start without schedules."""
         self.__dict__.update(state)
         self._forget()
 
     @property
     def whole_batch(self) -> Schedule:
-        """What all parts do with a batch at once; the first time all processes ask for it."""
+        """Schedule of a whole batch at once; all processes ask for it the first time."""
         if self._whole_batch is None:
             outlines: list[Outline] = self._of_all(lambda program: outline(program, {}))
             self._whole_batch = make_schedule(outlines, "sequential", 1, Costs())
@@ -154,35 +154,37 @@ class Runtime:
 
     @cached_property
     def back_to_inputs(self) -> Schedule:
-        """Its backward pass, which computes gradients of inputs and of no weights."""
+        """The backward pass of `whole_batch` with gradients of inputs only."""
         back = self.whole_batch.backward_only
         order = (action._replace(direction=Direction.MAPS) for action in back.order)
         return replace(back, order=tuple(order))
 
-    def forward(self, values: Mapping[str, Any], samples: int, learns: bool) -> Pass:
-        """Run a batch forward, in the present grad mode.
+    def forward(self, values: Mapping[str, Any], samples: int, learns: bool) -> RunningPass:
+        """Run a batch forward, in the caller's grad mode.
 
         Parameters
         ----------
         values : mapping
-            Placeholder name -> value, of all placeholders of the parts here, on any device.
+            Values of all placeholders of the parts in this process, by name, on any device.
         samples : int
-            How many the batch has; between threads it does not matter.
+            Samples of the batch; threads ignore it.
         learns : bool
-            Whether parts begin with each other's weights, as a backward pass may follow.
+            Whether a backward pass may follow, for which parts begin with each other's weights.
 
         Raises
         ------
         Exception
-            Whatever a part raises, as it is; with threads the runtime can be used again.
+            Whatever a part raises, unchanged; with threads the runtime can be used again.
         """
         schedule = self.whole_batch
         sent = self._nothing_sent()
         travelling = self._begun(learns, sent)
         if learns:
             schedule = self.lowered(schedule, travelling)
-        runs = self._runs({part: iter([values]) for part in self.programs}, travelling, sent)
-        begun = Pass(self, runs, schedule, (samples,), travelling)
+        runs = self._runs(
+            schedule, {part: iter([values]) for part in self.programs}, travelling, sent
+        )
+        begun = RunningPass(self, runs, schedule, (samples,), travelling)
         self.last = begun.run(schedule.forward_only)
         if learns and travelling is not None:
             travelling.note()
@@ -195,43 +197,39 @@ class Runtime:
         score: Callable[[int], Score],
         sizes: Sequence[int] = (),
     ) -> dict[int, list[Any]]:
-        """Run a step by a schedule, with its backward passes if it has some.
+        """Run a step by a schedule, with backward passes if the schedule has them.
 
         Parameters
         ----------
         schedule : Schedule
-            The order that a rule makes, without weights that travel.
+            Schedule of a rule, without weights that travel.
         batches : sequence of mapping
-            For each micro-batch the values that `forward` takes.
+            For each micro-batch, the values that `forward` takes.
         score : callable
-            Told a part that has results, returns what that part makes of them; see `StepRun`.
+            Function from a part that has results to its `score`; see `StepRun`.
         sizes : sequence of int
-            Samples of each micro-batch; between threads they do not matter.
+            Samples of each micro-batch; threads ignore them.
 
         Returns
         -------
         dict of int to list
-            For each part here that has results, what it made of those of each micro-batch.
+            Scores of each micro-batch, for each part in this process that has results.
 
         Raises
         ------
         PlanError
-            If the schedule is for other programs.
+            If the schedule was made for other programs.
         Exception
-            As `forward`.
+            Whatever a part raises, as in `forward`.
         """
         self._check(schedule)
         with torch.set_grad_enabled(schedule.backward):
             sent = self._nothing_sent()
             travelling = self._begun(schedule.backward, sent)
             sources = {part: iter(batches) for part in self.programs}
-            outlines = schedule.outlines
-            runs = self._runs(
-                *(sources, travelling, sent, score),
-                again={part: outlines[part].again for part in self.programs},
-            )
+            runs = self._runs(schedule, sources, travelling, sent, score)
             lowered = self.lowered(schedule, travelling)
-            self.last = Pass(self, runs, lowered, sizes, travelling).run(lowered)
+            self.last = RunningPass(self, runs, lowered, sizes, travelling).run(lowered)
             if schedule.backward and travelling is not None:
                 travelling.note()
         makers = sorted({*self.output_parts} & self.programs.keys())
@@ -256,22 +254,24 @@ class Runtime:
         ----------
         schedule : Schedule
         batches : iterator of mapping
-            Gives the values that `forward` takes, when the first part here begins a batch.
+            Values as `forward` takes them; taken when the first part in this process begins a
+            batch.
         score : callable
-            The same as in `step`, for batches.
+            As in `step`, for batches.
         update : callable
-            Told a part, whose parameters it changes by their `grad`.
+            Function that changes the parameters of a part by their `grad`.
         on_score : callable
-            Told a part and what it made of its results, None if it has none, batch by batch.
+            Function of a part and its score of a batch, None if it has no results.
         stash : bool
-            See `Versions`.
+            Whether batches in flight keep their weights; see `Versions`.
         samples : int
-            How many each batch has; between threads it does not matter.
+            Samples of each batch; threads ignore them.
 
         Raises
         ------
         Exception
-            As `step`. Some parts have done more updates then than others.
+            Whatever a part raises, as in `step`. Some parts may then have done more updates than
+            others.
         """
         self._check(schedule)
         sent = self._nothing_sent()
@@ -279,34 +279,38 @@ class Runtime:
         if travelling is not None:
             self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
-                self._bring(travelling, sent)  # what the first batch begins with
+                self._bring(travelling, sent)  # the weights of the first batch
         source = self.transport.batches(batches, schedule.under_way)
 
-        def finish(part: int, found: Any) -> None:
+        def finish(part: int, result: Any) -> None:
             source.end(part)
-            on_score(part, found)
+            on_score(part, result)
 
-        def versions(part: int) -> Versions:
+        def updates(part: int) -> Updates:
             own = self.programs[part].module, partial(update, part), stash
             if travelling is None:
-                return Versions(*own)
-            stale = schedule.staleness[part]
-            begins = [batch - updates for batch, updates in enumerate(stale)]
-            return Versions(*own, travelling.copies.tensors_of(part), begins)
+                versions = Versions(*own)
+            else:
+                stale = schedule.staleness[part]
+                begins = [batch - lacking for batch, lacking in enumerate(stale)]
+                versions = Versions(*own, travelling.copies.tensors_of(part), begins)
+            return Updates(versions, partial(finish, part))
 
         runs = self._runs(
-            *({part: source.of(part) for part in self.programs}, travelling, sent, score),
-            again={part: schedule.outlines[part].again for part in self.programs},
-            versions={part: versions(part) for part in self.programs},
-            on_update=finish,
+            schedule,
+            {part: source.of(part) for part in self.programs},
+            travelling,
+            sent,
+            score,
+            {part: updates(part) for part in self.programs},
         )
         lowered = self.lowered(schedule, travelling)
         sizes = (samples,) * schedule.micro_batches
-        whole = Pass(self, runs, lowered, sizes, travelling)
+        whole = RunningPass(self, runs, lowered, sizes, travelling)
         self.last = whole.run(lowered, source.stop)
 
     def lowered(self, schedule: Schedule, travelling: Travelling | None) -> Schedule:
-        """The schedule with weights that travel; the first time all processes ask for it."""
+        """The schedule with weights that travel; all processes ask for it the first time."""
         if travelling is None or not schedule.backward:
             return schedule
         copies = travelling.copies
@@ -316,15 +320,15 @@ class Runtime:
         if known is None or known[0] is not copies:
             if not travelling.exchanges:
                 return schedule
-            made = lower(schedule, travelling.travels, copies.backward, self._uses[1])
-            known = self._lowered[schedule] = copies, made
+            lowered = lower(schedule, travelling.travels, copies.backward, self._uses[1])
+            known = self._lowered[schedule] = copies, lowered
         return known[1] if travelling.is_due or schedule.in_flight else known[1].of_gradients
 
-    def _of_all(self, make: Callable[[PartProgram], Here]) -> list[Here]:
-        """What is made of each part's program, of all parts."""
+    def _of_all(self, make: Callable[[PartProgram], Made]) -> list[Made]:
+        """What `make` returns for the program of each part, in all processes."""
         here = {part: make(program) for part, program in self.programs.items()}
-        found = ChainMap(*self.transport.gather(here))
-        return [found[part] for part in range(self.k)]
+        by_part = ChainMap(*self.transport.gather(here))
+        return [by_part[part] for part in range(self.k)]
 
     def _check(self, schedule: Schedule) -> None:
         if schedule not in self._fitting:
@@ -332,9 +336,10 @@ class Runtime:
             self._fitting.add(schedule)
 
     def _check_owners(self, schedule: Schedule, copies: Copies) -> None:
-        """Raise a PlanError if a stream's schedule is of parts that have other copies."""
+        """Raise a PlanError if a stream's schedule was made for parts with other copies."""
         for part in self.programs:
-            owners = {one.owner for one in copies.weights if one.holder == part} - {part}
+            exchanges = (exchange for exchange in copies.weights if exchange.holder == part)
+            owners = {exchange.owner for exchange in exchanges} - {part}
             if owners != {*dict(schedule.outlines[part].owners)}:
                 raise PlanError(
                     f"the {schedule.rule} schedule is of parts that share other weights than part "
@@ -345,7 +350,7 @@ class Runtime:
         return {part: Traffic.none(self.k) for part in self.programs}
 
     def _begun(self, learns: bool, sent: Mapping[int, Traffic]) -> Travelling | None:
-        """Begin a pass: what does not travel in its schedule is brought; returns what does."""
+        """Begin a pass: update what does not travel in its schedule; return what travels in it."""
         if self._copies_of is None:
             return None
         with BEGINNING:
@@ -357,59 +362,59 @@ class Runtime:
         return Travelling(copies, copies.weights, due=due)
 
     def _bring(self, travelling: Travelling, sent: Mapping[int, Traffic]) -> None:
-        """Let copies be like what they are of, before a pass begins."""
+        """Make copies equal to their originals, before a pass begins."""
         exchanges = travelling.exchanges
         order = [
-            Action(one.owner, Direction.SPREAD, 0, number)
-            for number, one in enumerate(exchanges)
-            if one.owner != one.holder
+            Action(exchange.owner, Direction.SPREAD, 0, number)
+            for number, exchange in enumerate(exchanges)
+            if exchange.owner != exchange.holder
         ]
         order += [
-            Action(one.holder, Direction.GATHER, 0, number) for number, one in enumerate(exchanges)
+            Action(exchange.holder, Direction.GATHER, 0, number)
+            for number, exchange in enumerate(exchanges)
         ]
         outlines = (Outline((), ()),) * self.k
         schedule = Schedule("state", 1, outlines, (*order,), travels=travelling.travels)
-        runs = self._runs({part: iter(()) for part in self.programs}, travelling, sent)
-        Pass(self, runs, schedule, (), travelling).run(schedule)
+        runs = self._runs(schedule, {part: iter(()) for part in self.programs}, travelling, sent)
+        RunningPass(self, runs, schedule, (), travelling).run(schedule)
 
     def _runs(
         self,
+        schedule: Schedule,
         batches: Mapping[int, Iterator[Mapping[str, Any]]],
         travelling: Travelling | None,
         sent: Mapping[int, Traffic],
         score: Callable[[int], Score] | None = None,
-        again: Mapping[int, Sequence[int]] | None = None,
-        versions: Mapping[int, Versions] | None = None,
-        on_update: Callable[[int, Any], None] = lambda part, score: None,
+        updates: Mapping[int, Updates] | None = None,
     ) -> dict[int, StepRun]:
         return {
             part: StepRun(
-                *(program, self.devices[part], self.k, batches[part]),
-                score=score(part) if score is not None and part in self.output_parts else None,
-                again=() if again is None else again[part],
-                versions=None if versions is None else versions[part],
-                on_update=partial(on_update, part),
-                travelling=travelling,
-                traffic=sent[part],
+                Part(program, self.devices[part], self.k),
+                batches[part],
+                score(part) if score is not None and part in self.output_parts else None,
+                schedule.outlines[part].recomputed,
+                None if updates is None else updates[part],
+                travelling,
+                sent[part],
             )
             for part, program in self.programs.items()
         }
 
 
-class Pass:
-    """What parts here do by a schedule: forward and, later, back; or both in turns.
+class RunningPass:
+    """A pass of the parts in this process by a schedule: forward and later back, or both in turns.
 
     Parameters
     ----------
     runtime : Runtime
     runs : mapping of int to StepRun
-        One for each part here, by part.
+        Run of each part in this process, by part.
     schedule : Schedule
-        The whole pass, of which `run` may be told some.
+        The whole pass; `run` may be given some of it.
     sizes : sequence of int
         Samples of each micro-batch.
     travelling : Travelling or None
-        The weights that travel in it.
+        Weights that travel in it.
     """
 
     def __init__(
@@ -428,19 +433,19 @@ class Pass:
     def backward(
         self, gradients: Mapping[int, Sequence[Tensor | None]], weights: bool = True
     ) -> None:
-        """Go back, once.
+        """Run the backward pass, once.
 
         Parameters
         ----------
         gradients : mapping of int to sequence of Tensor or None
-            For each part here that has results, their gradients.
+            Gradients of the results, for each part in this process that has some.
         weights : bool
-            Whether parameters get gradients; inputs do in any case.
+            Whether parameters get gradients, too; inputs always do.
 
         Raises
         ------
         RunError
-            If it went back before.
+            On a second call.
         """
         if self._is_back:
             raise RunError(
@@ -453,20 +458,20 @@ class Pass:
         runtime.last = self.run(self._schedule.backward_only if weights else runtime.back_to_inputs)
 
     def run(self, schedule: Schedule, stop: Callable[[], object] = lambda: None) -> RunRecord:
-        """Do what a schedule says; returns the record of all that was done up to now.
+        """Do what a schedule says; return the record of all that was done so far.
 
-        If it fails, `stop` is called besides, to wake those that wait for something else.
+        If a part fails, `stop` is called, too, to wake those that wait for something else.
         """
         runtime, runs = self._runtime, self.runs
-        wires = runtime.transport.open(schedule, runtime.programs, self._sizes, self._travelling)
+        channel = runtime.transport.open(schedule, runtime.programs, self._sizes, self._travelling)
 
         def stop_all() -> None:
-            wires.stop()
+            channel.stop()
             stop()
 
         sequences = schedule.sequences
         self._execute(
-            [partial(run.run, sequences[part], wires) for part, run in runs.items()], stop_all
+            [partial(run.run, sequences[part], channel) for part, run in runs.items()], stop_all
         )
         return RunRecord(
             tuple(run.traffic for run in runs.values()),

@@ -1,9 +1,10 @@
-"""PartProgram + its sequence of actions -> what a part does in a step, be it a thread or a rank."""
+"""PartProgram + its sequence of actions -> a part's run of a step, in a thread or a process."""
 
 from __future__ import annotations
 
 from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter_ns
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import (
-    CopyingWires,
+    CopyingChannel,
     Counter,
     copied,
     is_memory_counted,
@@ -24,102 +25,126 @@ from hgpart.execution.instructions import matrices
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.events import Doing, Event, Span
 from hgpart.execution.records.totals import Timing, Traffic
-from hgpart.execution.transport import Wires
+from hgpart.execution.transport import Channel
 from hgpart.execution.weights.copies import Travelling
 from hgpart.execution.weights.exchanges import Exchange
-from hgpart.execution.weights.gradients import Product, add_products
+from hgpart.execution.weights.gradients import WeightProduct, add_products
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules.schedule import GO_BACK, GO_FORWARD, Action, Direction, Piece
 
 Score = Callable[[int, tuple[Tensor, ...]], Any]
 
 
-class StepRun:
-    """One part's share of a step: a `PartRun` for each micro-batch, all of which go on in turns.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part on its device.
 
-    Or of a stream, whose batches take the place of micro-batches.
-
-    Parameters
+    Attributes
     ----------
     program : PartProgram
     device : torch.device
-        Where the part's weights are.
+        Device of the part's weights.
     k : int
         Number of parts of the placement.
+    """
+
+    program: PartProgram
+    device: torch.device
+    k: int
+
+
+@dataclass(frozen=True, eq=False)
+class Updates:
+    """A part's updates of its weights in a stream.
+
+    Attributes
+    ----------
+    versions : Versions
+    done : callable
+        Called after each update with what `score` returned for the batch, None without `score`.
+    """
+
+    versions: Versions
+    done: Callable[[Any], None]
+
+
+class StepRun:
+    """One part's share of a step: a `PartRun` for each micro-batch, which go on in turns.
+
+    In a stream, batches take the place of micro-batches.
+
+    Parameters
+    ----------
+    part : Part
     batches : iterable of mapping
-        The values of the placeholders, for each micro-batch; each is asked for when it begins.
+        The values of the placeholders for each micro-batch; taken when the micro-batch begins.
     score : callable, optional
-        Given a micro-batch and the results, in the part that has them; what it returns is kept
-        and, if the step has backward passes, is the number that these begin with.
-    again : collection of int
-        The forward chunks that backward computes again; what they made is not kept.
-    count : callable, optional
-        Of a StepRun, the bytes that it holds now; a `Counter` where the caller's steps are
-        `memory_counted`.
-    versions : Versions, optional
-        Of a stream.
-    on_update : callable, optional
-        Told of each batch of a stream what `score` returned, if it was asked, after the update.
+        Function of a micro-batch's number and results, for the part that has them. What it returns
+        is kept; if the step has backward passes, it is the number that they begin with.
+    recomputed : collection of int
+        Forward chunks that backward recomputes; of these only the inputs are kept.
+    updates : Updates, optional
+        Given for a stream.
     travelling : Travelling, optional
-        The weights that travel.
+        Weights that travel.
     traffic : Traffic, optional
-        What the part sends is added to it.
+        Traffic to which the part's messages are added.
+    count : callable, optional
+        Function from a StepRun to the bytes that it holds at present. Default: a `Counter` if the
+        caller's steps are `memory_counted`, else none.
 
     Attributes
     ----------
     scores : dict of int to Any
-        By micro-batch, what `score` returned.
+        What `score` returned, by micro-batch.
     results : dict of int to tuple of Tensor
-        Where nobody scores them: those that no backward pass has begun with.
+        Results by micro-batch, without `score`; a backward pass takes them.
     input_gradients : dict of str to Tensor or None
-        Of inputs that required some, by name, after a backward pass.
+        Gradients of the inputs that required one, by name, after a backward pass.
     traffic : Traffic
-        What the part sent.
+        What the part has sent.
     timing : Timing
     events : list of Event
-        What it did when.
+        Actions with their waits and sends, in order.
     counts : list of list of int
-        What was counted in each action: when a chunk had been computed again, and at the end.
+        Bytes counted in each action: after a chunk was recomputed, and at the end.
     """
 
     def __init__(
         self,
-        program: PartProgram,
-        device: torch.device,
-        k: int,
+        part: Part,
         batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
-        again: Collection[int] = (),
-        count: Callable[[StepRun], int] | None = None,
-        versions: Versions | None = None,
-        on_update: Callable[[Any], None] = lambda score: None,
+        recomputed: Collection[int] = (),
+        updates: Updates | None = None,
         travelling: Travelling | None = None,
         traffic: Traffic | None = None,
+        count: Callable[[StepRun], int] | None = None,
     ) -> None:
         self.scores: dict[int, Any] = {}
         self.results: dict[int, tuple[Tensor, ...]] = {}
         self.input_gradients: dict[str, Tensor | None] = {}
-        self.traffic, self.timing = traffic or Traffic.none(k), Timing()
+        self.traffic, self.timing = traffic or Traffic.none(part.k), Timing()
         self.events: list[Event] = []
         self._spans: list[Span] = []  # of the action under way
-        self._program, self._device, self._k = program, device, k
-        self._batches, self._score, self._again = iter(batches), score, again
-        self._versions, self._on_update = versions, on_update
+        self._part, self._updates = part, updates
+        self._versions = None if updates is None else updates.versions
+        self._batches, self._score, self._recomputed = iter(batches), score, recomputed
         self._runs: dict[int, PartRun] = {}
-        self._in_halves: set[int] = set()  # micro-batches whose gradients of weights come apart
-        self._products: dict[Any, list[Product]] = {}
-        self._several_use_a_matrix = _several_use_a_matrix(program)
+        self._in_halves: set[int] = set()  # micro-batches whose backward passes are in halves
+        self._products: dict[Any, list[WeightProduct]] = {}
+        self._several_use_a_matrix = _several_use_a_matrix(part.program)
         self._gradients: dict[int, Sequence[Tensor | None]] = {}  # of results, by micro-batch
         self._travelling = travelling
-        self._own: dict[tuple[int, int], Tensor] = {}  # new weights of a stream for own copies
+        self._own: dict[tuple[int, int], Tensor] = {}  # new weights of a stream for its own copies
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
 
-    def run(self, actions: Sequence[Action], wires: Wires) -> None:
-        """Do what the part is to do, in the caller's grad mode."""
-        self._wires = wires if self._count is None else CopyingWires(wires)
+    def run(self, actions: Sequence[Action], channel: Channel) -> None:
+        """Do the part's actions, in the caller's grad mode."""
+        self._channel = channel if self._count is None else CopyingChannel(channel)
         for run in self._runs.values():
-            run.wires = self._wires
+            run.channel = self._channel
         computing = [action for action in actions if not action.is_of_weights]
         last = {action.micro_batch: action for action in computing}
         forward = (action for action in computing if action.direction is Direction.FORWARD)
@@ -129,25 +154,25 @@ class StepRun:
         self._learns = bool(back)
         halves = (action for action in back if action.direction is Direction.WEIGHTS)
         self._in_halves = {action.micro_batch for action in halves}
-        self._has_products = self._several_use_a_matrix or self._is_of_several(len(last))
+        self._has_products = self._several_use_a_matrix or self._has_several(len(last))
         self._last, self._final = last, computing[-1] if computing else None
         try:
             for action in actions:
                 self._do(action)
         finally:
             if self._learns and self._travelling is not None:
-                # They were taken, or the pass has failed; the next job of this part adds its own.
-                self._travelling.copies.clear(self._program.part)
+                # Their gradients were taken, or the pass has failed; a later pass adds its own.
+                self._travelling.copies.clear(self._part.program.part)
         begin = perf_counter_ns()
-        if wires.settle() and actions:
+        if channel.settle() and actions:
             end = perf_counter_ns()
             self.events.append(Event(actions[-1], Doing.WAIT, begin, end))
             self.timing.add(_way(actions[-1]), *[(end - begin) / 1e9] * 2)
 
     def begin_backward(self, gradients: Sequence[Tensor | None], weights: bool) -> None:
-        """Let the only micro-batch go back from here, with the gradients of its results.
+        """Give the gradients of the results of the only micro-batch, before its backward actions.
 
-        If not for `weights`, to the inputs alone.
+        Without `weights`, backward computes the gradients of inputs only.
         """
         self._gradients[0] = gradients
         self._runs[0].to_inputs_alone = not weights
@@ -156,23 +181,23 @@ class StepRun:
         if self._count is not None:
             self.counts.append([])
         begin = perf_counter_ns()
-        (self._move if action.is_of_weights else self._compute)(action)
+        (self._transport_weights if action.is_of_weights else self._compute)(action)
         if action is self._final:
             self._add_products()
         self._note(action, begin, perf_counter_ns())
         ends = self._last.get(action.micro_batch) is action
         if ends and (self._learns or not torch.is_grad_enabled()):
             self._end(action.micro_batch)
-        self._look()
+        self._count_memory()
 
     @property
     def peak_bytes(self) -> tuple[int, ...]:
-        """The most that it held, if that was counted."""
+        """The most bytes that it held, if memory was counted."""
         return (max(chain(*self.counts), default=0),) if self._count is not None else ()
 
     @property
     def held(self) -> list[Any]:
-        """All that it holds for what it has still to do, in any structure."""
+        """All that it holds for later actions, in any structure."""
         return [
             [run.held for run in self._runs.values()],
             [[*(run.products or {}).values()] for run in self._runs.values()],
@@ -183,20 +208,20 @@ class StepRun:
 
     @property
     def weights(self) -> list[Tensor]:
-        """Parameters, buffers and gradients, of batches in flight too."""
+        """Parameters, buffers and gradients, including those of batches in flight."""
         in_flight = () if self._versions is None else self._versions.held
-        return [*of_weights(self._program.module), *in_flight]
+        return [*of_weights(self._part.program.module), *in_flight]
 
-    def _look(self) -> None:
+    def _count_memory(self) -> None:
         if self._count is not None:
             self.counts[-1].append(self._count(self))
 
     def _add_products(self) -> None:
-        """What nobody waits for comes last."""
+        """Compute the gradients that were left for the end, as nobody waits for them."""
         _add_all(self._products)
 
-    def _is_of_several(self, micro_batches: int) -> bool:
-        """Whether gradients of large matrices may be of several micro-batches at once."""
+    def _has_several(self, micro_batches: int) -> bool:
+        """Whether gradients of large matrices may be computed for several micro-batches at once."""
         return self._versions is None and micro_batches > 1
 
     def _note(self, action: Action, begin: int, end: int) -> None:
@@ -212,16 +237,17 @@ class StepRun:
             if action.is_begin:
                 self._begin(micro_batch)
             run = self._runs[micro_batch]
-            run.forward_chunk(chunk, again=self._learns and chunk in self._again, piece=piece)
+            recompute = self._learns and chunk in self._recomputed
+            run.forward_chunk(chunk, recompute=recompute, piece=piece)
             if action is self._last_forward[micro_batch]:
                 self._finish_forward(micro_batch)
             return
         if direction is Direction.UPDATE:
-            assert self._versions is not None
-            self._runs.pop(micro_batch, None)  # with its weights, before there are new ones
-            self._versions.collect(micro_batch)
-            self._versions.end()
-            self._on_update(self.scores.pop(micro_batch, None))
+            assert self._updates is not None
+            self._runs.pop(micro_batch, None)  # frees its weights before there are new ones
+            self._updates.versions.collect(micro_batch)
+            self._updates.versions.end()
+            self._updates.done(self.scores.pop(micro_batch, None))
             return
         run = self._runs[micro_batch]
         if direction is Direction.WEIGHTS:
@@ -233,89 +259,87 @@ class StepRun:
         if self._versions is not None and action is self._last_backward[micro_batch]:
             _add_all(run.products)
 
-    def _move(self, action: Action) -> None:
-        """Send weights, or gradients of copies, or take them in."""
+    def _transport_weights(self, action: Action) -> None:
+        """Send or receive weights, or gradients of copies."""
         assert self._travelling is not None
         _, direction, batch, number, _ = action
-        one, copies, versions = (
-            self._travelling.exchanges[number],
-            self._travelling.copies,
-            self._versions,
-        )
-        is_own = one.owner == one.holder
+        exchange = self._travelling.exchanges[number]
+        copies, versions = self._travelling.copies, self._versions
+        is_own = exchange.owner == exchange.holder
         if direction is Direction.SPREAD:
-            body = copies.values(one)
+            body = copies.values(exchange)
             if versions is not None:
-                body = body.clone()  # the next update changes what it is of
+                body = body.clone()  # the next update changes these weights
             if is_own:
                 self._own[batch, number] = body
             else:
-                self._send(Piece(Direction.SPREAD, batch, number), one, body)
+                self._send(Piece(Direction.SPREAD, batch, number), exchange, body)
         elif direction is Direction.GATHER:
             if not is_own:
                 body = self._receive(Piece(Direction.SPREAD, batch, number))
             else:
-                body = self._own.pop((batch, number)) if versions else copies.values(one)
+                body = self._own.pop((batch, number)) if versions else copies.values(exchange)
             if versions is not None:
-                versions.let_go(copies.copy(one, key) for key in one.copy_keys)
-            copies.put(one, body)
+                versions.let_go(copies.copy(exchange, key) for key in exchange.copy_keys)
+            copies.put(exchange, body)
         elif direction is Direction.REDUCE:
-            self._complete(copies.copy(one, key) for key in one.copy_keys)
+            self._complete(copies.copy(exchange, key) for key in exchange.copy_keys)
             leaves = None if versions is None else versions.leaves(batch)
             piece = Piece(Direction.REDUCE, batch, number)
-            self._send(piece, one, copies.gradients(one, leaves))
+            self._send(piece, exchange, copies.gradients(exchange, leaves))
         else:
             leaves = None
             if versions is not None:
                 self._runs.pop(batch, None)
                 leaves = versions.collect(batch)
             if is_own:
-                copies.hand_over(one, leaves)
+                copies.hand_over(exchange, leaves)
             else:
                 piece = Piece(Direction.REDUCE, batch, number)
-                copies.add_gradients(one, self._receive(piece))
+                copies.add_gradients(exchange, self._receive(piece))
 
     def _complete(self, weights: Iterable[Tensor]) -> None:
-        """Add to gradients what was left for the end of the step."""
-        wanted = {id(one) for one in weights}
+        """Compute the gradients of these weights that were left for the end of the step."""
+        wanted = {id(weight) for weight in weights}
         for key in [key for key in self._products if not wanted.isdisjoint(key)]:
             add_products(self._products.pop(key))
 
-    def _send(self, piece: Piece, one: Exchange, body: Tensor) -> None:
-        """Send what travels of weights, or back; it is counted."""
+    def _send(self, piece: Piece, exchange: Exchange, body: Tensor) -> None:
+        """Send weights, or gradients of copies, and count them."""
         assert self._travelling is not None
         back, traffic = piece.direction is Direction.REDUCE, self.traffic
-        way = (one.holder, one.owner) if back else (one.owner, one.holder)
+        owner, holder = exchange.owner, exchange.holder
+        ends = (holder, owner) if back else (owner, holder)
         if not self._travelling.is_counted:
-            traffic.uncounted_bytes[way] += body.nbytes
+            traffic.uncounted_bytes[ends] += body.nbytes
         elif back:
-            traffic.backward_bytes[way] += body.nbytes
-            traffic.backward_messages[way] += 1
+            traffic.backward_bytes[ends] += body.nbytes
+            traffic.backward_messages[ends] += 1
         else:
-            traffic.forward_bytes[way] += body.nbytes
-            traffic.forward_messages[way] += 1
+            traffic.forward_bytes[ends] += body.nbytes
+            traffic.forward_messages[ends] += 1
         begin = perf_counter_ns()
-        self._wires.send(piece, way[1], [body])
+        self._channel.send(piece, ends[1], [body])
         self._spans.append((Doing.SEND, begin, perf_counter_ns()))
 
     def _receive(self, piece: Piece) -> Tensor:
         begin = perf_counter_ns()
-        (body,) = self._wires.receive(piece)
+        (body,) = self._channel.receive(piece)
         self._spans.append((Doing.WAIT, begin, perf_counter_ns()))
-        return body.to(self._device)
+        return body.to(self._part.device)
 
     def _begin(self, micro_batch: int) -> None:
-        values = next(self._batches)  # they begin in their order
+        values = next(self._batches)  # micro-batches begin in order
         if self._count is not None:
             values = copied(values)
         joined = micro_batch not in self._in_halves
-        run = PartRun(self._program, self._wires, self._device, self._k, joined, micro_batch)
-        # Of all micro-batches.
-        run.traffic, run.spans = self.traffic, self._spans
+        part = self._part
+        run = PartRun(part.program, self._channel, part.device, part.k, joined, micro_batch)
+        run.traffic, run.spans = self.traffic, self._spans  # the same for all micro-batches
         products = self._products if self._versions is None else {}
         run.products = products if self._has_products else None
-        if self._count is not None:  # else nothing holds it but what it is to do
-            run.on_again = self._look
+        if self._count is not None:  # else only the jobs of this StepRun refer to it
+            run.on_recomputed = self._count_memory
         run.begin(values)
         if self._versions is not None:
             run.weights = self._versions.begin(micro_batch)
@@ -339,23 +363,23 @@ class StepRun:
 
 
 def _way(action: Action) -> str:
-    """Which pass it counts with."""
+    """Pass to which an action's time belongs."""
     return "forward" if action.direction in GO_FORWARD else "backward"
 
 
-def _add_all(products: dict[Any, list[Product]] | None) -> None:
-    for several in (products or {}).values():
-        add_products(several)
+def _add_all(products: dict[Any, list[WeightProduct]] | None) -> None:
+    for of_one_weight in (products or {}).values():
+        add_products(of_one_weight)
     if products:
         products.clear()
 
 
 def _several_use_a_matrix(program: PartProgram) -> bool:
-    """Whether several steps have a matrix in common, as those of several slices of the batch do."""
+    """Whether several steps have a matrix in common, as steps of several slices do."""
     if program not in _have_in_common:
         uses: Counts[int] = Counts()
         for step in program.module.children():
-            uses.update({id(one) for one in matrices(step)})
+            uses.update({id(matrix) for matrix in matrices(step)})
         _have_in_common[program] = max(uses.values(), default=0) > 1
     return _have_in_common[program]
 
@@ -364,7 +388,7 @@ _have_in_common: WeakKeyDictionary[PartProgram, bool] = WeakKeyDictionary()
 
 
 def backward_from(score: Tensor, results: Sequence[Tensor]) -> Tensor:
-    """Give results their gradients, if they can have some; the score by itself."""
+    """Go back from a score, which gives results their gradients; return it without its graph."""
     if any(result.requires_grad for result in results):
         score.backward()  # type: ignore[no-untyped-call]
     return score.detach()

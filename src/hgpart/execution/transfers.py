@@ -10,21 +10,21 @@ import torch
 
 @dataclass(frozen=True)
 class Share:
-    """Slices of the batch that lie alike, and so are computed as one batch.
+    """Slices of the batch that have the same layout and are computed as one batch.
 
     Attributes
     ----------
     slices : tuple of int
-        Their numbers.
+        Numbers of the slices.
     of : int
-        Slices of the batch in all.
+        Number of slices of the whole batch.
     """
 
     slices: tuple[int, ...] = (0,)
     of: int = 1
 
     def samples(self, batch_size: int) -> int:
-        """How many samples of a batch they have, as `Modelling.samples` says it.
+        """Number of samples in these slices, counted as in `Modelling.samples`.
 
         >>> Share((1, 2), of=3).samples(batch_size=8)
         6
@@ -39,7 +39,7 @@ WHOLE = Share()  # of a batch without slices
 
 @dataclass(frozen=True)
 class TransferredTensor:
-    """A tensor as it travels, for any batch size.
+    """A tensor that is sent, for any batch size.
 
     Attributes
     ----------
@@ -47,7 +47,7 @@ class TransferredTensor:
         Dimension d has ``per_sample[d] * samples + fixed[d]`` elements.
     dtype : torch.dtype
     share : Share
-        Whose samples these are.
+        Slices whose samples it has.
     """
 
     per_sample: tuple[int, ...]
@@ -56,41 +56,41 @@ class TransferredTensor:
     share: Share = WHOLE
 
     def shape(self, batch_size: int) -> tuple[int, ...]:
-        """Its shape for a batch.
+        """Shape for a batch.
 
         >>> TransferredTensor((1, 0), (0, 8), torch.float32).shape(batch_size=5)
         (5, 8)
         """
         samples = self.share.samples(batch_size)
         sizes = zip(self.per_sample, self.fixed, strict=True)
-        return tuple(each * samples + fixed for each, fixed in sizes)
+        return tuple(variable * samples + fixed for variable, fixed in sizes)
 
     def nbytes(self, batch_size: int) -> int:
-        """Bytes on the wire for a batch."""
+        """Bytes in a message, for a batch."""
         return math.prod(self.shape(batch_size)) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """All that a layer sends from one part to another, packed.
+    """The tensors that a layer sends from one part to another.
 
     Attributes
     ----------
     number : int
-        Its place in the one global order of all transfers of a placement, and its tag on the wire.
+        Place in the one global order of all transfers of a placement; the tag of its message.
     layer : str
         Name of the layer whose maps travel.
     partial : bool
-        Whether they are partial sums of that layer (fine-grain) on their way to its reductions.
+        Whether these are partial sums of the layer (fine-grain) on the way to its reduction.
     sender, receiver : int
-        Parts.
+        The two parts.
     tensors : tuple of TransferredTensor
-        One for each tensor that the layer makes.
+        One for each output tensor of the layer.
     differentiable : bool
         Whether a gradient of the same size comes back.
     counted : bool
-        Whether it is part of the partition's communication volume: always, but for the results
-        where the plan leaves the output vertex out.
+        Whether it is part of the partition's communication volume. Only results are not, where the
+        plan leaves the output vertex out.
     """
 
     number: int
@@ -103,11 +103,11 @@ class Transfer:
     counted: bool = True
 
     def nbytes(self, batch_size: int) -> int:
-        """Bytes on the wire for a batch, one way."""
+        """Bytes for a batch, one way."""
         return sum(tensor.nbytes(batch_size) for tensor in self.tensors)
 
     def in_dtype(self, old: torch.dtype, dtype: torch.dtype) -> Transfer:
-        """The same, with tensors of one floating type in another."""
+        """The same transfer with tensors of one floating type in another type."""
         return replace(
             self,
             tensors=tuple(

@@ -1,4 +1,4 @@
-"""Transport: how what parts send comes to others, be they threads of a process or processes."""
+"""Transport: what carries messages between parts, in threads of one process or in processes."""
 
 from __future__ import annotations
 
@@ -13,50 +13,49 @@ from hgpart.execution.weights.copies import Travelling
 from hgpart.schedules.schedule import Piece, Schedule
 
 
-class Wires(Protocol):
-    """The ends of all that parts here send and receive in one pass, or in half of one."""
+class Channel(Protocol):
+    """What the parts in this process send and receive in one pass, or in half of one."""
 
     def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart, at once; they are not changed afterwards.
+        """Send tensors, without waiting; they are not changed afterwards.
 
-        Pieces that travel together depart when all of them are there. Of weights there is one
-        tensor, of bytes.
+        Pieces of one message depart when all of them are there. Weights are one tensor of bytes.
         """
 
     def receive(self, piece: Piece) -> Sequence[Tensor]:
-        """Wait for what was sent, each piece once; it may be on another device."""
+        """Wait for a piece, once for each; its tensors may be on another device."""
 
     def settle(self) -> bool:
-        """Wait until all that was sent has departed; whether that takes time."""
+        """Wait until all that was sent has departed; returns whether that can take time."""
 
     def stop(self) -> None:
-        """Wake all that wait, and let none wait again."""
+        """Wake all that wait, and let nothing wait any more."""
 
 
 class Executor(Protocol):
-    """Runs jobs of parts."""
+    """Runs one job per part."""
 
     def __call__(
         self, jobs: Sequence[Callable[[], Any]], stop: Callable[[], object]
     ) -> Sequence[Any]:
-        """Run a job for each part; `stop` wakes those that wait, if one fails."""
+        """Run the jobs; if one fails, `stop` wakes those that wait."""
 
 
-class Batches(Protocol):
-    """The batches of a stream, for each part."""
+class StreamBatches(Protocol):
+    """The batches of a stream, as each part gets them."""
 
     def of(self, part: int) -> Iterator[Any]:
-        """What a part gets, when it may begin it."""
+        """Batches of a part, each as soon as the part may begin it."""
 
     def end(self, part: int) -> None:
         """Note that a part has ended a batch."""
 
     def stop(self) -> None:
-        """Wake all that wait, and let none wait again."""
+        """Wake all that wait, and let nothing wait any more."""
 
 
 class Transport(Protocol):
-    """How the parts in this process reach each other, and those in other processes.
+    """Carries messages between the parts of this process and those of other processes.
 
     Attributes
     ----------
@@ -67,18 +66,18 @@ class Transport(Protocol):
     parts: Sequence[int]
 
     def device(self, part: int) -> torch.device:
-        """Where a part is that is here."""
+        """Device of a part in this process."""
 
     def gather(self, value: Any) -> list[Any]:
-        """What each process has; all call it."""
+        """Collect the values of all processes; all of them call it."""
 
     def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
-        """Whether each of some things is so in any process; all call it."""
+        """For each flag, whether it is set in any process; all of them call it."""
 
     def add_later(self, value: float, parts: Collection[int]) -> Callable[[], float]:
-        """Add up what the processes of some parts have; all call it.
+        """Add up the values of the processes that have these parts; all of them call it.
 
-        Nobody waits before calling what is returned.
+        The returned function gives the sum, and only then waits for it.
         """
 
     def open(
@@ -87,22 +86,22 @@ class Transport(Protocol):
         programs: Mapping[int, PartProgram],
         sizes: Sequence[int],
         travelling: Travelling | None,
-    ) -> Wires:
-        """Begin to send and receive what a schedule says.
+    ) -> Channel:
+        """Begin to send and receive the messages of a schedule.
 
         Parameters
         ----------
         schedule : Schedule
         programs : mapping of int to PartProgram
-            The programs of the parts in this process.
+            Programs of the parts in this process.
         sizes : sequence of int
             Samples of each micro-batch.
         travelling : Travelling, optional
-            The weights that travel in it.
+            Weights that travel in the schedule.
         """
 
-    def batches(self, source: Iterator[Any], under_way: int) -> Batches:
-        """Divide the batches of a stream; so many are under way at a time."""
+    def batches(self, source: Iterator[Any], under_way: int) -> StreamBatches:
+        """Divide the batches of a stream among the parts, with at most `under_way` at a time."""
 
     def executor(self) -> Executor:
-        """What runs a job for each part that is here, in their order, on GPUs' present streams."""
+        """An executor for the parts of this process, in their order, on GPUs' current streams."""

@@ -1,32 +1,32 @@
 """Model + Partition -> Placement: submodules for each part, and what travels between them.
 
-One idea a file, in the order in which a placement comes about: `programs` (what parts do in one
-form, and what follows from it), `mode_programs` and `other_forms` (how they are made: of training
-and evaluation, of sizes of inputs), `held_state` (the tensors), `forms` (the programs of all forms,
-and which is the present one), `copies_by_form` (what parts have of each other's state), `passes`
-(what a pass begins with), `placement` (the module), `param_groups` (its parameters, for an
-optimizer), `pipeline_stages` (its parts as functions of tensors); `expected` is what its passes
-should send, `rehearsal` and `accounting` are its report.
+One idea per file, in the order in which a placement is made: `programs` (what parts do in one
+form), `mode_programs` and `other_forms` (how programs are built, for training and evaluation and
+for other sizes of inputs), `held_state` (the tensors), `forms` (the programs of all forms, and the
+present form), `copies_by_form` (the copies that parts have of each other's state), `passes` (how a
+pass begins), `placement` (the module), `param_groups` (its parameters, for an optimizer),
+`pipeline_stages` (its parts as functions of tensors). `expected` is what passes should send;
+`rehearsal` and `accounting` make its report.
 
-In `building`: `shipments` (which channels go where, as `execution.transfers`), `blueprint` (all
-that the parts have in common), `order` (of layers, over the shares of a batch), `part_graph`,
-`part_builder`, `joined_builder` and `statistics_builder` (what a part does with a share, with
-several at once, and between them), `part_program` (all of it), `draws` (random masks).
+`building` has `channel_transfers` (which channels go where), `blueprint` (what all parts have in
+common), `order` (of layers, over the shares of a batch), `part_graph`, `part_builder`,
+`joined_builder` and `statistics_builder` (a part's work on one share, on several at once, and
+between them), `part_program` (all of a part's work) and `draws` (random masks).
 
-In `cutting`: `ownership` (who computes what), `cut_graph` (one layer's share as a torch.fx graph;
-`node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and `replacements`
-say how operators are cut), `steps`, and `slices` (what a part holds of the model's state). In
-`state`: `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model),
-`batch_statistics` (what norms update once a batch). In `shares`, where the batch is in slices:
-`batch_shares` (which are computed as one), `interleaving` (in which order parts go through them),
-`joining`, `samples` and `joined_graph` (which of their steps are one, and how that is made),
-`owners` (whose the parameters are), `messages` (which of them travel together), `exchanges` and
-`copies` (what parts have of each other's state), `statistics` (of norms of all shares).
+`cutting` has `ownership` (which part computes what), `cut_graph` (one layer's share as a torch.fx
+graph; `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and
+`replacements` say how operators are cut), `steps`, and `slices` (the state that a part holds).
+`state` has `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model)
+and `batch_statistics` (what norms update once per batch). `shares`, for a batch in slices, has
+`batch_shares` (which slices are computed as one), `interleaving` (the order of shares in each
+part), `joining`, `samples` and `joined_graph` (which of their steps are joined, and how), `owners`
+(which part owns which parameters), `messages` (which of them travel together), `exchanges` (the
+copies that parts have of each other's state) and `statistics` (of norms over all shares).
 
-In `batches`: `micro_batches` (what a batch is divided into), `loss_counts` (what its loss is a mean
-over), `streams` (of batches). In `as_module`: `parts` (the submodules), `settings` (what users set
-on the model's modules), `original_modules` (what `modules()` lists), `listing_module` (the module
-that lists them), `whole_tensors` (who needs them).
+`batches` has `micro_batches` (how a batch is divided), `loss_counts` (what the mean of a loss
+divides by) and `streams` (of batches). `as_module` has `parts` (the submodules), `settings` (what
+users set on the model's modules), `original_modules` (what `modules()` lists), `listing_module`
+(the module that lists them) and `whole_tensors` (optimizers that need them).
 """
 
 from __future__ import annotations
@@ -72,34 +72,37 @@ def place(
     Parameters
     ----------
     model : nn.Module
-        Its weights are copied; those on the meta device are left to `Placement.load_checkpoint`.
+        Model whose weights are copied; weights on the meta device wait for
+        `Placement.load_checkpoint`.
     plan : Plan, PlanFile or PartitionedModel, optional
-        From `load_plan` or `partition_model`, in whichever mode: the placement is in the model's.
-        Left out, `partition_model` makes it, of `k` parts and by an `example` of the inputs.
+        Plan of `load_plan` or `partition_model`, made in either mode: the placement takes the
+        model's. Default: `partition_model` makes one of `k` parts, by an `example` of the inputs.
     devices : sequence of k devices, or one for all parts, optional
-        As in ``["cuda:0", "cuda:1", "cpu"]`` or ``"cuda"``; the CPU for every part when left out.
+        Devices such as ``["cuda:0", "cuda:1", "cpu"]`` or ``"cuda"``. Default: the CPU for all
+        parts.
     k : int, optional
+        Number of parts, without a plan.
     example : tensor, sequence or mapping, optional
-        What the model is called with, as `trace` takes it: the placement is called with tensors in
-        the same places, and all else as it is here.
+        Inputs that the model is called with, as in `trace`. The placement is called with tensors in
+        the same places; all other arguments are those of the example.
     parts : iterable of int, optional
-        The parts that this process holds; all when left out.
+        Parts that this process holds. Default: all.
     norms : {"micro-batch", "batch"}
-        What running statistics are updated by in a step in micro-batches: each of them, one after
-        the other, or all of the batch, once. Either way each is normalised by its own statistics.
+        Whether running statistics are updated per micro-batch or once per batch, in a step in
+        micro-batches. Each micro-batch is normalised by its own statistics either way.
 
     Raises
     ------
     ArgumentError
-        If norms are to be of something else, or there is not either a plan, or k and an example.
+        If norms are neither of these, or if there is not either a plan, or k and an example.
     PlanError
         If the plan is for another model.
     PlacementError
-        If there is not one device for each part, or a device is not there. If the model's forward
-        pass does what no traced graph holds or, in training, has gradients that a placement loses.
-        If norms are to be of the batch, and it is in slices that the plan gives norms of their own,
-        or some have running statistics that are no batch norm's. If floating inputs of the example
-        are of another type than the model.
+        If there is not one device per part, or a device does not exist. If the model's forward pass
+        does something that a traced graph can't hold or, in training, has gradients that a
+        placement would lose. If norms are to be updated per batch and the batch is in slices with
+        norms of their own, or running statistics belong to something else than a batch norm. If
+        floating inputs of the example have another type than the model.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -145,26 +148,26 @@ def place(
 def restored(
     model: nn.Module, plan: Plan | PlanFile
 ) -> tuple[TracedModel, ChannelGraph, Partition]:
-    """The model in the mode that the plan is for, and the plan's partition of it.
+    """The model in the mode that a plan is for, and the plan's partition of it.
 
-    A plan of the same model in float32 serves for any other float type.
+    A plan for float32 can be used for the same model in any other float type.
     """
-    found = []
-    for one in (model, skeleton(model).train(not model.training)):
-        traced = _traced_as_planned(one, plan)
+    candidates = []
+    for candidate in (model, skeleton(model).train(not model.training)):
+        traced = _traced_as_planned(candidate, plan)
         graph = planned = channel_graph(traced)
         if planned.fingerprint != plan.fingerprint:
-            bare = skeleton(one).float()
+            bare = skeleton(candidate).float()
             planned = channel_graph(trace(bare, example_inputs(bare, plan.input_shape)))
         if planned.fingerprint == plan.fingerprint:
             return traced, graph, restore(plan, planned)
-        found.append((traced, graph))
-    traced, graph = found[0]
-    return traced, graph, restore(plan, graph)  # which says that it is another model
+        candidates.append((traced, graph))
+    traced, graph = candidates[0]
+    return traced, graph, restore(plan, graph)  # which raises that it is another model
 
 
 def _traced_as_planned(model: nn.Module, plan: Plan | PlanFile) -> TracedModel:
-    """Trace a model with the plan's shape of a sample: of another model that is what fails."""
+    """Trace a model with the plan's shape of a sample; another model may not take that shape."""
     try:
         return trace(model, example_inputs(model, plan.input_shape))
     except (ArgumentError, TraceError) as error:
@@ -172,14 +175,14 @@ def _traced_as_planned(model: nn.Module, plan: Plan | PlanFile) -> TracedModel:
 
 
 def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel, ChannelGraph]:
-    """What was traced for a partition of the same model; if need be it is traced once more.
+    """The trace and graph of a partition of the same model; it is traced again if need be.
 
     Raises
     ------
     PlanError
-        If it is another one.
+        If it is another model.
     PlacementError
-        If its buffers say otherwise who reads which channels.
+        If its buffers say that other channels are read.
     """
     traced, graph = plan.traced, plan.graph
     outline, was = outline_of(model), traced.outline
@@ -187,7 +190,7 @@ def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel,
     if modes_differ:
         outline = outline._replace(modes=was.modes)
     if outline == was and not outline.opaque:
-        buffers = {name: one for name, one in model.named_buffers() if not one.is_meta}
+        buffers = {name: buffer for name, buffer in model.named_buffers() if not buffer.is_meta}
         check_values(traced, graph, buffers)
         return traced, graph
     same = skeleton(model).train(traced.training) if modes_differ else model
@@ -203,20 +206,20 @@ def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel,
 def _checked(
     devices: Sequence[torch.device | str] | torch.device | str | None, k: int
 ) -> tuple[torch.device, ...]:
-    """One device for each part, each of which is there."""
+    """One device per part, if all of them exist."""
     if devices is None:
         return (torch.device("cpu"),) * k
     if isinstance(devices, str | torch.device):
         devices = [devices] * k
     if len(devices) != k:
         raise PlacementError(f"{len(devices)} devices for {k} parts: accepted is one for each part")
-    found = []
+    checked = []
     for device in devices:
         try:
-            one = torch.device(device)
-            torch.empty(0, device=one)
+            of_part = torch.device(device)
+            torch.empty(0, device=of_part)
         except (RuntimeError, AssertionError) as error:
             reason = first_line(error)
             raise PlacementError(f"device {str(device)!r} is not there: {reason}") from None
-        found.append(one)
-    return tuple(found)
+        checked.append(of_part)
+    return tuple(checked)

@@ -1,8 +1,8 @@
-"""Placement -> PlacementReport: what each part holds, computes, keeps and sends, counted in it.
+"""Placement -> PlacementReport: what each part holds, computes, keeps and sends, by counting.
 
-The figures come from the submodules: each part's program runs once on tensors without memory, and
-what it does is counted. The partition's own figures come from the hypergraph; `disagreements`
-compares the two.
+The figures come from the submodules: each part's program runs once on tensors without memory and
+its work is counted. The partition's own figures come from the hypergraph; `disagreements` compares
+the two.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from hgpart.schedules.schedule import Action, Piece, Schedule
 if TYPE_CHECKING:
     from hgpart.placement.placement import Placement
 
-# Tensors that an optimizer keeps for each gradient, once it has made a step.
+# Tensors that an optimizer keeps per gradient, once it has made a step.
 OPTIMIZER_STATES: Mapping[str, int] = {"sgd": 0, "sgd with momentum": 1, "adam": 2}
 
 
@@ -48,28 +48,27 @@ class PartFigures:
     part : int
     device : str
     parameters, parameter_bytes : int
-        Elements and bytes, each tensor once.
+        Elements and bytes of the parameters, each tensor once.
     unused_parameters : int
-        Elements among them that the model makes no use of, in this mode; part 0 holds those of
-        no use in either.
+        Elements among them that the model does not use in this mode; part 0 also holds those that
+        it never uses.
     buffers, buffer_bytes : int
-        Of the model's buffers and constants; several parts may hold the same. Also of what a part
-        has copies of because other parts have it in other slices of the batch, and bytes of their
-        gradients, too.
+        Elements and bytes of the model's buffers and constants; several parts may hold the same.
+        They include copies of weights that other parts own for other slices of the batch, and the
+        bytes the gradients of these copies.
     exchange_bytes : int
-        Of messages that are in the part's memory where it is a process: gradients of its
-        parameters from other parts that have copies of them, weights of copies that do not arrive
-        where they belong, and what departs of several tensors at once, which is copied for that. 0
-        where it is not known yet what other processes hold.
+        Bytes of messages in the part's memory if it is a process: gradients that other parts send
+        for its parameters, weights of copies that do not arrive in place, and messages of several
+        tensors, which are copied to be sent. 0 if it is not known yet what other processes hold.
     index_bytes : int
-        Lists of channels that the part gathers and scatters by.
+        Lists of channels by which the part gathers and scatters.
     gradient_bytes : int
-        Of the parameters that are used and require a gradient.
+        Gradients of the used parameters that require one.
     activation_bytes : int
-        What is kept from a forward pass, in the placement's mode, for the backward pass: maps
-        made and received, masks, inputs and the results, each memory once.
+        What a forward pass in the placement's mode keeps for the backward pass: maps that are
+        computed or received, masks, inputs and results, each memory once.
     macs : int
-        Multiply-accumulates of a forward pass of a batch.
+        Multiply-accumulates of a batch's forward pass.
     """
 
     part: int
@@ -86,13 +85,13 @@ class PartFigures:
     macs: int
 
     def optimizer_bytes(self, optimizer: str) -> int:
-        """What an optimizer keeps: ``sgd``, ``sgd with momentum`` or ``adam``."""
+        """Bytes that an optimizer keeps: ``sgd``, ``sgd with momentum`` or ``adam``."""
         if optimizer not in OPTIMIZER_STATES:
             raise not_one_of("optimizer", optimizer, OPTIMIZER_STATES)
         return OPTIMIZER_STATES[optimizer] * self.gradient_bytes
 
     def memory_bytes(self, optimizer: str) -> int:
-        """All that the part keeps between the passes of a training step."""
+        """All bytes that the part keeps between the passes of a training step."""
         return (
             self.parameter_bytes
             + self.buffer_bytes
@@ -112,17 +111,18 @@ class PlacementReport:
     ----------
     k, batch_size : int
     training : bool
-        The mode that it was counted in.
+        The mode in which it was counted.
     parts : tuple of PartFigures
-        Those that this process holds.
+        Figures of the parts that this process holds.
     sent_bytes, sent_messages : int64 arrays, shape (k, k)
-        From the part of the row to the part of the column, as the tensors that the row's
-        submodule sends; zero in rows of parts that are elsewhere.
+        What the row's submodule sends to the part of the column; zero in the rows of parts in other
+        processes.
     received_bytes, received_messages : int64 arrays, shape (k, k)
-        The same as the column's submodule expects it; zero in columns of parts elsewhere.
+        The same as the column's submodule expects it; zero in the columns of parts in other
+        processes.
     uncounted_bytes : int64 array, shape (k, k)
-        Sent too, but no part of the communication volume: the result, where the plan leaves its
-        reader out.
+        Bytes that are sent but not part of the communication volume: the result, if the plan leaves
+        its reader out.
     """
 
     k: int
@@ -137,22 +137,22 @@ class PlacementReport:
 
 
 def account(placement: Placement, batch_size: int | None = None) -> PlacementReport:
-    """Count what the parts that this process holds do with a batch; allocates nothing for it.
+    """Count the work of the parts in this process on a batch, without allocating memory for it.
 
     Parameters
     ----------
     placement : Placement
-        Is left as it is.
+        Placement, which is not changed.
     batch_size : int, optional
-        The plan's when left out, or the only one that the model computes with.
+        Samples of the batch. Default: the plan's, or the only number that the model computes with.
 
     Raises
     ------
     ArgumentError
         If the batch size is less than 1.
     PlacementError
-        If the model only computes with another batch size, or has an operator that torch can't run
-        without memory, as one whose result's shape goes by values.
+        If the model computes only with another batch size, or has an operator that torch can't run
+        without memory, such as one whose result's shape depends on values.
 
     >>> import hgpart
     >>> from torch import nn
@@ -170,9 +170,9 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
         parts.append(_figures(placement, part, rehearsal))
         sent = sent + rehearsal.sent
         for transfer in _received(program):
-            way = (transfer.sender, transfer.receiver)
-            received.forward_bytes[way] += transfer.nbytes(batch_size)
-            received.forward_messages[way] += 1
+            ends = (transfer.sender, transfer.receiver)
+            received.forward_bytes[ends] += transfer.nbytes(batch_size)
+            received.forward_messages[ends] += 1
     return PlacementReport(
         k=placement.k,
         batch_size=batch_size,
@@ -187,13 +187,13 @@ def account(placement: Placement, batch_size: int | None = None) -> PlacementRep
 
 
 def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, ...]:
-    """Say where a report's figures are not those of the placement's partition; nothing if nowhere.
+    """Say where a report's figures differ from those of the placement's partition.
 
-    Bytes and messages are compared with those of the hypergraph's nets at the report's batch
-    size, parameters with the parts' shares of the layers (`hgpart.part_shares`), where those that
-    the model makes no use of do not count.
+    Bytes and messages are compared with those of the hypergraph's nets at the report's batch size,
+    parameters with the parts' shares of the layers (`hgpart.part_shares`); parameters that the
+    model does not use are not counted.
     """
-    found = []
+    lines = []
     expected = placement.programs.expected(report.batch_size)
     here = [figures.part for figures in report.parts]
     for sender, receiver in np.ndindex(report.k, report.k):
@@ -203,14 +203,14 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
         ):
             if part not in here:
                 continue
-            other = f"to part {receiver}" if part == sender else f"from part {sender}"
+            direction = f"to part {receiver}" if part == sender else f"from part {sender}"
             for unit, counted, planned in (
                 ("bytes", nbytes[sender, receiver], expected.traffic[sender, receiver]),
                 ("messages", messages[sender, receiver], expected.messages[sender, receiver]),
             ):
                 if counted != planned:
-                    found.append(
-                        f"part {part} {verb} {counted:,} {unit} {other}, "
+                    lines.append(
+                        f"part {part} {verb} {counted:,} {unit} {direction}, "
                         f"by the partition {planned:,}"
                     )
     partition = placement.programs.partition
@@ -220,66 +220,68 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
         if len(placement.programs.shares) > 1:
             used += sum(_copied(placement, figures.part))
         if used != planned[figures.part]:
-            found.append(
+            lines.append(
                 f"part {figures.part} holds {used:,} parameters, "
                 f"by the partition {planned[figures.part]:,}"
             )
-    return tuple(found)
+    return tuple(lines)
 
 
 def _copied(placement: Placement, part: int) -> Iterator[int]:
-    """Of how many elements of other parts' parameters a part has copies."""
+    """Numbers of elements of other parts' parameters that a part has copies of."""
     parameters = {*placement.programs.blueprint.traced.parameters.values()}
-    for one in placement.copies.present.state:
-        if one.holder == part != one.owner:
-            yield from (each.count for each in one.elements if each.name in parameters)
+    for exchange in placement.copies.present.state:
+        if exchange.holder == part != exchange.owner:
+            for elements in exchange.elements:
+                if elements.name in parameters:
+                    yield elements.count
 
 
 def peak_bytes(
     placement: Placement, schedule: Schedule, batch_size: int | None = None
 ) -> tuple[int, ...]:
-    """The most that each part holds in a step or a stream, for what it has still to do.
+    """The most bytes that each part holds for later work in a step or a stream.
 
-    That is what `hgpart.execution.held_memory` says and counts in a step, here from the part's
-    program and its sequence of actions, without running them: each micro-batch alone on tensors
-    without memory, with a loss of all results, and then all of them as they overlap.
+    This is what `hgpart.execution.held_memory` defines and counts in a step, here found from the
+    part's program and actions without running them: each micro-batch alone on tensors without
+    memory, with a loss of all results, and then all of them as they overlap.
 
     Parameters
     ----------
     placement : Placement
-        In the mode that the schedule is for.
+        Placement in the mode of the schedule.
     schedule : Schedule
     batch_size : int, optional
-        Of a step, or of each batch of a stream; as in `account` when left out, or a sample for
-        each micro-batch if that is more.
+        Samples of a step, or of each batch of a stream. Default: as in `account`, but at least one
+        sample per micro-batch.
 
     Returns
     -------
     tuple of int
-        Bytes, of the parts that this process holds.
+        Bytes of each part that this process holds.
 
     Raises
     ------
     ArgumentError
         If there are more micro-batches than samples.
     PlacementError
-        As of `account`.
+        If the batch can't be counted; see `account`.
     """
-    return tuple(one for (one,) in peaks_by(placement, [schedule], batch_size).values())
+    return tuple(held for (held,) in peaks_by(placement, [schedule], batch_size).values())
 
 
 class StepBytes(NamedTuple):
-    """What a part takes in a step or a stream, without weights and their gradients.
+    """The memory of a part in a step or a stream, without weights and their gradients.
 
     Attributes
     ----------
     held : int
-        The most that it holds for what it has still to do; see `peak_bytes`.
+        The most bytes that it holds for later work; see `peak_bytes`.
     taken : int
-        The most that it takes at any time, as a process of its own: also what operators make and
-        drop again, and messages, be they receives that are posted or what may not have arrived yet.
-        Without what libraries take for themselves: a convolution's packed maps and weights, the
-        allocator's holes, buffers of the transport.
+        The most bytes that it uses at any time, as a process: this includes what operators make and
+        drop, and messages, also receives that are posted and messages that may not have arrived. It
+        does not include what libraries use themselves: a convolution's packed maps and weights,
+        holes of the allocator, buffers of the transport.
     """
 
     held: int
@@ -289,30 +291,30 @@ class StepBytes(NamedTuple):
 def known_peak_bytes(
     placement: Placement, schedule: Schedule, batch_size: int | None = None
 ) -> tuple[int | None, ...]:
-    """The same for a table, which no PlacementError is to end: None of such a part."""
+    """`peak_bytes` for a table: None for a part that raises a PlacementError."""
     known = known_step_bytes(placement, schedule, batch_size)
-    return tuple(None if one is None else one.held for one in known)
+    return tuple(None if part_bytes is None else part_bytes.held for part_bytes in known)
 
 
 def known_step_bytes(
     placement: Placement, schedule: Schedule, batch_size: int | None = None
 ) -> tuple[StepBytes | None, ...]:
-    """What each part here takes in a step or a stream; None of a PlacementError's part."""
-    found: list[StepBytes | None] = []
+    """Memory of each part in this process, in a step or a stream; None if it can't be counted."""
+    by_part: list[StepBytes | None] = []
     for part in placement.programs.parts:
         try:
-            found += _step_bytes(placement, [schedule], batch_size, [part])[part]
+            by_part += _step_bytes(placement, [schedule], batch_size, [part])[part]
         except PlacementError:
-            found.append(None)
-    return tuple(found)
+            by_part.append(None)
+    return tuple(by_part)
 
 
 def peaks_by(
     placement: Placement, schedules: Sequence[Schedule], batch_size: int | None = None
 ) -> dict[int, list[int]]:
-    """`peak_bytes` by several schedules with as many micro-batches, of all parts here."""
-    found = _step_bytes(placement, schedules, batch_size, placement.programs.parts)
-    return {part: [one.held for one in several] for part, several in found.items()}
+    """`peak_bytes` by several schedules with the same number of micro-batches, by part."""
+    by_part = _step_bytes(placement, schedules, batch_size, placement.programs.parts)
+    return {part: [step.held for step in steps] for part, steps in by_part.items()}
 
 
 def _step_bytes(
@@ -327,30 +329,32 @@ def _step_bytes(
     else:
         sizes = micro_batch_sizes(_batch_size(placement, batch_size, count), count)
     values = {size: _inputs(placement, size) for size in set(sizes)}
-    found = {}
+    by_part = {}
     for part in parts:
         program = placement.programs.parts[part]
         if placement.k == 1:  # one micro-batch after the other, by ordinary autograd
             kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
-            each = (kept * schedule.backward for schedule in schedules)
-            found[part] = [StepBytes(size, size) for size in each]
+            kept_bytes = (kept * schedule.backward for schedule in schedules)
+            by_part[part] = [StepBytes(size, size) for size in kept_bytes]
         else:
             rehearsal = StepRehearsal(program, placement.k)
-            found[part] = [_bytes_by(rehearsal, one, sizes, values) for one in schedules]
-    return found
+            by_part[part] = [
+                _bytes_by(rehearsal, schedule, sizes, values) for schedule in schedules
+            ]
+    return by_part
 
 
-def worth_again(
+def worth_recomputing(
     placement: Placement, micro_batches: int, batch_size: int | None = None
 ) -> dict[int, frozenset[int]]:
-    """The forward chunks that keep more than they read, of the parts that this process holds."""
+    """Forward chunks of each part in this process that keep more than they read."""
     if placement.k == 1:
         return {0: frozenset()}
     size = _batch_size(placement, batch_size, micro_batches)
     samples = min(micro_batch_sizes(size, micro_batches))
     values = _inputs(placement, samples)
     return {
-        part: StepRehearsal(program, placement.k).worth_again(values, samples)
+        part: StepRehearsal(program, placement.k).worth_recomputing(values, samples)
         for part, program in placement.programs.parts.items()
     }
 
@@ -361,34 +365,36 @@ def _bytes_by(
     sizes: Sequence[int],
     values: Mapping[int, Mapping[str, Any]],
 ) -> StepBytes:
-    """What a part takes by a schedule."""
-    sequence, again = schedule.sequences[rehearsal.part], schedule.outlines[rehearsal.part].again
-    found: dict[Action, Moments] = {}
+    """Memory of a part by a schedule."""
+    part = rehearsal.part
+    sequence = schedule.sequences[part]
+    recomputed = schedule.outlines[part].recomputed
+    by_action: dict[Action, Moments] = {}
     actions: list[list[Action]] = [[] for _ in sizes]
     for action in sequence:
         actions[action.micro_batch].append(action)
     for own, size in zip(actions, sizes, strict=True):
         alike = tuple(action._replace(micro_batch=0) for action in own)
-        moments = rehearsal.moments(values[size], size, alike, len(sizes) - 1, again)
-        found.update(zip(own, moments, strict=True))
-    held = {action: one.held for action, one in found.items()}
-    taken = {action: (one.most, one.held[-1]) for action, one in found.items()}
+        moments = rehearsal.moments(values[size], size, alike, len(sizes) - 1, recomputed)
+        by_action.update(zip(own, moments, strict=True))
+    held = {action: moment.held for action, moment in by_action.items()}
+    taken = {action: (moment.most, moment.held[-1]) for action, moment in by_action.items()}
     sent = {
         Piece(direction, action.micro_batch, number)
-        for action, one in found.items()
-        for direction, number in one.sent
+        for action, moment in by_action.items()
+        for direction, number in moment.sent
     }
-    messages = message_bytes(schedule, rehearsal.part, sizes, sent)
+    messages = message_bytes(schedule, part, sizes, sent)
     return StepBytes(peak(sequence, held), peak(sequence, taken, messages))
 
 
-# ------------------------------------------------------------------ what a part is given
+# ------------------------------------------------------------------ inputs of a part
 
 
 def _batch_size(placement: Placement, batch_size: int | None, least: int = 1) -> int:
-    """A batch size, or the plan's or `least` if the present form is for that, or the traced one.
+    """A given batch size; else the plan's or `least` if the present form takes it, or the traced.
 
-    The placement is then in a form for it.
+    The placement then is in a form that takes it.
     """
     if batch_size is None:
         planned = max(placement.programs.partition.modelling.batch_size, least)
@@ -414,12 +420,12 @@ def _of_share(placement: Placement, samples: int) -> dict[str, Any]:
     for name, example, shape in zip(placement.programs.inputs, traced.example, shapes, strict=True):
         dtype = placement.dtype if example.is_floating_point() else example.dtype
         values[name] = torch.empty(shape, dtype=dtype, device="meta")
-    with FakeTensorMode():  # draws no numbers: the random state stays
+    with FakeTensorMode():  # draws no numbers, so the random state stays the same
         return {**values, **placement.programs.draw(samples)}
 
 
 def _received(program: PartProgram) -> Iterator[Transfer]:
-    """The messages that a part waits for, but for those outside the communication volume."""
+    """Transfers that a part receives, except those outside the communication volume."""
     for node in program.module.graph.nodes:
         if node.target is receive and program.transfers[node.args[0]].counted:
             yield program.transfers[node.args[0]]
@@ -432,13 +438,15 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
     module = placement.programs.submodule(part)
     names = {id(attrgetter(name)(module)): name for name in placement.programs.slices[part]}
     parameters = list(module.parameters())
-    idle = {id(one) for one in parameters if names[id(one)].startswith(f"{UNUSED}.")}
-    unused = [one for one in parameters if id(one) in idle]
-    used = [one for one in parameters if id(one) not in idle]
+    idle = {
+        id(parameter) for parameter in parameters if names[id(parameter)].startswith(f"{UNUSED}.")
+    }
+    unused = [parameter for parameter in parameters if id(parameter) in idle]
+    used = [parameter for parameter in parameters if id(parameter) not in idle]
     buffers = [buffer for buffer in module.buffers() if id(buffer) in names]
     copies = [buffer for buffer in buffers if buffer.requires_grad]
     memory = {buffer.untyped_storage()._cdata for buffer in buffers}
-    within = [one for one in parameters if one.untyped_storage()._cdata in memory]
+    within = [parameter for parameter in parameters if parameter.untyped_storage()._cdata in memory]
     indices = [buffer for buffer in module.buffers() if id(buffer) not in names]
     return PartFigures(
         part=part,
@@ -469,13 +477,13 @@ def _learning_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def _exchanged(placement: Placement, part: int) -> int:
-    """See `PartFigures.exchange_bytes`."""
+    """Bytes of exchanges with other processes; see `PartFigures.exchange_bytes`."""
     here = placement.programs.has_all_parts
     if len(placement.programs.shares) == 1 or not (here or placement.copies.are_known):
         return 0
     copies, total = placement.copies.present, 0
-    for one in copies.weights:
-        if one.owner != one.holder and part in (one.owner, one.holder):
-            arrives = one.owner == part or copies.memory(one) is None
-            total += (arrives + (len(one.elements) > 1)) * copies.nbytes(one)
+    for exchange in copies.weights:
+        if exchange.owner != exchange.holder and part in (exchange.owner, exchange.holder):
+            arrives = exchange.owner == part or copies.memory(exchange) is None
+            total += (arrives + (len(exchange.elements) > 1)) * copies.nbytes(exchange)
     return total

@@ -1,4 +1,4 @@
-"""Forms + the state that parts hold -> what they have of each other's state in each form."""
+"""Forms + the state that parts hold -> the copies that parts have in each form."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hgpart.tracing.forms import Form
 
 
 class CopiesByForm:
-    """What parts have of each other's state in each form, where the batch is in slices.
+    """The copies that parts have of each other's state in each form, if the batch is in slices.
 
-    Where some parts are in other processes, all processes ask for it together the first time.
+    If some parts are in other processes, all processes ask for them together the first time.
     """
 
     def __init__(self, forms: Forms, state: HeldState) -> None:
@@ -29,20 +29,20 @@ class CopiesByForm:
 
     @property
     def present(self) -> Copies:
-        """Those of the present form, where all parts are here, or processes have asked before."""
+        """Copies of the present form; all parts are here, or processes have asked before."""
         if self._forms.programs.has_all_parts:
             return self.gathered(lambda here: [here])
         return self._copies[self._forms.present]
 
     @property
     def are_known(self) -> bool:
-        """Whether those of the present form are known."""
+        """Whether the copies of the present form are known."""
         return self._forms.present in self._copies
 
     def gathered(self, gather: Gather) -> Copies:
-        """Those of the present form.
+        """Copies of the present form.
 
-        The first time all processes ask for it, and gather what each of them holds.
+        The first time all processes ask for them together, and gather what each of them holds.
         """
         if not self.are_known:
             programs = self._forms.programs
@@ -54,9 +54,8 @@ class CopiesByForm:
         programs = self._forms.programs
         blueprint = programs.blueprint
         layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
-        every = dict.fromkeys(
-            (held.name for one in holdings.values() for held in one.copies.values()), "state"
-        )
+        names = (held.name for holding in holdings.values() for held in holding.copies.values())
+        every = dict.fromkeys(names, "state")
         traced = blueprint.traced
         passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
         fixed = {name: state for name, state in every.items() if name not in passing}
@@ -74,36 +73,36 @@ class CopiesByForm:
         )
 
     def let_weights_travel(self) -> None:
-        """Let the next pass begin with weights that go to copies, as behind an update.
+        """Let the next pass send weights to copies, as after an update.
 
-        A pass where no weight has changed since the last one, and gradients are added up, begins
-        without: there are fewer bytes than tables say of a step.
+        Otherwise a pass sends none if no weight has changed since the last one, as where gradients
+        are added up: then fewer bytes travel than tables say of a step.
         """
         for copies in self._copies.values():
             copies.forget_weights()
 
     def note_loaded(self) -> None:
-        """Note that they may not be like what they are of, as that was loaded."""
+        """Note that copies may be out of date, as state was loaded."""
         for copies in self._copies.values():
             copies.alike = False
             copies.forget_weights()
 
     def forget(self) -> None:
-        """Forget all of them, as the model has other tensors now: it was moved."""
+        """Forget all copies, as the model was moved and has other tensors now."""
         for copies in self._copies.values():
             copies.moved = True
         self._copies.clear()
 
     @contextmanager
     def in_flight(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
-        """Where a stream takes copies, and what belongs to the part in them, apart.
+        """Let a stream replace tensors of copies; afterwards restore what parts own within them.
 
-        If it fails, the parameters of the parts here have no gradients.
+        If it fails, the parameters of the parts in this process have no gradients.
 
         Raises
         ------
         PlacementError
-            At its end, if what does not learn was changed meanwhile.
+            At the end, if something that does not learn was changed meanwhile.
         """
         if len(self._forms.programs.shares) == 1:
             yield
@@ -111,7 +110,7 @@ class CopiesByForm:
         try:
             yield
         except BaseException:
-            for parameter in parameters:  # some may be of a batch that others have not ended
+            for parameter in parameters:  # some may be of a batch that other parts have not ended
                 parameter.grad = None
             raise
         finally:

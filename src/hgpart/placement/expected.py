@@ -1,4 +1,4 @@
-"""Blueprint -> what a pass should send, by the partition's hypergraph and not the submodules."""
+"""Blueprint -> what a pass should send, by the partition's hypergraph, not by the submodules."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ from hgpart.placement.shares.owners import in_blocks
 
 
 def expected(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) -> Evaluation:
-    """The figures of a forward pass, in which floating tensors travel in a type."""
+    """Figures of a forward pass whose floating tensors are sent in a type."""
     return _evaluated(blueprint, _between_parts(blueprint, dtype, batch_size))
 
 
 def expected_gradients(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) -> Evaluation:
-    """Those of a backward pass, which sends gradients of what was sent, the other way."""
+    """Figures of a backward pass, which sends gradients of all that was sent, in reverse."""
     nets = _between_parts(blueprint, dtype, batch_size)
     returned = np.array(blueprint.returned)[nets.net_layers]
-    found = _evaluated(blueprint, replace(nets, costs=np.where(returned, nets.costs, 0)))
-    return replace(found, traffic=found.traffic.T, messages=found.messages.T)
+    evaluation = _evaluated(blueprint, replace(nets, costs=np.where(returned, nets.costs, 0)))
+    return replace(evaluation, traffic=evaluation.traffic.T, messages=evaluation.messages.T)
 
 
 def expected_weights(
     partition: Partition, owners: Partition, blueprint: Blueprint, dtype: torch.dtype
 ) -> Evaluation:
-    """Those of the gradients of weights that slices of the batch lie on several parts of.
+    """Figures of gradients of weights that slices of the batch have on several parts.
 
-    Weights go the other way, as many bytes. What does not learn does not travel.
+    As many bytes of weights go in the opposite direction. What does not learn is not sent.
 
     Parameters
     ----------
     partition : Partition
-        Over slices.
+        Partition over slices.
     owners : Partition
-        Of the model, whose parts have the optimizers of what vertices have; see `shares.owners`.
+        Partition of the model by owners of parameters; see `shares.owners`.
     blueprint : Blueprint
     dtype : torch.dtype
     """
@@ -56,28 +56,28 @@ def expected_weights(
     model = cnn_hypergraph(whole, blueprint.work, owners.model.blocks, modelling)
     by_slice = partition.parts.reshape(modelling.slices, -1)
     parts = by_slice[:, in_blocks(partition.model, model)]
-    # The root of a net is a slice that lies where its parameters belong to.
+    # The root of a net is a slice on the part that owns its parameters.
     slices = np.argmax(parts == owners.parts, axis=0)
-    found = []
+    by_message = []
     for names, at_once in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
         graph = with_parameters(whole, names)
         nets = replace(model, views=modelling.views(graph)).parameter_nets
         roots = nets.roots + slices[nets.roots].astype(np.int32) * model.slice_vertices
-        gathers = np.ones_like(nets.gathers)  # gradients, of what others read, too
+        gathers = np.ones_like(nets.gathers)  # gradients, also of weights that are only read
         nets = replace(nets, roots=roots.astype(np.int32), gathers=gathers)
         between = nets.of_parts(model.weights, parts.ravel(), k)
-        one = evaluate(between, np.arange(k, dtype=np.int32), k, partition.problem.speeds)
-        counts = (one.traffic > 0).astype(one.messages.dtype) if at_once else one.messages
-        found.append(replace(one, messages=counts))
-    return together(found, partition.problem.speeds)
+        evaluation = evaluate(between, np.arange(k, dtype=np.int32), k, partition.problem.speeds)
+        senders = (evaluation.traffic > 0).astype(evaluation.messages.dtype)
+        by_message.append(replace(evaluation, messages=senders if at_once else evaluation.messages))
+    return together(by_message, partition.problem.speeds)
 
 
 def expected_statistics(
     partition: Partition, blueprint: Blueprint, dtype: torch.dtype, backward: bool
 ) -> Evaluation:
-    """Those of statistics of norms of the batch in a forward pass, or of their gradients.
+    """Figures of statistics of norms of the batch in a forward pass, or of their gradients.
 
-    A net's bytes are of both passes: half of them go to whom they belong to, and as many back.
+    A net's bytes are those of both passes: half of them go to the owners, and half back.
     """
     graph, learns = _in_type(blueprint, dtype), blueprint.learns(inputs=False)
     norms = [len(blueprint.norms_of_batch.get(at, ())) for at in range(len(graph.layers))]
@@ -92,19 +92,21 @@ def expected_statistics(
     model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
     nets, every = model.statistics_nets, np.arange(partition.k, dtype=np.int32)
     between = nets.of_parts(model.weights, partition.parts, partition.k)
-    found = evaluate(between, every, partition.k, partition.problem.speeds)
-    counts = np.zeros(len(layers), dtype=np.int64)  # of those that share their vertices together
+    evaluation = evaluate(between, every, partition.k, partition.problem.speeds)
+    counts = np.zeros(
+        len(layers), dtype=np.int64
+    )  # layers that share their vertices count together
     np.add.at(counts, [layer.tied_to for layer in layers], norms)
     of_nets = counts[model.vertex_layers[nets.roots]]
-    messages = np.zeros_like(found.messages)
+    messages = np.zeros_like(evaluation.messages)
     for number in range(int(counts.max(initial=0))):
         some = replace(nets, costs=np.where(of_nets > number, nets.costs, 0))
         sent = some.of_parts(model.weights, partition.parts, partition.k)
         messages += evaluate(sent, every, partition.k).messages
     return replace(
-        found,
-        loads=np.zeros_like(found.loads),
-        traffic=(found.traffic + found.traffic.T) // 2,
+        evaluation,
+        loads=np.zeros_like(evaluation.loads),
+        traffic=(evaluation.traffic + evaluation.traffic.T) // 2,
         messages=messages + messages.T,
     )
 
@@ -118,15 +120,15 @@ def planned_bytes(
 ) -> int | None:
     """Bytes of all forward passes of a step by the plan's own hypergraph, over all slices.
 
-    The sum of what all shares send, and of what they have in common, is the same number, found in
-    another way. None where a slice has no sample: a plan says nothing of that.
+    The sum of what all shares send and of their exchanges must be the same number, found in another
+    way. None if a slice has no sample, which a plan does not cover.
 
     Parameters
     ----------
     partition : Partition
-        Over slices.
+        Partition over slices.
     blueprints : sequence of Blueprint
-        Of each share.
+        Blueprint of each share.
     dtype : torch.dtype
     sizes : sequence of int
         Samples of each micro-batch.
@@ -134,7 +136,7 @@ def planned_bytes(
         Whether gradients are computed.
     """
     first, total = blueprints[0], 0
-    if len(blueprints) == 1:  # slices that lie alike are none
+    if len(blueprints) == 1:  # all slices have the same layout: there are none
         partition = first.partition
     if min(sizes) < partition.modelling.slices:
         return None
@@ -151,17 +153,17 @@ def planned_bytes(
     return total
 
 
-def together(found: Sequence[Evaluation], speeds: Sequence[float] | None) -> Evaluation:
-    """The figures of several partitions of the same parts, run one after the other."""
-    loads = reduce(add, (one.loads for one in found))
+def together(figures: Sequence[Evaluation], speeds: Sequence[float] | None) -> Evaluation:
+    """Figures of several partitions of the same parts, run one after the other."""
+    loads = reduce(add, (evaluation.loads for evaluation in figures))
     return Evaluation(
-        k=found[0].k,
+        k=figures[0].k,
         loads=loads,
         imbalance=imbalance(loads, speeds),
-        volume=sum(one.volume for one in found),
-        cut_net=sum(one.cut_net for one in found),
-        traffic=reduce(add, (one.traffic for one in found)),
-        messages=reduce(add, (one.messages for one in found)),
+        volume=sum(evaluation.volume for evaluation in figures),
+        cut_net=sum(evaluation.cut_net for evaluation in figures),
+        traffic=reduce(add, (evaluation.traffic for evaluation in figures)),
+        messages=reduce(add, (evaluation.messages for evaluation in figures)),
     )
 
 
@@ -177,18 +179,18 @@ def _between_parts(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) ->
     modelling = replace(partition.modelling, batch_size=batch_size, bytes_per_element=None)
     model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
     nets = model.nets
-    if blueprint.is_share:  # what tasks read of parameters are copies of weights
+    if blueprint.is_share:  # parameters that tasks read are copies, and not sent
         sent = [layer.kind != PARAMETER for layer in graph.layers]
         nets = nets.take(np.flatnonzero(np.array(sent)[nets.layers % len(sent)]))
     return nets.of_parts(model.weights, partition.parts, partition.k)
 
 
 def _in_type(blueprint: Blueprint, dtype: torch.dtype) -> ChannelGraph:
-    """The graph as its floating tensors travel."""
+    """The graph with floating tensors in the type in which they are sent."""
     placeholders = blueprint.traced.graph_module.graph.find_nodes(op="placeholder")
     as_traced = float_type(node.meta["val"] for node in placeholders)
     named = blueprint.traced.parameters
-    # Not what the model converts to, nor what is complex.
+    # Neither tensors that the model converts itself, nor complex ones.
     converted = {
         named[node.name]
         for node in placeholders
@@ -199,14 +201,16 @@ def _in_type(blueprint: Blueprint, dtype: torch.dtype) -> ChannelGraph:
         if nodes and nodes[0].meta["val"].dtype == as_traced:
             layer = replace(layer, bytes_per_element=dtype.itemsize)
         own = tuple(
-            replace(one, element_bytes=dtype.itemsize) if one.name in converted else one
-            for one in layer.own_parameters
+            replace(parameter, element_bytes=dtype.itemsize)
+            if parameter.name in converted
+            else parameter
+            for parameter in layer.own_parameters
         )
         layers.append(replace(layer, own_parameters=own))
     return replace(blueprint.graph, layers=tuple(layers))
 
 
 def float_type(tensors: Iterable[Any]) -> torch.dtype:
-    """The type of the first floating tensor; float32 where there is none."""
-    found = (one.dtype for one in tensors if isinstance(one, torch.Tensor))
-    return next((dtype for dtype in found if dtype.is_floating_point), torch.float32)
+    """The type of the first floating tensor; float32 if there is none."""
+    types = (tensor.dtype for tensor in tensors if isinstance(tensor, torch.Tensor))
+    return next((dtype for dtype in types if dtype.is_floating_point), torch.float32)

@@ -1,4 +1,4 @@
-"""A model's modes, sizes of inputs and batches -> what its parts do in each of these forms."""
+"""A model's modes, sizes of inputs and batches -> its programs in each of these forms."""
 
 from __future__ import annotations
 
@@ -20,34 +20,34 @@ from hgpart.tracing.traced_model import TracedModel
 
 
 class Forms:
-    """What parts do in each form of a model: its modes and settings, sizes of inputs and batches.
+    """Programs for each form of a model: its mode and settings, sizes of inputs and batches.
 
-    The programs of a form are made when it is first switched to: the model, which has no weights,
-    is traced once more, and each layer is computed by the part that has it in the first form. The
-    tensors of all forms are the same.
+    The programs of a form are made on the first switch to it: the model, which has no weights, is
+    traced again, and each layer is computed by the part that has it in the first form. All forms
+    share the same tensors.
 
     Parameters
     ----------
     settings : Settings
-        Of the model's modules, as they are in the first form.
+        Settings of the model's modules in the first form.
     programs : Programs
-        Those of the first form.
+        Programs of the first form.
     state : HeldState
-        Has no tensors yet.
+        State without tensors.
     tensors : mapping of str to Tensor
-        The model's parameters and buffers.
+        Parameters and buffers of the model.
     devices : sequence of torch.device
-        One for each part.
+        Device of each part.
 
     Attributes
     ----------
     first : Form
     present : Form
     parts : Parts
-        The submodules of the present form.
+        Submodules of the present form.
     devices : tuple of torch.device
     input_gradients : bool
-        Whether the last pass computes gradients of inputs, too; a switch sets it to False.
+        Whether the last pass computes gradients of inputs, too; False after a switch.
     """
 
     def __init__(
@@ -63,51 +63,53 @@ class Forms:
         self.devices = tuple(devices)
         unused = never_used(programs, state.original)
         self._programs = {self.first: with_unused(programs, state.original, unused)}
-        self._alike: dict[Form, Form] = {}  # forms in which a model does what it does in another
+        self._alike: dict[
+            Form, Form
+        ] = {}  # forms in which a model does the same as in another form
         state.fill(self.programs, self.devices, tensors)
         self.parts = Parts()
         self._switch_to(self.first)
 
     @property
     def programs(self) -> Programs:
-        """Those of the present form."""
+        """Programs of the present form."""
         return self._programs[self.present]
 
     @property
     def every(self) -> Iterable[Programs]:
-        """The programs of all forms that were switched to."""
+        """Programs of all forms that were switched to."""
         return self._programs.values()
 
     @property
     def is_as_placed(self) -> bool:
-        """Whether inputs and batch are as those of the first form."""
+        """Whether inputs and batch have the sizes of the first form."""
         first = self.first
         return (self.present.sizes, self.present.batch_size) == (first.sizes, first.batch_size)
 
     def train(self, training: bool) -> None:
-        """Switch to training or evaluation, as the model itself does; see `Settings.in_mode`."""
+        """Switch to training or evaluation, like the model itself; see `Settings.in_mode`."""
         with self._settings.in_mode(training):
             self._switch(training)
 
     def follow(self, training: bool) -> None:
-        """Switch to what the model's modules, in a mode, have been set to since, if they were."""
+        """Switch to the settings that the model's modules have now, if they were changed."""
         if self.are_set_anew:
             self._switch(training)
 
     @property
     def are_set_anew(self) -> bool:
-        """Whether the model's modules have other settings than those of the present form."""
-        return self._settings.are_others_than(self.present.settings)
+        """Whether the model's modules have other settings than the present form."""
+        return self._settings.differ_from(self.present.settings)
 
     def _switch(self, training: bool) -> None:
-        """Switch to a mode, and the settings, that the model's modules are in."""
+        """Switch to a mode and the settings that the model's modules are in."""
         settings = self._settings.number()
         form = self._form_for(self.present._replace(training=training, settings=settings))
         self._settings.note()
         self._switch_to(form)
 
     def for_sizes(self, sizes: Sizes, batch_size: int | None = None) -> None:
-        """Switch to sizes of inputs and of the batch; without that, for batches as at present.
+        """Switch to sizes of inputs and of the batch. Default: the present batch size.
 
         All processes switch together.
         """
@@ -127,16 +129,16 @@ class Forms:
             self.parts[str(part)] = program.module
 
     def takes(self, batch_size: int) -> bool:
-        """Whether the model does with a batch of so many samples what it does in the present form.
+        """Whether the model is known to do the same with this batch size as in the present form.
 
-        False where that is not known, as of a batch of one: `for_sizes` finds it out.
+        For some batch sizes, such as 1, it is not known before `for_sizes`.
         """
         asked = self.present._replace(batch_size=batch_size)
         sizes = self.programs.blueprint.traced.batch_sizes
         return batch_size in sizes or self._alike.get(asked) == self.present
 
     def _form_for(self, asked: Form) -> Form:
-        """The form that a batch is computed in, whose programs are made if there are none."""
+        """The form in which a batch is computed; its programs are made if there are none."""
         for form, programs in self._programs.items():
             sizes = programs.blueprint.traced.batch_sizes
             if form.is_but_for_batch(asked) and asked.batch_size in sizes:
@@ -145,7 +147,7 @@ class Forms:
         return self._alike.get(asked, asked)
 
     def _make(self, form: Form) -> None:
-        """Make programs of a form, if there are none; the model's modules are as they are in it."""
+        """Make programs of a form, if there are none; the model's modules must be in that form."""
         if form in self._programs or form in self._alike:
             return
         first = base = self.first
@@ -153,14 +155,14 @@ class Forms:
         if form != as_first:
             base = as_first
             self._make(base)
-            if form.batch_size == 1:  # which does for no other batch
+            if form.batch_size == 1:  # whose programs serve no other batch
                 self._make(form._replace(batch_size=first.batch_size))
-        with torch.inference_mode(False):  # a call may come here in whatever mode
+        with torch.inference_mode(False):  # the caller may be in any mode
             before = self._programs[base].blueprint
             try:
                 traced = retraced(self._settings.model, before.traced, form, self.programs.dtype)
             except PlacementError:
-                before.check_norms(form.batch_size)  # which says more
+                before.check_norms(form.batch_size)  # whose message says more
                 raise
             for known, programs in self._programs.items():
                 if known.is_but_for_batch(form) and does_the_same(
@@ -179,20 +181,20 @@ class Forms:
     def _in_form(
         self, form: Form, traced: TracedModel, base: Programs
     ) -> tuple[Programs, set[str]]:
-        """What the parts do in another form, and the buffers that more of them hold for it."""
-        made = programs_of(traced, base, tuple(base.parts))
+        """Programs of another form, and the buffers that more parts hold because of it."""
+        programs = programs_of(traced, base, tuple(base.parts))
         new = {
             held.name
-            for part, slices in made.slices.items()
+            for part, slices in programs.slices.items()
             for name, held in slices.items()
-            if name not in made.copies[part]
+            if name not in programs.copies[part]
             and held.name not in traced.constants
             and not self._state.holds(part, held)
         }
         original = self._state.original
         changing = {*original, *(traced.buffers[name] for name in traced.updated)}
-        fixed = {name for name, one in original.items() if one.parameter}
-        for facts in (base.blueprint.facts, made.blueprint.facts):
+        fixed = {name for name, entry in original.items() if entry.parameter}
+        for facts in (base.blueprint.facts, programs.blueprint.facts):
             fixed |= {facts.traced.buffers[node.name] for node in facts.carried}
         if divided := new & (fixed if base.has_all_parts else changing):
             before = base.blueprint.traced
@@ -205,10 +207,10 @@ class Forms:
                 f"{form.said_beside(before.form)}: accepted are {accepted}, or a model that is "
                 "placed with an example of that"
             )
-        return made, new
+        return programs, new
 
     def _let_go(self, names: set[str]) -> None:
-        """Forget copies that part 0 held because other forms had no use for them."""
+        """Forget copies that part 0 held only because other forms did not use them."""
         for form, programs in self._programs.items():
             kept = {}
             for attribute, held in programs.slices.get(0, {}).items():
@@ -220,12 +222,12 @@ class Forms:
                 self._programs[form] = replace(programs, slices={**programs.slices, 0: kept})
 
     def move(self, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        """Move the parts, in all forms; what moves is `fn`'s to say, as in `.double()`.
+        """Move the parts in all forms with `fn`, which says what moves where, as in `.double()`.
 
         Raises
         ------
         PlacementError
-            If the model computes with complex numbers, and they would be of another type.
+            If the model computes with complex numbers, and these would change their type.
         """
         devices = tuple(fn(torch.empty(0, device=device)).device for device in self.devices)
         before = self.programs.dtype

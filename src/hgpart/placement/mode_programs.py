@@ -1,4 +1,4 @@
-"""Blueprints -> Programs: what the parts that a process holds do in one mode."""
+"""Blueprints -> Programs of the parts that a process holds, in one form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def share_blueprints(
     trainable: frozenset[str],
     norms: str,
 ) -> tuple[Blueprint, ...]:
-    """What the programs of each share are made from; their transfers are numbered on."""
+    """Blueprints of all shares; their transfers are numbered on from share to share."""
     if len(shares) > 1:
         if shares[0][1].modelling.norms == "batch":
             check_deferrable(facts.traced)
@@ -46,25 +46,25 @@ def share_blueprints(
                 f"norms of the batch, which is in {shares[0][0].of} slices that have norms of their"
                 " own: accepted are those of micro-batches, or a plan with norms of the batch"
             )
-    found: list[Blueprint] = []
+    blueprints: list[Blueprint] = []
     for at, (share, partition) in enumerate(shares):
         prefix = f"share{at}_" if len(shares) > 1 else ""
-        first = found[-1].first_transfer + len(found[-1].transfers) if found else 0
-        found.append(Blueprint(facts, partition, work, trainable, norms, share, prefix, first))
-    return tuple(found)
+        first = blueprints[-1].first_transfer + len(blueprints[-1].transfers) if blueprints else 0
+        blueprints.append(Blueprint(facts, partition, work, trainable, norms, share, prefix, first))
+    return tuple(blueprints)
 
 
 def owners_blueprint(blueprints: Sequence[Blueprint], owners: Partition | None = None) -> Blueprint:
-    """What the programs would be made from if parts had the parameters that belong to them alone.
+    """Blueprint of programs in which parts have only the parameters that they own.
 
-    By a partition whose parts these belong to, or one that is chosen.
+    The owners are given by a partition, or chosen.
     """
     first = blueprints[0]
     if len(blueprints) == 1:
         return first
     if owners is None:
         learning = with_parameters(first.graph, first.trainable)
-        owners = owned([one.partition for one in blueprints], learning, first.work)
+        owners = owned([blueprint.partition for blueprint in blueprints], learning, first.work)
     return replace(first, partition=owners, share=WHOLE, prefix="", first_transfer=0)
 
 
@@ -76,7 +76,7 @@ def build_programs(
     Raises
     ------
     PlacementError
-        If the model's forward pass does what its graph can't hold.
+        If the model's forward pass does something that its graph can't hold.
     """
     blueprint = blueprints[0]
     if blueprint.traced.unheld:
@@ -97,7 +97,7 @@ def build_programs(
     if len(blueprints) > 1:
         own = {part: _own(owners, part) for part in held}
     slices = {
-        part: {name: held for each in by_share for name, held in each.items()}
+        part: {name: held for of_share in by_share for name, held in of_share.items()}
         for part, (_, by_share) in built.items()
     }
     if blueprint.norms == "batch":
@@ -114,8 +114,8 @@ def build_programs(
     return Programs(
         blueprints=tuple(blueprints),
         transfers=(
-            *chain.from_iterable(one.transfers for one in blueprints),
-            *(one.transfer for one in statistics.travelling),
+            *chain.from_iterable(plan.transfers for plan in blueprints),
+            *(item.transfer for item in statistics.travelling),
         ),
         parts={part: program for part, (program, _) in built.items()},
         slices=slices,
@@ -129,7 +129,7 @@ def build_programs(
 
 
 def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
-    """What a part's steps would hold if it had what belongs to it alone."""
+    """Slices that a part's steps would hold if it had only what it owns."""
     statistics = shared_statistics([owners])
     order = order_of_layers([owners], statistics)[part]
     return build_part([owners], part, order, statistics)[1][0]
@@ -138,14 +138,14 @@ def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
 def _copies(
     blueprint: Blueprint, by_share: Sequence[Mapping[str, Slice]], own: Mapping[str, Slice]
 ) -> Iterator[str]:
-    """Attributes of the steps of a part that are copies."""
+    """Attributes of a part's steps that are copies."""
     traced = blueprint.traced
     parameters = {*traced.parameters.values()}
     belonging = {held.key for held in own.values()}
     for share, slices in enumerate(by_share):
         for attribute, held in slices.items():
             is_parameter = held.name in parameters
-            if held.name in traced.constants:  # of the code: each has its own
+            if held.name in traced.constants:  # of the code: each part has its own
                 continue
             if held.key not in belonging if is_parameter else share > 0:
                 yield attribute
@@ -158,13 +158,14 @@ def _apart(
     slices: Mapping[str, Slice],
     copies: frozenset[str],
 ) -> Iterator[tuple[str, Slice]]:
-    """Parameters that belong to a part and that no step has by themselves: it has them apart."""
+    """Parameters that a part owns and that are no step's own tensor: they are held separately."""
     there = {held.key for attribute, held in slices.items() if attribute not in copies}
     types = {
         name: blueprint.nodes[placeholder].meta["val"].dtype
         for placeholder, name in blueprint.traced.parameters.items()
     }
-    for held in {one.key: one for one in own.values() if one.name in types}.values():
+    parameters = {held.key: held for held in own.values() if held.name in types}
+    for held in parameters.values():
         if held.key not in there:
             yield _registered(program, OWN, held, types[held.name], is_parameter=True), held
 
@@ -172,12 +173,12 @@ def _apart(
 def _registered(
     program: PartProgram, folder: str, held: Slice, dtype: torch.dtype, is_parameter: bool
 ) -> str:
-    """Let a part have a tensor beside its steps; returns the attribute."""
+    """Register a tensor in a part besides its steps; return the attribute."""
     module = program.module
     if not hasattr(module, folder):
         module.add_module(folder, nn.Module())
     owner, attribute = module.get_submodule(folder), held.name.replace(".", "_")
-    while hasattr(owner, attribute):  # a.b_c and a_b.c are two
+    while hasattr(owner, attribute):  # a.b_c and a_b.c are different names
         attribute += "_"
     value = torch.empty(held.local_shape, dtype=dtype, device="meta")
     if is_parameter:
@@ -189,7 +190,7 @@ def _registered(
 
 
 def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> Iterator[Slice]:
-    """Elements that no step of any part uses, of parameters of which operators take a part."""
+    """Elements that no step uses, of parameters that operators use only in part."""
     partly = blueprint.partly_read
     held: list[Slice] = []
     for part in range(blueprint.partition.k) if partly else ():
@@ -199,40 +200,40 @@ def _idle(blueprint: Blueprint, slices: Mapping[int, Mapping[str, Slice]]) -> It
         name = blueprint.traced.parameters[placeholder]
         shape = blueprint.facts.shape(blueprint.nodes[placeholder])
         idle = np.ones(shape, dtype=np.bool_)
-        for one in held:
-            if one.name == name:
-                idle[one.places] = False
+        for piece in held:
+            if piece.name == name:
+                idle[piece.places] = False
         if idle.any():
             yield slice_of(name, shape, np.flatnonzero(idle))
 
 
 def never_used(programs: Programs, original: Mapping[str, Original]) -> Iterator[tuple[int, Slice]]:
-    """What of a model's state its traced graph makes no use of: part 0 has it, if it is held."""
+    """State that the traced graph does not use: part 0 has it, if it is held here."""
     used = {*programs.blueprint.used_state}
-    for name, one in original.items():
-        if 0 in programs.parts and one.held_as == name and name not in used:
-            yield 0, Slice(name, one.shape)
+    for name, entry in original.items():
+        if 0 in programs.parts and entry.held_as == name and name not in used:
+            yield 0, Slice(name, entry.shape)
     yield from ((0, held) for held in programs.idle)
 
 
 def with_unused(
     programs: Programs, original: Mapping[str, Original], unused: Iterable[tuple[int, Slice]]
 ) -> Programs:
-    """The same, where parts hold what their steps make no use of, so that no state is lost."""
+    """The same programs with state that their steps do not use, so that none is lost."""
     slices = {part: dict(held) for part, held in programs.slices.items()}
     for part, held in unused:
-        one = original[held.name]
-        made = _registered(programs.parts[part], UNUSED, held, one.dtype, one.parameter)
-        slices[part][made] = held
+        entry = original[held.name]
+        attribute = _registered(programs.parts[part], UNUSED, held, entry.dtype, entry.parameter)
+        slices[part][attribute] = held
     return replace(programs, slices=slices)
 
 
 def with_input_gradients(programs: Programs) -> Programs:
-    """The same, where gradients of the inputs go back to who has them."""
+    """The same programs with gradients of the inputs, which go back to the parts that have them."""
     learns = programs.blueprint.learns(inputs=True)
     differentiable = chain(
-        *(one.differentiable(inputs=True) for one in programs.blueprints),
-        (learns[one.norm.layer] for one in programs.statistics.travelling),
+        *(blueprint.differentiable(inputs=True) for blueprint in programs.blueprints),
+        (learns[item.norm.layer] for item in programs.statistics.travelling),
     )
     transfers = tuple(
         replace(transfer, differentiable=wanted)
@@ -242,8 +243,8 @@ def with_input_gradients(programs: Programs) -> Programs:
 
 
 def in_dtype(programs: Programs, dtype: torch.dtype) -> Programs:
-    """The same, where floating tensors travel in another type."""
-    transfers = tuple(one.in_dtype(programs.dtype, dtype) for one in programs.transfers)
+    """The same programs with floating tensors in another type."""
+    transfers = tuple(transfer.in_dtype(programs.dtype, dtype) for transfer in programs.transfers)
     return replace(_with_transfers(programs, transfers), dtype=dtype)
 
 
@@ -259,7 +260,7 @@ def _with_transfers(programs: Programs, transfers: tuple[Transfer, ...]) -> Prog
 
 
 def make_on(module: nn.Module, device: torch.device) -> None:
-    """Let what operators make anew be made on a device."""
+    """Let operators make new tensors on a device."""
     for step in module.modules():
         if isinstance(step, fx.GraphModule):
             changed = False

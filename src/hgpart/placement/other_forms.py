@@ -1,4 +1,4 @@
-"""Programs of one form -> those of another: of the other mode, of other inputs or batches."""
+"""Programs of one form -> those of another: other mode, or other sizes of inputs or batches."""
 
 from __future__ import annotations
 
@@ -34,35 +34,34 @@ from hgpart.work.figures import Work
 
 
 def retraced(model: nn.Module, before: TracedModel, form: Form, dtype: torch.dtype) -> TracedModel:
-    """Trace a model, which becomes of that float type, in a form, called as it was before.
+    """Trace a model in a form, called as before; its floats become of this type.
 
-    The model is in the mode, and has the settings, of the form. For a batch of one sample that is
-    for no other batch.
+    The model must be in the form's mode and settings. A trace for a batch of one sample is for no
+    other batch size.
 
     Raises
     ------
     PlacementError
-        If it does not take inputs of these sizes, or such a batch, and took others.
+        If it does not take inputs or batches of these sizes, but took others before.
     """
     arguments = before.arguments
     tensors = [
         torch.empty(
-            (form.batch_size, *size) if is_batch else (*one.shape[:1], *size),
-            dtype=dtype if one.is_floating_point() else one.dtype,
+            (form.batch_size, *size) if is_batch else (*tensor.shape[:1], *size),
+            dtype=dtype if tensor.is_floating_point() else tensor.dtype,
             device="meta",
         )
-        for one, size, is_batch in zip(
+        for tensor, size, is_batch in zip(
             arguments.tensors, form.sizes, arguments.batches, strict=True
         )
     ]
 
-    def converted(one: torch.Tensor) -> torch.Tensor:
-        return one.to(dtype) if one.is_floating_point() else one
+    def converted(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
     model._apply(converted)  # type: ignore[no-untyped-call]  # `to` would make complex ones real
     try:
-        made = arguments.with_tensors(tensors)
-        traced = trace_call(model, made, any_batch=form.batch_size > 1)
+        traced = trace_call(model, arguments.with_tensors(tensors), any_batch=form.batch_size > 1)
         return replace(traced, settings=form.settings)
     except TraceError as error:
         if form.sizes != before.form.sizes:
@@ -77,7 +76,7 @@ def retraced(model: nn.Module, before: TracedModel, form: Form, dtype: torch.dty
 
 
 def does_the_same(known: TracedModel, traced: TracedModel) -> bool:
-    """Whether a model does in one trace, for the batch of another, what it does in that one."""
+    """Whether a model does in one trace, for the batch of another, the same as in that other."""
     batch_size = traced.batch_size
     if known.batch_sizes.fixed is not None:
         return False
@@ -85,7 +84,7 @@ def does_the_same(known: TracedModel, traced: TracedModel) -> bool:
 
 
 def _calls(traced: TracedModel, batch_size: int) -> list[object]:
-    """What operators of a graph are given, for a batch, and what it returns; nodes by numbers."""
+    """Calls of a graph's operators with their arguments, for a batch; nodes are numbered."""
     numbers: dict[fx.Node, int] = {}
     calls: list[object] = []
 
@@ -99,18 +98,19 @@ def _calls(traced: TracedModel, batch_size: int) -> list[object]:
     for node in traced.graph_module.graph.nodes:
         if holds_tensors(node) or node.op == "output":
             numbers[node] = len(numbers)
-            what = node.name if node.op == "placeholder" else node.target
-            calls.append((what, *pytree.tree_map(given, (list(node.args), dict(node.kwargs)))))
+            called = node.name if node.op == "placeholder" else node.target
+            arguments = pytree.tree_map(given, (list(node.args), dict(node.kwargs)))
+            calls.append((called, *arguments))
     return calls
 
 
 def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Programs:
-    """What parts do in the form of a trace: each layer is theirs who have it in another form.
+    """Programs for the form of a trace: each layer stays on the parts that have it in another form.
 
     Raises
     ------
     PlacementError
-        If the model has other layers, for inputs of other sizes alone.
+        If the model has other layers although only sizes of inputs differ.
     """
     first, graph = base.blueprint, channel_graph(traced)
     form, before = traced.form, first.traced.form
@@ -118,9 +118,9 @@ def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Pro
     if own == before and form.sizes != before.sizes:
         check_same_layers(first.graph, graph, said_of(traced.form.sizes))
     facts, carried = NodeFacts(traced, graph), []
-    for one in base.blueprints:
-        partition, work = carried_over(one.partition, one.work, one.graph, graph)
-        carried.append((one.share, partition))
+    for blueprint in base.blueprints:
+        partition, work = carried_over(blueprint.partition, blueprint.work, blueprint.graph, graph)
+        carried.append((blueprint.share, partition))
     blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
     owners = None
     if len(blueprints) > 1:
@@ -131,17 +131,17 @@ def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Pro
 def carried_over(
     partition: Partition, work: Work, graph: ChannelGraph, other: ChannelGraph
 ) -> tuple[Partition, Work]:
-    """Give each layer of another graph of the same model to those who have it in this one.
+    """Give each layer of another graph of the same model to the parts that have it in this one.
 
-    Layers are known by their names. One that only the other graph has goes with the first layer
-    that it reads: task by task where that makes as many channels as it has tasks, else whole; if it
-    has parameters, and this graph none of them, then whole to part 0, which holds what is of no use
-    here. Its work is not known, and counts as none.
+    Layers are identified by name. A layer that only the other graph has follows the first layer
+    that it reads: task by task if that has as many tasks, else whole. If its parameters are not
+    used in this graph, it goes whole to part 0, which holds what is not used here. Its work is not
+    known and counts as none.
     """
     views = partition.modelling.views(other)
     index = {layer.name: at for at, layer in enumerate(graph.layers)}
     used = {name for layer in graph.layers for name in layer.parameter_names}
-    divided: list[_Divided] = []
+    divided: list[_LayerParts] = []
     per_task = np.zeros(len(other.layers), dtype=np.int64)
     for at, view in enumerate(views):
         layer = view.layer
@@ -159,25 +159,28 @@ def carried_over(
             sources = () if idle else other.sources(layer)
             divided.append(_with_source(sources, other, view, divided))
     carried = Work(per_task, work.unit, work.units, work.source)
-    blocks = Blocks(tuple(one.rows for one in divided), tuple(one.columns for one in divided))
+    blocks = Blocks(
+        tuple(layer_parts.rows for layer_parts in divided),
+        tuple(layer_parts.columns for layer_parts in divided),
+    )
     problem = replace(partition.problem, graph=other, work=carried)
-    found = evaluated(
+    new_partition = evaluated(
         problem,
         problem.hypergraph(blocks),
-        np.concatenate([one.parts for one in divided]),
+        np.concatenate([layer_parts.parts for layer_parts in divided]),
         seed=partition.seed,
         backend=partition.backend,
         start=partition.start,
         bound=0,
     )
-    return found, carried
+    return new_partition, carried
 
 
 def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> None:
-    """Raise a PlacementError unless a model has the same layers, but for sizes of maps."""
-    for one, layer in zip_longest(graph.layers, other.layers):
-        if one is None or layer is None or _facts(one) != _facts(layer):
-            name = (layer or one).name
+    """Raise a PlacementError unless a model has the same layers, except for sizes of maps."""
+    for known, layer in zip_longest(graph.layers, other.layers):
+        if known is None or layer is None or _facts(known) != _facts(layer):
+            name = (layer or known).name
             raise PlacementError(
                 f"inputs of {sizes}, with which layer {name} is not as the model was placed: "
                 "accepted are sizes for which it has the same layers, channels and parameters"
@@ -185,16 +188,16 @@ def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> N
 
 
 def _facts(layer: Layer) -> object:
-    """What of a layer does not depend on the sizes of maps."""
-    reads = [(one.channels.tolist(), one.groups, one.partial) for one in layer.reads]
-    own = [(one.name, one.elements) for one in layer.own_parameters]
+    """Facts about a layer that do not depend on the sizes of maps."""
+    reads = [(read.channels.tolist(), read.groups, read.partial) for read in layer.reads]
+    own = [(parameter.name, parameter.elements) for parameter in layer.own_parameters]
     parameters = own, layer.weights, layer.parameter_names
     return layer.name, layer.kind, layer.tasks, layer.channels, layer.tied_to, parameters, reads
 
 
 @dataclass(frozen=True)
-class _Divided:
-    """Blocks of a layer's tasks and channels, who finishes each row, the parts of its vertices."""
+class _LayerParts:
+    """Blocks of a layer's tasks and channels, the part of each row's task, and of each vertex."""
 
     rows: Int64
     columns: Int64
@@ -209,14 +212,14 @@ def _alike(first: Layer, second: Layer) -> bool:
     return (first.kind, first.tasks, split(first)) == (second.kind, second.tasks, split(second))
 
 
-def _as_it_is(partition: Partition, at: int) -> _Divided:
+def _as_it_is(partition: Partition, at: int) -> _LayerParts:
     model = partition.model
     rows, columns, layout = model.blocks.rows[at], model.blocks.columns[at], model.layouts[at]
     if layout is None:  # it has no vertices
         nothing = np.zeros(0, np.int32)
-        return _Divided(rows, columns, nothing, nothing)
+        return _LayerParts(rows, columns, nothing, nothing)
     end = layout.finish + len(rows) - 1
-    return _Divided(
+    return _LayerParts(
         rows,
         columns,
         partition.parts[layout.finish : end],
@@ -225,8 +228,8 @@ def _as_it_is(partition: Partition, at: int) -> _Divided:
 
 
 def _with_source(
-    sources: Iterable[int], graph: ChannelGraph, view: LayerVertices, divided: list[_Divided]
-) -> _Divided:
+    sources: Iterable[int], graph: ChannelGraph, view: LayerVertices, divided: list[_LayerParts]
+) -> _LayerParts:
     tasks = view.layer.tasks
     rows, finish = np.array([0, tasks]), np.zeros(1, dtype=np.int32)
     for source in sources:
@@ -237,6 +240,6 @@ def _with_source(
                 rows, finish = of_source.rows, of_source.finish
             break
     columns = np.array([0, view.columns])
-    # All cells of a row are where it is finished.
+    # All cells of a row are on the part that finishes it.
     parts = finish if view.split is None else np.concatenate([finish, finish])
-    return _Divided(rows, columns, finish, parts)
+    return _LayerParts(rows, columns, finish, parts)

@@ -17,17 +17,17 @@ NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups: weights, which decay, and biases and the parameters of norms, which do not.
 
-    Biases are all that has one dimension or none, norms the modules of torch that are such, or are
-    derived from these. Of a placement it goes by the modules and shapes of the model that it was
-    made of, so that an optimizer does to the parts what it does to the model. A group may be empty.
-    In each, ``"whole"`` says of each parameter whether it is all of one of the model's: optimizers
-    that compute with a tensor as a whole (LARS, LAMB, Adafactor, Muon) do to these alone what they
-    do to the model.
+    Biases are all parameters with at most one dimension; norms are torch's norm modules and classes
+    derived from them. For a placement, the modules and shapes of the original model count, so that
+    an optimizer does the same to the parts as to the model. A group may be empty. In each group,
+    ``"whole"`` says for each parameter whether it is a whole parameter of the model: only to these
+    do optimizers that compute with whole tensors (LARS, LAMB, Adafactor, Muon) the same as to the
+    model's.
 
     Parameters
     ----------
     model : nn.Module or Placement
-        Of a placement the parameters that this process holds.
+        Model; of a placement, the parameters that this process holds.
     weight_decay : float
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
@@ -52,7 +52,7 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
         {
             "params": parameters,
             "weight_decay": weight_decay if decays else 0.0,
-            "whole": tuple(id(one) not in divided for one in parameters),
+            "whole": tuple(id(parameter) not in divided for parameter in parameters),
         }
         for decays, parameters in groups.items()
     ]

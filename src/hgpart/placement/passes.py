@@ -1,4 +1,4 @@
-"""The inputs of a pass -> the values that programs are given, once parts can compute with them."""
+"""The inputs of a pass -> the values that programs get, after checks that parts can compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hgpart.placement.held_state import HeldState
 
 
 class Passes:
-    """What passes in the present form begin with: checks, and the values of their batch."""
+    """The begin of passes in the present form: checks, and the values of their batch."""
 
     def __init__(self, forms: Forms, settings: Settings, state: HeldState) -> None:
         self._forms, self._settings, self._state = forms, settings, state
@@ -29,15 +29,15 @@ class Passes:
             )
 
     def check_batch(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
-        """Check what a pass begins with; a process may have None for tensors that it does not read.
+        """Check a pass before it begins; tensors that this process does not read may be None.
 
         Raises
         ------
         PlacementError
-            If state is yet to be loaded, the model's code fixed another batch size, or an input
-            has another type or, but for the batch, another shape than was traced. If a norm has one
-            value per channel to take its statistics of, or gradients are wanted that a placement
-            does not have; in slices of the batch also those of parameters that have hooks, or were
+            If some state is not loaded yet, if the model's code fixed another batch size, or if an
+            input has another type or another shape (apart from the batch) than was traced. If a
+            norm has only one value per channel to take statistics of, or gradients are wanted that
+            a placement does not have. In slices of the batch also if parameters have hooks, or were
             frozen when they were placed.
         """
         self.check_alike((batch_size,))
@@ -45,9 +45,9 @@ class Passes:
         self._forms.programs.check_inputs(batch_size, inputs)
 
     def check_alike(self, sizes: Sequence[int]) -> None:
-        """What of `check_batch`, for micro-batches of some sizes, all processes find alike.
+        """The checks of `check_batch` that all processes decide alike, for these micro-batches.
 
-        Whatever of the model's state and of the inputs each of them has.
+        They do not depend on the state and the inputs that a process has.
         """
         self._forms.programs.check_micro_batches(len(sizes))
         self.check_samples(sizes)
@@ -56,7 +56,7 @@ class Passes:
         self._forms.programs.check_norms_of_batch(self._forms.devices)
 
     def _check_pass(self, inputs: Sequence[torch.Tensor | None]) -> None:
-        """What of `check_batch` goes by what this process has, but for the shapes of inputs."""
+        """The checks of `check_batch` that depend on the process, except shapes of inputs."""
         if self._forms.are_set_anew:
             raise PlacementError(
                 "modules were given other attributes, modes or hooks after the model was placed: "
@@ -71,8 +71,8 @@ class Passes:
     def check_samples(self, sizes: Sequence[int]) -> None:
         """Raise a PlacementError if a batch can't be computed in micro-batches of some sizes.
 
-        If it is none that the present form is for, or a micro-batch, or a share of it, has too few
-        samples, or too many.
+        That is if the present form is not for this batch size, or if a micro-batch, or a share of
+        it, has too few samples or too many.
         """
         if not self._forms.takes(batch_size := sum(sizes)):
             known = self._forms.programs.blueprint.traced.batch_sizes
@@ -89,10 +89,10 @@ class Passes:
         sizes: Sequence[int],
         part: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The values of placeholders for each micro-batch, of the tensors among the inputs.
+        """Values of placeholders for each micro-batch, from the tensors among the inputs.
 
-        For a part alone, inputs may be of the samples that it needs, or reads, and None where it
-        reads none.
+        For one part alone, inputs may have only the samples that it needs or reads, and be None if
+        it reads none.
         """
         if gradients_wanted(inputs):
             raise PlacementError(
@@ -107,7 +107,7 @@ class Passes:
         sizes: Sequence[int],
         part: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The same, where inputs may require gradients."""
+        """The same for inputs that may require gradients."""
         self.check_alike(sizes)
         self._check_pass(inputs)
         return self._forms.programs.divided(inputs, sizes, part)
@@ -115,4 +115,6 @@ class Passes:
 
 def gradients_wanted(inputs: Sequence[torch.Tensor | None]) -> bool:
     """Whether gradients of inputs are to be computed."""
-    return torch.is_grad_enabled() and any(one.requires_grad for one in inputs if one is not None)
+    return torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in inputs if tensor is not None
+    )

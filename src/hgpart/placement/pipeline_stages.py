@@ -1,4 +1,4 @@
-"""Placement -> modules of tensors alone: a part for torch.export, parts as stages of a pipeline."""
+"""Placement -> modules of tensors: a part for torch.export, parts as stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ BATCH_SIZE = "batch_size"  # an operand of programs
 
 
 def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
-    """What a part does as a function of tensors: what it receives is given, what it sends returned.
+    """A part as a function of tensors: it takes what the part receives and returns what it sends.
 
-    Arguments are the model's inputs, if the part reads them, and what arrives, in the order of the
-    transfers. It returns a tuple of what departs in that order, and behind that the results of the
-    model, if the part has them. The steps, and so parameters and buffers, are the placement's own,
-    of its present mode: it can be called, and exported by `torch.export.export`. Inputs are tensors
-    of the present sizes, by the names of the model's forward; what was fixed when it was traced is
-    no argument.
+    Arguments are the model's inputs, if the part reads them, and arriving tensors in the order of
+    the transfers. The function returns a tuple of the departing tensors in that order, followed by
+    the model's results, if the part has them. Steps, and so parameters and buffers, are the
+    placement's own in its present mode: the function can be called, and exported by
+    `torch.export.export`. Inputs are tensors of the present sizes under the names of the model's
+    forward; what was fixed when the model was traced is not an argument.
 
     Raises
     ------
     PlacementError
         If this process does not hold the part, the batch is in slices, random masks are drawn, or
-        norms are of the batch.
+        norms are updated per batch.
 
     >>> import hgpart, torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)).eval()
@@ -44,11 +44,9 @@ def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
     >>> all(torch.equal(*pair) for pair in zip(sent, part(images)))
     True
     """
-    transfers = [
-        each for each in placement.programs.transfers if part in (each.sender, each.receiver)
-    ]
-    arriving = [each for each in transfers if each.receiver == part]
-    leaving = [each for each in transfers if each.sender == part]
+    transfers = placement.programs.transfers
+    arriving = [transfer for transfer in transfers if transfer.receiver == part]
+    leaving = [transfer for transfer in transfers if transfer.sender == part]
     return _function(placement, part, arriving, leaving)
 
 
@@ -56,18 +54,19 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     """The parts as stages, for `torch.distributed.pipelining.PipelineStage`.
 
     A stage takes what the one before it returns; the first takes the model's inputs, and the last
-    returns what the model does. What travels past a stage is handed on by it. Parameters are the
-    placement's own, as with `part_as_function`. The k stages are in the order in which parts
-    follow each other, which need not be that of their numbers. A `PipelineStage` that is given no
-    `input_args` and `output_args` runs its module once on zeros to find shapes, and norms' running
-    statistics see these, as with any module.
+    returns the model's results. A stage hands on tensors for later stages. Parameters are the
+    placement's own, as in `part_as_function`. The k stages are in the order in which parts follow
+    each other, which may differ from their numbers. A `PipelineStage` without `input_args` and
+    `output_args` runs its module once on zeros to find shapes, and running statistics of norms see
+    these, as with any module.
 
     Raises
     ------
     PlacementError
-        If parts send to each other both ways, as partitions inside layers do: such parts are no
-        stages, and `Placement.step` runs them. If the result is not on the last one, if the model
-        mixes samples or counts up a buffer that it reads, or as in `part_as_function`.
+        If parts send to each other in both directions, as in partitions inside layers: such parts
+        are not stages, but `Placement.step` runs them. If the result is not on the last stage, if
+        the model mixes samples or changes a buffer that it reads, or for a reason of
+        `part_as_function`.
 
     >>> import hgpart, torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
@@ -92,7 +91,7 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
             f"parts {between} send to each other both ways and are no stages: accepted are plans "
             "of cuts between layers, as of hgpart partition --strategy layerwise"
         ) from None
-    # Those without anything to do lie between: a sort keeps the order of the rest.
+    # Parts without work come in between; the sort keeps the order of the rest.
     order.sort(key=lambda part: (part not in readers, part == placement.programs.output_part))
     at = {part: stage for stage, part in enumerate(order)}
     crossing = [
@@ -104,7 +103,9 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
         for stage in range(placement.k + 1)
     ]
     backward = [
-        each for each in placement.programs.transfers if at[each.sender] >= at[each.receiver]
+        transfer
+        for transfer in placement.programs.transfers
+        if at[transfer.sender] >= at[transfer.receiver]
     ]
     if order[-1] != placement.programs.output_part or readers[1:] or backward:
         raise PlacementError(
@@ -125,7 +126,7 @@ def _function(
     leaving: Sequence[Transfer],
     is_stage: bool = False,
 ) -> fx.GraphModule:
-    """The program of a part with arguments in place of `receive` and returned values of `send`."""
+    """A part's program with arguments instead of `receive`, and results instead of `send`."""
     if len(placement.programs.shares) > 1:
         raise PlacementError("the batch is in slices: accepted are plans without")
     module = placement.programs.submodule(part)
@@ -172,25 +173,25 @@ def _function(
             values[node] = values[node.args[0]][node.args[1]]
         elif called is send:
             number, *sent = node.args
-            travelling[number] = [values[one] for one in sent]
+            travelling[number] = [values[node] for node in sent]
         elif node.op == "output":
-            results = [values[one] for one in node.args[0]]
+            results = [values[result] for result in node.args[0]]
         else:
             values[node] = graph.node_copy(node, values.__getitem__)
-    departing = [one for transfer in leaving for one in travelling[transfer.number]]
-    made: fx.Node | tuple[fx.Node, ...]
+    departing = [tensor_node for transfer in leaving for tensor_node in travelling[transfer.number]]
+    returned: fx.Node | tuple[fx.Node, ...]
     if is_stage and not leaving and results:
-        made = graph.call_function(placement.programs.build_results, (tuple(results),))
+        returned = graph.call_function(placement.programs.build_results, (tuple(results),))
     elif is_stage and len(departing) == 1:
-        made = departing[0]
+        returned = departing[0]
     else:
-        made = (*departing, *results)
-    graph.output(made)
+        returned = (*departing, *results)
+    graph.output(returned)
     return fx.GraphModule(module, graph, class_name=f"Part{part}")
 
 
 def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
-    """Raise a PlacementError if an input has another size than a part's graph is for."""
+    """Raise a PlacementError if an input has another size than the part's graph is for."""
     given, accepted = tuple(tensor.shape[1:]), tuple(size)
     if given != accepted:
         raise PlacementError(
@@ -205,7 +206,7 @@ def _batch_size(
     arriving: Sequence[Transfer],
     travelling: dict[int, list[fx.Node]],
 ) -> fx.Node:
-    """How many samples there are, by the first tensor that has one in each place."""
+    """The number of samples, by the first tensor whose first dimension is the batch."""
     for node in batches:
         return graph.call_method("size", (node, 0))
     for transfer in arriving:

@@ -58,33 +58,33 @@ class Placement(ListingModule):
     """A model in k parts, each a torch.fx GraphModule with its slices of the weights.
 
     It is called, trained and saved like the model that it was made of: one process runs all parts
-    (`hgpart.execution.threads`); `hgpart.run.distributed` runs the same submodules in many
-    processes. Gradients come with `.backward()`; with several parts `torch.autograd.grad` knows the
-    inputs and not the parameters.
+    (`hgpart.execution.threads`), or `hgpart.run.distributed` runs the same submodules in many
+    processes. Gradients come with `.backward()`; with several parts `torch.autograd.grad` works for
+    inputs, not for parameters.
 
-    Where the batch is in slices, those that lie alike are computed as one share of it. Each element
-    of a parameter is in one part's state, chosen so that all of those that compute with it have
-    as much of what they share; others have copies of it, which are no parameters: they get its
-    values when a pass with gradients begins, and give it their gradients when that ends. Norms
-    take the statistics of a share, and running ones are those of the first, which has the first
-    samples of a batch; where the plan has norms of the batch, statistics are those of all shares.
+    If the batch is in slices, slices with the same layout are computed as one share of it. Each
+    element of a parameter belongs to one part's state, chosen so that parts that share parameters
+    own equal amounts of them. Other parts have copies, which are not parameters: they get the
+    values when a pass with gradients begins, and send their gradients back when it ends. Norms take
+    statistics over a share, and running statistics are those of the first share, with the first
+    samples of a batch; if the plan has norms of the batch, statistics are over all shares.
 
     Attributes
     ----------
     k : int
     devices : tuple of torch.device
-        One for each part.
+        Device of each part.
     placed_for : Form
-        The mode, and the sizes of inputs and of the batch, that it was made for: work, and times of
-        layers, are of what the model does with these.
+        Mode, and sizes of inputs and of the batch, that it was made for: work and layer times are
+        those of the model with these.
     forms : Forms
-        What the parts do in each form; the present one is that of the next pass.
+        Programs in each form of the model; the present form is that of the next pass.
     passes : Passes
-        What passes begin with.
+        Checks and values with which passes begin.
     copies : CopiesByForm
-        What parts have of each other's state.
+        Copies that parts have of each other's state.
     held_state : HeldState
-        The tensors of the parts.
+        Tensors of the parts.
     """
 
     held_state: HeldState
@@ -103,7 +103,7 @@ class Placement(ListingModule):
         settings = Settings(bare, traced.training, modes, tuple(hooked(model)))
         dtype = float_type((*model.parameters(), *model.buffers(), *traced.example))
         programs = build_programs(blueprints, owners_blueprint(blueprints), held, dtype)
-        programs.check_types(traced.example)  # floats of one type alone can be called with
+        programs.check_types(traced.example)  # it can be called only with floats of one type
         state = HeldState(original_state(model, blueprint.used_state))
         super().__init__(settings, state)
         self.k, self.training = blueprint.partition.k, traced.training
@@ -125,23 +125,23 @@ class Placement(ListingModule):
 
     @property
     def programs(self) -> Programs:
-        """What the parts that this process holds do, in the present form."""
+        """Programs of the parts that this process holds, in the present form."""
         return self.forms.programs
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """The device of each part."""
+        """Device of each part."""
         return self.forms.devices
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type that floating tensors travel in."""
+        """Type in which floating tensors are sent."""
         return self.programs.dtype
 
     def report(self, batch_size: int | None = None) -> PlacementReport:
-        """What each part holds, computes, sends and keeps, from the submodules themselves.
+        """Figures of what each part holds, computes, sends and keeps, counted in the submodules.
 
-        At the plan's batch size when none is given; see `hgpart.placement.accounting`.
+        Default: at the plan's batch size; see `hgpart.placement.accounting`.
         """
         from hgpart.placement.accounting import account
 
@@ -150,17 +150,17 @@ class Placement(ListingModule):
     # -------------------------------------------------------------- as an nn.Module
 
     def forward(self, *inputs: Any, **named: Any) -> Any:
-        """What the model returns, called as the model is.
+        """Results of the model, called like the model itself.
 
-        Inputs of other sizes than before are as `for_inputs` has them.
+        Inputs of other sizes than before switch the placement, as `for_inputs` does.
 
         Raises
         ------
         ArgumentError
-            If the model's forward does not take these inputs, there is anything but tensors where
-            it was traced with some, or another flag or number than it was traced with.
+            If the model's forward does not take these inputs, if something else stands where it was
+            traced with a tensor, or if a flag or number differs from the traced one.
         PlacementError
-            For any of the reasons of `Passes.check_batch`, `for_inputs` and `Programs.divided`.
+            For any reason of `Passes.check_batch`, `for_inputs` and `Programs.divided`.
         """
         tensors = self.programs.arguments.tensors_of(inputs, named)
         batch_size = self.programs.batch_size_of(tensors)
@@ -183,50 +183,50 @@ class Placement(ListingModule):
     ) -> Any:
         """Run a batch in micro-batches; in grad mode, add to the gradients of the parameters.
 
-        Random masks are drawn once, for the whole batch; norms take the statistics of each
-        micro-batch, and update running ones as `place` was told.
+        Random masks are drawn once for the whole batch. Norms take the statistics of each
+        micro-batch, and update running statistics as `place` was told.
 
         Parameters
         ----------
         inputs : tensor, sequence or mapping
-            What the model is called with: its one input, inputs by position, or inputs by the names
-            of its forward. Tensors with a dimension for samples are divided among micro-batches.
+            Inputs of the model: its only input, inputs by position, or inputs by their names in
+            forward. Tensors with a dimension for samples are divided among micro-batches.
         targets : tensors or None in any structure, optional
-            Divided among the micro-batches: tensors by their first dimension, a list or tuple of
-            dicts, which is to have one for each sample, by its entries.
+            Targets to divide among micro-batches: tensors along their first dimension, a list or
+            tuple of dicts (one per sample) by its entries.
         loss_fn : callable, optional
-            (what the model returns, targets) -> a tensor of one element: a mean over samples, which
-            counts by the micro-batch's share of them. Of torch's own losses a sum is one of the
-            batch, and cross entropy and `nll_loss` (functions, their partials and modules) count
-            targets as they do, by class weights and without those of `ignore_index`. Others of that
-            kind return (sum, count), and the loss is the sum over the count of the batch: counts
-            have to follow from targets alone, as they are asked for before all results are there.
-            Such a function is called once more for each micro-batch, without gradients and with
-            other results. A loss that the model computes itself has to be a mean over samples, too,
-            and targets for it are none that it ignores. Needed in grad mode.
+            Function (model's result, targets) -> tensor of one element. It is taken as a mean over
+            samples, and weighted by the micro-batch's share of them. Of torch's own losses, sums
+            add up over the batch, and cross entropy and `nll_loss` (functions, their partials and
+            modules) weight targets as they do for the whole batch, by class weights and without
+            `ignore_index`. Other losses of this kind return (sum, count), and the loss is the sum
+            over the count of the batch: counts must follow from targets alone, as they are needed
+            before all results are there; the function is called once more for each micro-batch for
+            this, without gradients and with other results. A loss that the model computes itself
+            must be a mean over samples, too, with no targets that it ignores. Required in grad
+            mode.
         schedule : Schedule, optional
-            Of `hgpart.schedule`; the whole batch at once when left out. One is for all sizes of
-            inputs, where parts do the same steps in each of them.
+            Schedule of `hgpart.schedule`. Default: the whole batch at once. One schedule serves all
+            sizes of inputs for which parts do the same steps.
 
         Returns
         -------
         Tensor or list
-            The loss of the batch; without a loss function, what the model returns for each
-            micro-batch.
+            Loss of the batch; without a loss function, the model's results for each micro-batch.
 
         Raises
         ------
         ArgumentError
-            If the inputs are not the model's, as where it is called; if there are more
-            micro-batches than samples, targets for other samples, of other types or that may be
-            meant in two ways (a list of n tensors of n each, for n samples), a loss that is no
-            tensor of one element, or a schedule that is none. In grad mode, if there is no loss, it
-            has no gradients, or the schedule no backward passes.
+            If the inputs are not the model's, as when it is called; if there are more micro-batches
+            than samples; if targets are for other samples, of other types, or ambiguous (a list of
+            n tensors of n each, for n samples); if a loss is not a tensor of one element, or the
+            schedule is not a schedule. In grad mode, if there is no loss, it has no gradients, or
+            the schedule has no backward passes.
         PlanError
-            If the schedule is for another placement, or for its other mode.
+            If the schedule is for another placement, or for another mode.
         PlacementError
-            As in `for_inputs`, and in `Passes.check_batch` for each micro-batch; if an input
-            requires a gradient.
+            For any reason of `for_inputs`, and of `Passes.check_batch` for each micro-batch; if an
+            input requires a gradient.
         """
         tensors = self.programs.tensors_of(inputs)
         batch_size = self.programs.batch_size_of(tensors)
@@ -241,7 +241,7 @@ class Placement(ListingModule):
         if loss_fn is not None:
             losses = [reduce(add, scores[part]) for part in sorted(scores)]
             return sum_of_parts(losses)
-        by_part = {part: [iter(each) for each in found] for part, found in scores.items()}
+        by_part = {part: [iter(share) for share in shares] for part, shares in scores.items()}
         parts = self.programs.output_parts
         return [
             self.programs.whole_result([next(by_part[part][at]) for part in parts])
@@ -260,48 +260,51 @@ class Placement(ListingModule):
     ) -> list[torch.Tensor]:
         """Train on a stream of batches: parts update their weights without waiting for each other.
 
-        A part updates its weights as soon as the gradients of a batch on it are complete, and goes
-        on with other batches: their forward passes, begun before, were without that update
-        (`Schedule.staleness`). With one batch in flight it is training as ever, to the bit. When it
-        returns, all batches have ended.
+        A part updates its weights as soon as it has all gradients of a batch, and goes on with
+        other batches: forward passes that have begun before do without that update
+        (`Schedule.staleness`). With one batch in flight it is ordinary training, to the bit. All
+        batches have ended when it returns.
 
-        Where the batch is in slices, weights that several parts compute with are for each batch the
-        same in all of them: as stale as the part says that they belong to, which updates them when
-        the gradients of all have come. What does not learn has to stay as it is.
+        If the batch is in slices, weights that several parts compute with are the same in all of
+        them for each batch: as stale as in the part that owns them, which updates them when it has
+        the gradients of all parts. What does not learn must not change.
 
         Parameters
         ----------
         batches : iterable of (inputs, targets)
-            As many as the schedule has, inputs as `step` has them, but of the present sizes; each
-            is asked for, and its random masks are drawn, when the first part begins it.
+            Batches, as many as the schedule has, with inputs as in `step` but of the present sizes;
+            each is taken, and its random masks are drawn, when the first part begins it.
         loss_fn : callable
-            (what the model returns, targets) -> a tensor of one element.
+            Function (model's result, targets) -> tensor of one element.
         update : callable
-            Told a part when the `grad` of that part's parameters is of one batch alone: as a step
-            of an optimizer of these parameters. Each part calls it in its own thread.
+            Function that is called with a part when the `grad` of the part's parameters is that of
+            one batch, for a step of this part's optimizer. Each part calls it in its own thread.
         schedule : Schedule
-            Of `hgpart.schedule` with the rule ``async``.
+            Schedule of `hgpart.schedule` with the rule ``async``.
         stash : bool
-            Whether the backward pass of a batch has the weights of its forward pass: a part keeps a
+            Whether a batch's backward pass has the weights of its forward pass: then a part keeps a
             copy of its weights for each batch in flight that began with others. If not, an update
-            changes them under the batches in flight, whose gradients are those of no weights.
+            changes the weights of batches in flight, whose gradients mix the weights of two
+            updates.
         on_loss : callable
-            Told the loss of each batch, in their order, by the last part that has some of it.
+            Function that is called with the loss of each batch, in order, by the last part that
+            contributes to it.
 
         Returns
         -------
         list of Tensor
-            The losses.
+            Losses of all batches.
 
         Raises
         ------
         ArgumentError
-            If there are fewer batches than the schedule has, its rule is another, a loss is no
-            tensor of one element with gradients, steps are compiled, parameters have hooks,
-            norms are of the batch, or grad mode is off. By a plan over slices, if there is no
-            stash.
+            If there are fewer batches than the schedule has, or its rule is another one; if a loss
+            is not a tensor of one element with gradients; if steps are compiled, parameters have
+            hooks, norms are updated per batch, or grad mode is off. For a plan over slices, if
+            `stash` is False.
         PlanError, PlacementError
-            As `step`; and if what does not learn was changed meanwhile, by a plan over slices.
+            For any reason of `step`; for a plan over slices also if something that does not learn
+            was changed.
         """
         if self.programs.has_all_parts:
             self.forms.follow(self.training)
@@ -323,7 +326,7 @@ class Placement(ListingModule):
 
     @property
     def runtime(self) -> LocalRuntime:
-        """Ran all parts in this process; its `last` says what travelled, and who waited."""
+        """Runtime of all parts in this process; its `last` tells what was sent, and who waited."""
         placed = self.placed
         if placed not in self._runtimes:
             self._runtimes[placed] = LocalRuntime(placed, self._crew)
@@ -331,7 +334,7 @@ class Placement(ListingModule):
 
     @property
     def placed(self) -> Placed:
-        """What a runtime needs to know of the parts here, in the present form."""
+        """What a runtime needs to know of the parts in this process, in the present form."""
         key = self.forms.present, self.forms.input_gradients
         if key not in self._placed:
             programs = self.programs
@@ -343,19 +346,19 @@ class Placement(ListingModule):
         return self._placed[key]
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Compile the steps of the present form with torch.compile, whose arguments these are."""
+        """Compile the steps of the present form with torch.compile, which gets these arguments."""
         for program in self.programs.parts.values():
             for step in program.module.children():
                 if isinstance(step, fx.GraphModule):
                     step.compile(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Placement:
-        """Switch to training or evaluation, as the model itself does.
+        """Switch to training or evaluation, like the model itself.
 
-        Back in the mode that it was placed in, each module is in the mode that it had then: a norm
-        that was in evaluation in a model in training stays so, where the model's own `train` would
-        have it train. In the other mode all modules are. The mode of a module that was set since,
-        as `placed.norm.eval()`, is over, as it is in the model.
+        Back in the mode in which it was placed, each module has the mode that it had then: a norm
+        that was in evaluation mode in a training model stays so, whereas the model's own `train`
+        would change it. In the other mode all modules are in that mode. A mode that was set since
+        for one module, as in `placed.norm.eval()`, is lost, as it is in the model.
         """
         self.forms.train(mode)
         self.training = mode
@@ -363,25 +366,26 @@ class Placement(ListingModule):
         return self
 
     def for_inputs(self, inputs: Inputs) -> Placement:
-        """Switch to inputs of the sizes of these, as `train` switches to a mode.
+        """Switch to the sizes of these inputs, as `train` switches to a mode.
 
-        The same parts have the same filters and parameters; what they send, `programs` and `report`
-        are then of these sizes. The first time in a mode the model is traced once more. To call the
-        placement or its `step` is to switch; a `stream` goes on with the present sizes, and so do
-        processes, where `DistributedModel.for_inputs` switches.
+        The same parts have the same filters and parameters; transfers, `programs` and `report` are
+        then for these sizes. The first time in a mode the model is traced again. Calling the
+        placement, or its `step`, switches, too. A `stream` keeps the present sizes; in processes
+        `DistributedModel.for_inputs` switches.
 
         Parameters
         ----------
         inputs : tensor, sequence or mapping
-            As `step` takes them; on the meta device, too.
+            Inputs as in `step`; they may be on the meta device.
 
         Raises
         ------
         ArgumentError
-            As where the placement is called.
+            If the inputs are not the model's, as when it is called.
         PlacementError
-            If the model does not take inputs of these sizes, or not with the same layers, channels
-            and parameters. If this process does not hold all parts: others would not switch.
+            If the model does not take inputs of these sizes, or has other layers, channels or
+            parameters with them. If this process does not hold all parts, as the others would not
+            switch.
 
         >>> import hgpart
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3))
@@ -398,30 +402,30 @@ class Placement(ListingModule):
         return self
 
     def _for_call(self, tensors: Sequence[torch.Tensor], call: str) -> None:
-        """Switch to the sizes of what it is called with, if it can compute with that."""
+        """Switch to the sizes of the tensors in a call, if it can compute with them."""
         self._check_has_all(call)
         self.forms.follow(self.training)
         self.programs.check_types(tensors)
         self.forms.for_sizes(sizes_of_inputs(tensors), self.programs.batch_size_of(tensors))
 
     def for_batch(self, batch_size: int) -> Placement:
-        """Switch to what the model does with a batch of so many samples, of the present sizes.
+        """Switch to what the model does with this batch size, with the present sizes of inputs.
 
-        Most models do the same with every batch. Others are traced anew for a batch with which
-        they may do something else than they did before, as for inputs of other sizes.
+        Most models do the same with every batch. Others are traced again for a batch with which
+        they may do something else than before, as for inputs of other sizes.
 
         Raises
         ------
         ArgumentError
-            If there is no sample.
+            If the batch has no sample.
         PlacementError
-            As in `for_inputs`.
+            For any reason of `for_inputs`.
         """
         self.forms.for_sizes(self.forms.present.sizes, batch_size)
         return self
 
     def _check_has_all(self, method: str) -> None:
-        """Raise a PlacementError, which names the method that processes have for it, if not so."""
+        """Raise a PlacementError, with the method of processes, unless all parts are held here."""
         if not self.programs.has_all_parts:
             here = len(self.programs.parts)
             raise PlacementError(
@@ -430,7 +434,7 @@ class Placement(ListingModule):
             )
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Placement:
-        """Move all parts, of all forms; what moves is `fn`'s to say, as in `.double()`."""
+        """Move all parts in all forms with `fn`, which says what moves where, as in `.double()`."""
         self.forms.move(fn)
         self._crew = Crew(self.devices)
         self._placed.clear()
@@ -438,10 +442,10 @@ class Placement(ListingModule):
         self.copies.forget()
         return self
 
-    # -------------------------------------------------------------- as it is shown, and copied
+    # -------------------------------------------------------------- printing and copying
 
     def __repr__(self) -> str:
-        """Short: the parts' code is `print(placement.programs.submodule(0).code)`."""
+        """Short form; `print(placement.programs.submodule(0).code)` shows a part's code."""
         return (
             f"Placement({type(self.model_settings.model).__name__} in {self.k} parts on "
             f"{', '.join(map(str, dict.fromkeys(self.devices)))}, "
@@ -450,35 +454,35 @@ class Placement(ListingModule):
         )
 
     def summary(self) -> Summary:
-        """What each part has of the work, and sends; `report` counts in the submodules.
+        """A table of each part's work and messages; `report` counts in the submodules.
 
-        For inputs of other sizes than it was placed for, or a batch with which the model does
-        something else, without the work, which is not of these.
+        For sizes of inputs other than it was placed for, or a batch with which the model does
+        something else, the table has no work, which would be that of the placed sizes.
         """
         partition = self.programs.partition
-        found = partition.summary().with_column("device", self.devices)
-        (line,) = found.lines
+        summary = partition.summary().with_column("device", self.devices)
+        (line,) = summary.lines
         if not self.forms.is_as_placed:
-            found = found.without_column("work %")
+            summary = summary.without_column("work %")
             now, first = self.forms.present, self.forms.first
             line = (
                 f"{self.k} parts, inputs of {now.said_beside(first)} (placed for "
                 f"{first.said_beside(now)}): {partition.evaluation.volume / MB:,.4g} MB between "
                 f"them for a batch of {partition.modelling.batch_size}"
             )
-        return replace(found, lines=(f"{type(self.model_settings.model).__name__} in {line}",))
+        return replace(summary, lines=(f"{type(self.model_settings.model).__name__} in {line}",))
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
 
     def plot(self, path: Path | str | None = None) -> str:
-        """The page of it, which is written to a file if there is a path; see `hgpart.plot`."""
+        """Make the page of this placement, and write it if a path is given; see `hgpart.plot`."""
         from hgpart import plot
 
         return plot(self, path)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Placement:
-        """As any module is copied."""
+        """Copy it like any module."""
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         copied.__dict__.update(copy.deepcopy(self.__dict__, memo))
@@ -486,7 +490,7 @@ class Placement(ListingModule):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse to be pickled: programs of parts are code, which `place` makes anew."""
+        """Refuse to be pickled: programs of parts are code, which `place` makes again."""
         raise PlacementError(
             "a placement can't be pickled: accepted are its state, torch.save(placed.state_dict(), "
             "path), and its plan, result.save(path), which hgpart.place places again"
@@ -495,14 +499,14 @@ class Placement(ListingModule):
     # -------------------------------------------------------------- state
 
     def held(self, part: int) -> Iterator[tuple[Slice, torch.Tensor]]:
-        """What a part holds of the model's state, in whatever mode: each tensor once."""
+        """A part's slices of the model's state, for all modes: each tensor once."""
         return self.held_state.of(part)
 
     def original_parameters(self, part: int) -> Iterator[tuple[str, nn.Parameter]]:
-        """A part's parameters, each with the name of what it is a slice of in the model.
+        """A part's parameters, each with the name of the model's parameter that it is a slice of.
 
-        A name comes several times where the part has several slices of it, and with other parts
-        where these have the rest. See `held` for which elements they are.
+        A name occurs several times if the part has several slices of it, and in other parts if
+        these have the rest. `held` says which elements they have.
 
         >>> import hgpart
         >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
@@ -515,7 +519,7 @@ class Placement(ListingModule):
                 yield held.name, tensor
 
     def divided_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Those parameters that are not all of a parameter of the model, whose names they have."""
+        """Parameters that are only part of a parameter of the model, with its name."""
         for part in self.programs.parts:
             for held, tensor in self.held(part):
                 if isinstance(tensor, nn.Parameter) and not held.is_whole:
@@ -528,7 +532,7 @@ class Placement(ListingModule):
         prefix: str = "",
         keep_vars: bool = False,
     ) -> dict[str, Any]:
-        """The model's own state_dict, on the CPU: its names and shapes, each element once.
+        """The model's own state_dict on the CPU: its names and shapes, each element once.
 
         Raises
         ------
@@ -536,10 +540,11 @@ class Placement(ListingModule):
             If this process does not hold all parts.
         """
         self._check_has_all("gathered_state_dict")
-        found = OrderedDict() if destination is None else destination
+        state = OrderedDict() if destination is None else destination
         held = chain.from_iterable(map(self.held, range(self.k)))
-        found.update((prefix + name, one) for name, one in self.held_state.whole(held).items())
-        return found
+        whole = self.held_state.whole(held)
+        state.update((prefix + name, tensor) for name, tensor in whole.items())
+        return state
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -549,8 +554,8 @@ class Placement(ListingModule):
         Raises
         ------
         PlacementError
-            If names are missing or unknown (unless not `strict`), a value is no tensor or of
-            another shape, or an index is that the parts do not fit.
+            If names are missing or unknown (if `strict`), a value is not a tensor or has another
+            shape, or an index does not fit the parts.
         """
         if not isinstance(state_dict, Mapping):
             raise PlacementError(
@@ -563,7 +568,7 @@ class Placement(ListingModule):
         for programs in self.forms.every:
             check_values(programs.blueprint.traced, programs.blueprint.graph, state_dict)
         with torch.no_grad():
-            for name in values.keys() & state_dict.keys():  # which the other mode is traced with
+            for name in values.keys() & state_dict.keys():  # other modes are traced with these
                 values[name].copy_(state_dict[name])
             self.held_state.load(state_dict)
         self.copies.note_loaded()
@@ -572,15 +577,16 @@ class Placement(ListingModule):
     def load_checkpoint(self, path: Path | str) -> None:
         """Load a safetensors or torch file of the model's state_dict.
 
-        Only tensors that a part of this process has elements of are read. A prefix of all names, as
-        ``module.``, is left out; the state_dict may be an entry of a dict, as ``"state_dict"``.
+        Only tensors of which a part of this process has elements are read. A prefix of all names,
+        such as ``module.``, is removed; the state_dict may be an entry of a dict, such as
+        ``"state_dict"``.
 
         Raises
         ------
         CheckpointError
             If the file can't be read.
         PlacementError
-            If it is of another model.
+            If the file is of another model.
         """
         with opened_weights(path, self.held_state.original) as state:
             self.load_state_dict(state)

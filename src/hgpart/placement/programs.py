@@ -1,4 +1,4 @@
-"""What the parts of a placement do in one form, and what that says of a batch."""
+"""Programs of the parts of a placement in one form, and what follows from them for a batch."""
 
 from __future__ import annotations
 
@@ -54,33 +54,34 @@ from hgpart.work.figures import Work
 
 @dataclass(frozen=True, eq=False)
 class Programs:
-    """What the parts that a process holds do in one form, and what follows from that alone.
+    """Programs of the parts that a process holds, in one form, and what follows from them alone.
 
-    `parts`, `slices` and `copies` are of the parts that this process holds, all else of all parts.
+    `parts`, `slices` and `copies` are for the parts that this process holds, all else for all
+    parts.
 
     Attributes
     ----------
     blueprints : tuple of Blueprint
-        One for each share of the batch.
+        Blueprint of each share of the batch.
     transfers : tuple of Transfer
     parts : mapping of int to PartProgram
     slices : mapping of int to mapping of str to Slice
-        Per part, by dotted attribute of its module.
+        Slices that each part holds, by dotted attribute of its module.
     drawing : fx.GraphModule or None
-        Draws the random masks.
+        Module that draws the random masks.
     idle : tuple of Slice
-        Elements of parameters of which no step of any part uses all, if part 0 is held: it has
-        them.
+        Elements of parameters that no step of any part uses; part 0 has them, if it is held here.
     copies : mapping of int to frozenset of str
-        Per part, those attributes that are copies of the model's state: of parameters that belong
-        to another part, or of which only some belong to this one, which has them besides; of
-        buffers what steps of other shares than the first have.
+        Attributes of each part that are copies of the model's state: of parameters that another
+        part owns, or that this part owns only in part; of buffers in steps of all shares except the
+        first.
     owners : Blueprint
-        Its partition says which part each parameter of the model belongs to; see `shares.owners`.
+        Blueprint whose partition says which part owns each parameter of the model; see
+        `shares.owners`.
     statistics : SharedStatistics
-        The statistics of norms that shares of the batch send each other.
+        Statistics of norms that shares of the batch send each other.
     dtype : torch.dtype
-        The type that floating tensors travel in.
+        Type in which floating tensors are sent.
     """
 
     blueprints: tuple[Blueprint, ...]
@@ -96,12 +97,12 @@ class Programs:
 
     @property
     def blueprint(self) -> Blueprint:
-        """Of the first share; all are of the same traced model."""
+        """Blueprint of the first share; all shares are of the same traced model."""
         return self.blueprints[0]
 
     @property
     def k(self) -> int:
-        """The number of all parts."""
+        """Number of all parts."""
         return self.blueprint.partition.k
 
     @property
@@ -111,16 +112,17 @@ class Programs:
 
     @cached_property
     def partition(self) -> Partition:
-        """The plan's; in another form than the plan's, the same of that form's layers.
+        """The plan's partition; in another form, the same partition of that form's layers.
 
-        Its volume is that of the present sizes; work stays the plan's, and imbalance with it.
+        Its volume is that of the present sizes; work, and so imbalance, stay those of the plan.
         """
-        return joined([(one.share, one.partition) for one in self.blueprints], self.work)
+        shares = [(blueprint.share, blueprint.partition) for blueprint in self.blueprints]
+        return joined(shares, self.work)
 
     @property
     def shares(self) -> tuple[Share, ...]:
-        """What of a batch is computed at once: all of it, or slices that lie alike."""
-        return tuple(one.share for one in self.blueprints)
+        """Shares that a batch is computed in: the whole batch, or slices with the same layout."""
+        return tuple(blueprint.share for blueprint in self.blueprints)
 
     @property
     def work(self) -> Work:
@@ -129,16 +131,16 @@ class Programs:
 
     @property
     def norms(self) -> str:
-        """What running statistics are updated by, ``micro-batch`` or ``batch``."""
+        """When running statistics are updated: per ``micro-batch`` or once per ``batch``."""
         return self.blueprint.norms
 
     @property
     def has_norms_of_batch(self) -> bool:
-        """Whether norms take statistics of several shares of a batch, or micro-batch, together."""
+        """Whether norms take statistics over several shares of a batch or micro-batch."""
         return bool(self.blueprint.norms_of_batch)
 
     def submodule(self, part: int) -> fx.GraphModule:
-        """What a part does: it receives, computes its steps, packs and sends."""
+        """A part's module: it receives, computes its steps, packs and sends."""
         if part not in self.parts:
             raise PlacementError(f"part {part}: accepted are {', '.join(map(str, self.parts))}")
         return self.parts[part].module
@@ -150,11 +152,13 @@ class Programs:
 
     @property
     def operands(self) -> set[str]:
-        """Names of the inputs in the programs of parts: of each share of the batch."""
-        return {f"{one.prefix}{name}" for one in self.blueprints for name in self.inputs}
+        """Names of the inputs in the programs of parts, for each share of the batch."""
+        return {
+            f"{blueprint.prefix}{name}" for blueprint in self.blueprints for name in self.inputs
+        }
 
     def owned_elsewhere(self) -> list[tuple[tuple[int, int], ...]]:
-        """For each part, the owners of weights that it has copies of, and the gradients' bytes.
+        """Owners of the weights that each part has copies of, and the bytes of their gradients.
 
         The bytes are those of the table. There are no copies unless the batch is in slices.
         """
@@ -171,61 +175,61 @@ class Programs:
 
     @property
     def output_part(self) -> int:
-        """The part that has the result, or of it what is the first share's."""
+        """The part that has the result, or the first share's result."""
         return self.blueprint.output_part
 
     @property
     def output_parts(self) -> tuple[int, ...]:
         """The part that has the result of each share of the batch."""
-        return tuple(one.output_part for one in self.blueprints)
+        return tuple(blueprint.output_part for blueprint in self.blueprints)
 
     def shares_of_result(self, part: int) -> tuple[int, ...]:
-        """Which shares a part has the result of."""
+        """Numbers of the shares whose result a part has."""
         return tuple(at for at, output in enumerate(self.output_parts) if output == part)
 
     def samples_of_result(self, part: int, *sizes: int) -> list[int]:
-        """Which samples of a batch, of micro-batches of some sizes, a part has the result of."""
+        """Samples whose result a part has, in a batch of micro-batches of some sizes."""
         return self._samples(self.shares_of_result(part), sizes)
 
     def samples_read(self, part: int, sizes: Sequence[int]) -> list[int]:
-        """Which samples a part needs inputs of, in a batch of micro-batches of some sizes."""
+        """Samples whose inputs a part needs, in a batch of micro-batches of some sizes."""
         return self._samples(self.shares_read(part), sizes)
 
     def samples_needed(self, part: int, sizes: Sequence[int]) -> list[int]:
-        """Which samples a part needs inputs of, or has the result of."""
+        """Samples whose inputs a part needs, or whose result it has."""
         return self._samples(self._shares_needed(part), sizes)
 
     def shares_read(self, part: int) -> tuple[int, ...]:
-        """Which shares a part needs inputs of."""
+        """Numbers of the shares whose inputs a part needs."""
         operands = self._operands_of(part)
         return tuple(
             at
-            for at, one in enumerate(self.blueprints)
-            if not operands.isdisjoint(f"{one.prefix}{name}" for name in self.inputs)
+            for at, blueprint in enumerate(self.blueprints)
+            if not operands.isdisjoint(f"{blueprint.prefix}{name}" for name in self.inputs)
         )
 
     def _operands_of(self, part: int) -> set[Any]:
-        """Names of what the program of a part is given."""
+        """Names of the values that a part's program takes."""
         return {node.target for node in self.parts[part].module.graph.find_nodes(op="placeholder")}
 
     def _shares_needed(self, part: int) -> list[int]:
         return sorted({*self.shares_read(part), *self.shares_of_result(part)})
 
     def _samples(self, shares: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        found: list[int] = []
+        samples: list[int] = []
         first = 0
         for size in sizes:
             ends = [*accumulate(sizes_of(self.shares, size), initial=first)]
-            found += chain.from_iterable(range(ends[at], ends[at + 1]) for at in shares)
+            samples += chain.from_iterable(range(ends[at], ends[at + 1]) for at in shares)
             first += size
-        return found
+        return samples
 
     def build_results(self, results: Sequence[torch.Tensor]) -> Any:
-        """What the model returns, of the tensors in it."""
+        """The model's result, given the tensors in it."""
         return self.blueprint.traced.structure(results)
 
     def draw(self, batch_size: int) -> dict[str, torch.Tensor]:
-        """Random masks for a batch, whole, as the unpartitioned model would draw them now."""
+        """Whole random masks for a batch, as the unpartitioned model would draw them now."""
         if self.drawing is None:
             return {}
         drawn = self.drawing(batch_size)
@@ -234,13 +238,13 @@ class Programs:
 
     def _check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
         """Raise a PlacementError if means that the model takes over targets leave some out."""
-        said = dict(zip(self.inputs, self.arguments.names, strict=True))
+        shown = dict(zip(self.inputs, self.arguments.names, strict=True))
         given = dict(zip(self.inputs, inputs, strict=True))
         for name, ignored in self.blueprint.graph.mixing.ignored:
             value = given[name]
             if value is not None and bool((value.to(torch.int64) == ignored).any()):
                 raise PlacementError(
-                    f"{said[name]} holds {ignored}, which a mean that the model computes over "
+                    f"{shown[name]} holds {ignored}, which a mean that the model computes over "
                     "targets leaves out: accepted in slices and micro-batches are other targets, "
                     "or a loss function that computes the mean"
                 )
@@ -254,7 +258,7 @@ class Programs:
                 raise PlacementError(f"{name} of type {value.dtype}: accepted is {dtype}")
 
     def check_inputs(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
-        """Raise a PlacementError if an input has another type or shape; None is not there."""
+        """Raise a PlacementError if an input has another type or shape; inputs may be None."""
         self.check_types(inputs)
         shapes = self.blueprint.input_shapes(batch_size)
         for name, value, shape in zip(self.arguments.names, inputs, shapes, strict=True):
@@ -265,13 +269,13 @@ class Programs:
                 )
 
     def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
-        """Raise a PlacementError if a part reads what is not there."""
+        """Raise a PlacementError if a part reads an input that is None."""
         read = self._operands_of(part)
-        for name, said, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
-            reads = any(f"{one.prefix}{name}" in read for one in self.blueprints)
+        for name, shown, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
+            reads = any(f"{blueprint.prefix}{name}" in read for blueprint in self.blueprints)
             if value is None and reads:
                 raise PlacementError(
-                    f"part {part} reads {said}, which is None: accepted is a tensor"
+                    f"part {part} reads {shown}, which is None: accepted is a tensor"
                 )
 
     def check_samples(self, batch_size: int) -> None:
@@ -287,16 +291,16 @@ class Programs:
             self.blueprint.check_norms(batch_size if self.has_norms_of_batch else size)
 
     def check_micro_batches(self, count: int) -> None:
-        """Raise a PlacementError if a batch can't be in so many; see `Blueprint.check_divided`."""
+        """Raise a PlacementError if a batch can't be divided; see `Blueprint.check_divided`."""
         if count > 1:
             self.blueprint.check_divided("micro-batches")
 
     def check_norms_of_batch(self, devices: Iterable[torch.device]) -> None:
-        """Raise a PlacementError if statistics would be of 16 bits an element; see `place`."""
+        """Raise a PlacementError if statistics would have 16 bits per element."""
         if not self.has_norms_of_batch:
             return
         kinds = {device.type for device in devices}
-        cast = [torch.get_autocast_dtype(one) for one in kinds if torch.is_autocast_enabled(one)]
+        cast = [torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)]
         for dtype in (self.dtype, *cast):
             if dtype.itemsize < 4:
                 raise PlacementError(
@@ -305,7 +309,7 @@ class Programs:
                 )
 
     def check_stream(self, schedule: Schedule, stash: bool) -> None:
-        """Raise an ArgumentError unless a stream can go by a schedule, as all processes find."""
+        """Raise an ArgumentError unless a stream can run by a schedule; processes decide alike."""
         check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
         check_buffers_of_stream(self.blueprint)
         if len(self.shares) > 1:
@@ -313,12 +317,12 @@ class Programs:
         check_stream(schedule, stash)
 
     def expected(self, batch_size: int) -> Evaluation:
-        """The figures of maps at a batch size, from the hypergraph and not the submodules."""
+        """Figures of maps for a batch size, from the hypergraph, not from the submodules."""
         check_whole("batch size", batch_size)
         return self._of_all_shares(expected, batch_size, backward=False)
 
     def expected_gradients(self, batch_size: int) -> Evaluation:
-        """The same of a backward pass: of the nets whose layer a gradient is computed of.
+        """The same figures for a backward pass: of nets whose layers have gradients.
 
         What part s sent to part r in the forward pass comes back, so traffic and messages are
         transposed.
@@ -333,29 +337,30 @@ class Programs:
     ) -> Evaluation:
         blueprints = self.blueprints
         sizes = sizes_of(self.shares, batch_size)
-        found = [
-            figures(one, self.dtype, size) for one, size in zip(blueprints, sizes, strict=True)
+        by_share = [
+            figures(blueprint, self.dtype, size)
+            for blueprint, size in zip(blueprints, sizes, strict=True)
         ]
         if self.has_norms_of_batch:
             facts = self.partition, self.blueprint, self.dtype
-            found.append(expected_statistics(*facts, backward))
+            by_share.append(expected_statistics(*facts, backward))
         return (
-            found[0]
-            if len(found) == 1
-            else together(found, self.blueprint.partition.problem.speeds)
+            by_share[0]
+            if len(by_share) == 1
+            else together(by_share, self.blueprint.partition.problem.speeds)
         )
 
     def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:
-        """What a step should send in micro-batches of some sizes, by the same figures.
+        """What a step in micro-batches of some sizes should send, by the same figures.
 
-        With backward passes, weights that several parts hold go from whom they belong to to the
-        others, and their gradients come back, once a step.
+        With backward passes, weights that several parts hold go from their owners to the others,
+        and their gradients come back, once per step.
         """
         total = Traffic.none(self.k)
         for size, count in Counter(sizes).items():
-            there = self.expected(size)
-            total.forward_bytes[:] += count * there.traffic
-            total.forward_messages[:] += count * there.messages
+            forward = self.expected(size)
+            total.forward_bytes[:] += count * forward.traffic
+            total.forward_messages[:] += count * forward.messages
             if backward:
                 back = self.expected_gradients(size)
                 total.backward_bytes[:] += count * back.traffic
@@ -369,19 +374,19 @@ class Programs:
         return total
 
     def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int | None:
-        """Bytes of a step's forward passes by the plan's hypergraph: see `expected_traffic`.
+        """Bytes of a step's forward passes by the plan's hypergraph; see `expected_traffic`.
 
-        None where a slice has no sample, of which a plan says nothing.
+        None if a slice has no sample, which a plan does not cover.
         """
         return planned_bytes(self.partition, self.blueprints, self.dtype, sizes, learns)
 
     def by_share(self, results: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
-        """The tensors of the model's result for each share, of those of one after the other."""
-        each = len(results) // len(self.shares)
-        return [results[at * each : (at + 1) * each] for at in range(len(self.shares))]
+        """Tensors of the model's result for each share, from the tensors of all shares in turn."""
+        count = len(results) // len(self.shares)
+        return [results[at * count : (at + 1) * count] for at in range(len(self.shares))]
 
     def whole_result(self, by_share: Sequence[Sequence[torch.Tensor]]) -> Any:
-        """What the model returns, of the tensors of each share's result."""
+        """The model's result, given the tensors of each share's result."""
         return self.build_results(joined_results(self.blueprint, by_share))
 
     def score(
@@ -394,9 +399,9 @@ class Programs:
         alone: bool = False,
         total: Total | None = lambda counts: counts,
     ) -> Score:
-        """What a part that has results makes of them; see `score_of`.
+        """The function that scores a part's results; see `score_of`.
 
-        For a part alone, targets may be of the samples that it needs, or has the result of.
+        For one part alone, targets may have only the samples that it needs, or has the result of.
         """
         of_shares = [sizes_of(self.shares, size) for size in sizes]
         shares = self.shares_of_result(part)
@@ -416,12 +421,12 @@ class Programs:
         )
 
     def batch(self) -> AbstractContextManager[None]:
-        """Where micro-batches of one batch are run: what norms update once, they do at its end."""
+        """A context for the micro-batches of one batch; norms may update at its end."""
         return batch_of(self.parts) if self.norms == "batch" else nullcontext()
 
     @property
     def arguments(self) -> Arguments:
-        """What the model was traced with, and so is called with."""
+        """Arguments that the model was traced with, and so is called with."""
         return self.blueprint.traced.arguments
 
     def tensors_of(self, inputs: Inputs) -> list[torch.Tensor]:
@@ -430,7 +435,7 @@ class Programs:
         Raises
         ------
         ArgumentError
-            If the inputs are not those that the model is called with.
+            If the model is not called with such inputs.
         """
         return self.arguments.tensors_of(*as_called(inputs))
 
@@ -449,16 +454,16 @@ class Programs:
         sizes: Sequence[int],
         part: int | None = None,
     ) -> list[dict[str, Any]]:
-        """The values of placeholders for each micro-batch, of the tensors among the inputs.
+        """Values of placeholders for each micro-batch, from the tensors among the inputs.
 
-        Random masks among them, which are drawn now. For a part alone, inputs may be of the samples
-        that it needs, or reads, and None where it reads none.
+        They include random masks, which are drawn now. For one part alone, inputs may have only the
+        samples that it needs or reads, and be None if it reads none.
 
         Raises
         ------
         PlacementError
-            If an input has another shape or type than the programs are for, a part reads one that
-            is None, or a mean that the model computes leaves out some targets.
+            If an input has another shape or type than the programs are for, if a part reads one
+            that is None, or if a mean that the model computes leaves out some targets.
         """
         if part is not None:
             self._check_there(inputs, part)

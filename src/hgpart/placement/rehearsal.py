@@ -1,4 +1,4 @@
-"""PartProgram -> what its passes come to: they run on tensors without memory."""
+"""PartProgram -> figures of its passes, which are run on tensors without memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from hgpart.errors import PlacementError, first_line
-from hgpart.execution.again import without_statistics
 from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import of_weights, storages
 from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
+from hgpart.execution.recomputation import without_statistics
 from hgpart.execution.records.totals import Traffic
-from hgpart.execution.step_run import StepRun
+from hgpart.execution.step_run import Part, StepRun, Updates
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of
@@ -38,17 +38,17 @@ _WeakStorage: Any = StorageWeakRef  # has no types
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """What a part's forward pass comes to.
+    """Figures of a part's forward pass.
 
     Attributes
     ----------
     kept_bytes : int
-        Of the memory that it takes and that is still held when it has ended, for the backward
-        pass: each storage once, without parameters and buffers.
+        Bytes that it allocates and still holds at its end for the backward pass: each storage once,
+        without parameters and buffers.
     macs : int
         Multiply-accumulates, as torch's flop counter counts them.
     sent : Traffic
-        What the part sent; nothing of a backward pass.
+        What the part sends in the forward pass.
     """
 
     kept_bytes: int
@@ -65,18 +65,19 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
     k : int
         Number of parts of the placement.
     values : mapping
-        Placeholder name -> value; tensors are copied to the meta device.
+        Values by placeholder name; tensors are copied to the meta device.
     batch_size : int
-        Of what the part receives.
+        Samples of what the part receives.
 
     Raises
     ------
     PlacementError
-        If torch can't do that without memory.
+        If torch can't run it without memory.
     """
     module = _without_memory(program.module)
-    own = {_WeakStorage(one.untyped_storage()) for one in _tensors(module)}
-    with _refused(program.part), torch.enable_grad(), without_statistics(), _Watch() as watch:
+    own = {_WeakStorage(tensor.untyped_storage()) for tensor in _tensors(module)}
+    watch = _MemoryWatch()
+    with _refused(program.part), torch.enable_grad(), without_statistics(), watch:
         here = _here(values)
         if k == 1:  # ordinary autograd
             sent = Traffic.none(k)
@@ -84,7 +85,7 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
         else:
             run = PartRun(
                 PartProgram(program.part, module, program.transfers),
-                _NoWires(program, batch_size),
+                _NoChannel(program, batch_size),
                 META,
                 k,
             )
@@ -97,7 +98,7 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
 
 @contextmanager
 def _refused(part: int) -> Iterator[None]:
-    """Say by name what torch can't do without memory: an operator may go by the values."""
+    """Name the part that torch can't run without memory, as an operator may depend on values."""
     try:
         yield
     except (RuntimeError, TypeError) as error:
@@ -110,17 +111,17 @@ def _refused(part: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Moments:
-    """What a micro-batch takes of memory in an action of a part, without weights.
+    """Memory of a micro-batch in an action of a part, without weights.
 
     Attributes
     ----------
     held : tuple of int
         Bytes at each moment, as in `hgpart.execution.held_memory`.
     most : int
-        The most at a time, with what operators make that is dropped before the action ends.
+        The most bytes at a time, including what operators make and drop before the action ends.
     sent : frozenset of (Direction, int)
-        Direction (as in a `Piece`) and transfer of what it sends and still holds, in the same
-        memory, when the action has ended.
+        Direction (as in a `Piece`) and transfer of what it sends and still holds in the same memory
+        at the end of the action.
     """
 
     held: tuple[int, ...]
@@ -129,9 +130,9 @@ class Moments:
 
 
 class StepRehearsal:
-    """What a part holds while it works on a micro-batch, action by action.
+    """Memory of a part while it works on a micro-batch, action by action.
 
-    Its methods raise a PlacementError if torch can't do that without memory.
+    Its methods raise a PlacementError if torch can't run the part without memory.
 
     Parameters
     ----------
@@ -144,7 +145,7 @@ class StepRehearsal:
         module = _without_memory(program.module)
         self._program = PartProgram(program.part, module, program.transfers)
         self.part, self._k = program.part, k
-        self._known: dict[Any, list[Moments]] = {}  # micro-batches that do alike hold alike
+        self._known: dict[Any, list[Moments]] = {}  # equal micro-batches hold equal amounts
 
     def moments(
         self,
@@ -152,97 +153,102 @@ class StepRehearsal:
         samples: int,
         actions: Sequence[Action],
         others: int,
-        again: Collection[int],
+        recomputed: Collection[int],
     ) -> list[Moments]:
-        """What each action comes to.
+        """Memory in each action.
 
         Parameters
         ----------
         values : mapping
-            Placeholder name -> value, for a micro-batch; tensors are copied to the meta device.
+            Values by placeholder name, for a micro-batch; tensors are copied to the meta device.
         samples : int
-            Of the micro-batch.
+            Samples of the micro-batch.
         actions : sequence of Action
-            All of one micro-batch, the first.
+            All actions of one micro-batch, numbered as the first.
         others : int
-            How many the step has besides.
-        again : collection of int
-            Forward chunks that are computed again.
+            Number of other micro-batches in the step.
+        recomputed : collection of int
+            Forward chunks that are recomputed.
         """
-        key = samples, tuple(actions), others > 0, tuple(again)
+        key = samples, tuple(actions), others > 0, tuple(recomputed)
         if key in self._known:
             return self._known[key]
-        watch = _Watch()
+        watch = _MemoryWatch()
         learns = any(action.direction in GO_BACK for action in actions)
-        updates = any(action.direction is Direction.UPDATE for action in actions)
-        versions = Versions(self._program.module, _no_update, stash=True) if updates else None
-
-        wires, most = _NoWires(self._program, samples), list[int]()
+        updates = None
+        if any(action.direction is Direction.UPDATE for action in actions):
+            versions = Versions(self._program.module, lambda: None, stash=True)
+            updates = Updates(versions, lambda score: None)
+        channel, most = _NoChannel(self._program, samples), list[int]()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
 
         def count(step: StepRun) -> int:
             besides = [*step.weights, *step.scores.values()]
-            weights = {_WeakStorage(one.untyped_storage()) for one in besides}
+            weights = {_WeakStorage(tensor.untyped_storage()) for tensor in besides}
             most.append(watch.most_bytes(weights))
-            held_pieces.append(wires.held_pieces())
+            held_pieces.append(channel.held_pieces())
             return watch.held_bytes(weights)
 
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
             step = _OneOfMany(
-                *(self._program, META, self._k, map(_here, [values])),
+                Part(self._program, META, self._k),
+                map(_here, [values]),
                 score=_sum,
-                again=again,
+                recomputed=recomputed,
+                updates=updates,
                 count=count,
-                versions=versions,
             )
             step.others = others
-            step.run(actions, wires)
-        found, at = [], 0
+            step.run(actions, channel)
+        by_action, begin = [], 0
         for counts in step.counts:
-            until = at + len(counts)
-            pieces = frozenset(chain.from_iterable(held_pieces[at:until]))
-            found.append(Moments(tuple(counts), max(most[at:until]), pieces))
-            at = until
-        self._known[key] = found
-        return found
+            end = begin + len(counts)
+            pieces = frozenset(chain.from_iterable(held_pieces[begin:end]))
+            by_action.append(Moments(tuple(counts), max(most[begin:end]), pieces))
+            begin = end
+        self._known[key] = by_action
+        return by_action
 
-    def worth_again(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
-        """Forward chunks of which what they read takes less than what backward needs of them.
+    def worth_recomputing(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
+        """Forward chunks that save memory if they are recomputed, as they read less than they keep.
 
-        Each memory counts once, whatever chunks hold it, at the end of the forward pass: chunk by
-        chunk, it is computed again if that leaves less.
+        Each memory counts once at the end of the forward pass, whichever chunks hold it; chunk by
+        chunk, a chunk is recomputed if that leaves less memory in use.
         """
-        run = PartRun(self._program, _NoWires(self._program, samples), META, self._k)
+        run = PartRun(self._program, _NoChannel(self._program, samples), META, self._k)
         alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
-        with _refused(self.part), torch.enable_grad(), without_statistics(), _Watch():
+        with _refused(self.part), torch.enable_grad(), without_statistics(), _MemoryWatch():
             run.begin(_here(values))
             for chunk in range(len(prepare(self._program).forward)):
-                found = run.note_forward(chunk)
-                alive.append(found)  # so that no other memory comes to lie where theirs was
-                reads.append({} if found is None else storages(found.held))
-                kept = [] if found is None else [run.saved.get(one) for one in found.instructions]
-                keeps.append(storages(kept))
+                recomputation = run.note_forward(chunk)
+                alive.append(recomputation)  # so that no other memory gets the same address
+                if recomputation is None:
+                    reads.append({})
+                    keeps.append({})
+                    continue
+                reads.append(storages(recomputation.held))
+                keeps.append(storages([run.saved.get(item) for item in recomputation.instructions]))
         weights = storages(of_weights(self._program.module)).keys()
         return _least(reads, [_without(kept, weights) for kept in keeps])
 
 
 class _OneOfMany(StepRun):
-    """What is left for the end of a step stays, as after any micro-batch but the last."""
+    """Leaves work for the end of a step undone, as after any micro-batch but the last."""
 
-    others = 0  # micro-batches that the step has besides
+    others = 0  # other micro-batches of the step
 
     def _add_products(self) -> None:
         pass
 
-    def _is_of_several(self, micro_batches: int) -> bool:
-        return super()._is_of_several(micro_batches + self.others)
+    def _has_several(self, micro_batches: int) -> bool:
+        return super()._has_several(micro_batches + self.others)
 
 
 def _least(
     reads: Sequence[Mapping[int, int]], keeps: Sequence[Mapping[int, int]]
 ) -> frozenset[int]:
-    """Which of the chunks to keep what they read of.
+    """The chunks of which only what they read should be kept.
 
     >>> sorted(_least([{1: 10}, {2: 10}], [{1: 10, 2: 20}, {3: 5}]))
     [0]
@@ -250,8 +256,8 @@ def _least(
     holders = Counter(chain.from_iterable(keeps))
     chosen = set()
     for chunk, (read, kept) in enumerate(zip(reads, keeps, strict=True)):
-        freed = sum(size for at, size in kept.items() if holders[at] == 1 and at not in read)
-        taken = sum(size for at, size in read.items() if holders[at] == 0)
+        freed = sum(size for key, size in kept.items() if holders[key] == 1 and key not in read)
+        taken = sum(size for key, size in read.items() if holders[key] == 0)
         if freed > taken:
             chosen.add(chunk)
             holders.subtract(kept.keys())
@@ -259,36 +265,32 @@ def _least(
     return frozenset(chosen)
 
 
-def _without(held: Mapping[Any, int], others: Collection[Any]) -> dict[Any, int]:
-    return {at: size for at, size in held.items() if at not in others}
+def _without(held: Mapping[Any, int], excluded: Collection[Any]) -> dict[Any, int]:
+    return {key: size for key, size in held.items() if key not in excluded}
 
 
 def _here(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Copies without memory."""
+    """Copies of values without memory."""
     return {
         name: _like(value) if isinstance(value, Tensor) else value for name, value in values.items()
     }
 
 
-def _no_update() -> None:
-    """Weights without memory have nothing to change."""
-
-
 def _sum(micro_batch: int, results: Sequence[Tensor]) -> Tensor:
     """A loss of all results."""
-    terms = [one.sum().float() for one in results if one.requires_grad]
+    terms = [result.sum().float() for result in results if result.requires_grad]
     return torch.stack(terms).sum() if terms else torch.zeros((), device=META)
 
 
-class _Watch(TorchDispatchMode):
-    """Notes what operators compute, and which memory they take."""
+class _MemoryWatch(TorchDispatchMode):
+    """Notes what operators compute, and the memory that they allocate."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.macs = 0
         self._taken: dict[Any, int] = {}
-        self._before: dict[Any, int] = {}  # what was taken when it was last asked for the most
-        self._changes: list[tuple[Any, int]] = []  # since then: memory that was taken, or freed
+        self._before: dict[Any, int] = {}  # memory in use when `most_bytes` was last called
+        self._changes: list[tuple[Any, int]] = []  # since then: memory that was allocated or freed
 
     def __torch_dispatch__(
         self,
@@ -298,41 +300,41 @@ class _Watch(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         self._note_freed()
-        made = func(*args, **(kwargs or {}))
+        results = func(*args, **(kwargs or {}))
         if record_of(func).is_batch_norm and not argument_of(func, args, kwargs or {}, "training"):
-            # What it saves of the batch for backward, which autograd keeps: nothing on a CPU, where
-            # it goes by running statistics, but without memory a number of each channel.
-            made = made[0], *(one.new_empty(0) for one in made[1:3]), *made[3:]
+            # What it saves of the batch for backward: nothing on a CPU, where it normalises by
+            # running statistics, but a number per channel on the meta device.
+            results = results[0], *(saved.new_empty(0) for saved in results[1:3]), *results[3:]
         if func.overloadpacket in flop_registry:
-            flops = flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=made)
+            flops = flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=results)
             self.macs += flops // 2
-        for tensor in pytree.tree_leaves(made):
+        for tensor in pytree.tree_leaves(results):
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 memory, size = _WeakStorage(storage), storage.nbytes()
                 self._changes.append((memory, size - self._taken.get(memory, 0)))
                 self._taken[memory] = size
-        return made
+        return results
 
     def _note_freed(self) -> None:
-        for memory in [one for one in self._taken if one.expired()]:
+        for memory in [memory_in_use for memory_in_use in self._taken if memory_in_use.expired()]:
             self._changes.append((memory, -self._taken.pop(memory)))
 
-    def held_bytes(self, others: set[Any]) -> int:
-        """Of the storages that something still holds, but for some."""
+    def held_bytes(self, excluded: set[Any]) -> int:
+        """Bytes of the storages that are still in use, except the excluded ones."""
         self._note_freed()
-        return sum(_without(self._taken, others).values())
+        return sum(_without(self._taken, excluded).values())
 
-    def most_bytes(self, others: set[Any]) -> int:
-        """The most that was held at a time since this was last asked, but for some."""
+    def most_bytes(self, excluded: set[Any]) -> int:
+        """The most bytes in use at a time since the last call, except the excluded storages."""
         self._note_freed()
-        changes = (size for memory, size in self._changes if memory not in others)
-        before = sum(_without(self._before, others).values())
+        changes = (size for memory, size in self._changes if memory not in excluded)
+        before = sum(_without(self._before, excluded).values())
         self._before, self._changes = {**self._taken}, []
         return max(accumulate(changes, initial=before))
 
 
-class _NoWires:
+class _NoChannel:
     """Delivers tensors of the right shapes, without memory."""
 
     def __init__(self, program: PartProgram, samples: int) -> None:
@@ -340,31 +342,31 @@ class _NoWires:
         self._sent: list[tuple[tuple[Direction, int], list[Any]]] = []
 
     def held_pieces(self) -> frozenset[tuple[Direction, int]]:
-        """What somebody still holds of what was sent since this was last asked."""
+        """Transfers sent since the last call whose tensors are still in use."""
         held = frozenset(
-            one for one, memory in self._sent if not all(at.expired() for at in memory)
+            sent for sent, memory in self._sent if not all(storage.expired() for storage in memory)
         )
         self._sent.clear()
         return held
 
     def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
-        """Nobody waits for them."""
-        memory = [_WeakStorage(one.untyped_storage()) for one in tensors]
+        """Note their memory; nobody receives them."""
+        memory = [_WeakStorage(tensor.untyped_storage()) for tensor in tensors]
         self._sent.append(((piece.direction, piece.number), memory))
 
     def receive(self, piece: Piece) -> Sequence[Tensor]:
-        """Make them."""
+        """Make tensors of the right shapes."""
         return [
-            torch.empty(one.shape(self._samples), dtype=one.dtype, device=META)
-            for one in self._transfers[piece.number].tensors
+            torch.empty(tensor.shape(self._samples), dtype=tensor.dtype, device=META)
+            for tensor in self._transfers[piece.number].tensors
         ]
 
     def settle(self) -> bool:
-        """Nothing departs."""
+        """Nothing departs, so there is nothing to wait for."""
         return False
 
     def stop(self) -> None:
-        """Nobody waits."""
+        """Nobody waits, so there is nobody to wake."""
 
 
 def _without_memory(module: fx.GraphModule) -> fx.GraphModule:
@@ -374,7 +376,7 @@ def _without_memory(module: fx.GraphModule) -> fx.GraphModule:
         empty = _like(tensor.detach())
         if isinstance(tensor, nn.Parameter):
             empty = nn.Parameter(empty, requires_grad=tensor.requires_grad)
-        elif tensor.requires_grad:  # a copy of a parameter, that no part of the model's is
+        elif tensor.requires_grad:  # a copy of a parameter, registered as a buffer
             empty.requires_grad_()
         memo[id(tensor)] = empty
     copied = copy.deepcopy(module, memo)

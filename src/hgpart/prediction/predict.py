@@ -151,7 +151,7 @@ def predict(
     size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
-    recomputed = [outline.again for outline in schedule.outlines]
+    recomputed = [outline.recomputed for outline in schedule.outlines]
     steps = part_steps(placement)
     lowered, weights = with_weights(placement, schedule)
     facts = sizes, recomputed, times, machine, overheads or Overheads(), is_stream, weights

@@ -1,4 +1,4 @@
-"""Pass + Together -> OpenPass: a process's forward pass, with a backward pass of its own.
+"""RunningPass + Together -> OpenPass: a process's forward pass, with a backward of its own.
 
 Only the caller's autograd graph holds its results: other ranks learn of a gradient only by
 `DistributedModel.backward`.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.first_order import first_order, outputs_for
-from hgpart.execution.runtime import Pass
+from hgpart.execution.runtime import RunningPass
 from hgpart.placement.batches.micro_batches import check_loss
 from hgpart.run.together import Together
 
@@ -28,7 +28,9 @@ class OpenPass:
         Ranks that make results.
     """
 
-    def __init__(self, forward: Pass, together: Together, result_ranks: Sequence[int]) -> None:
+    def __init__(
+        self, forward: RunningPass, together: Together, result_ranks: Sequence[int]
+    ) -> None:
         self._forward, self._together = forward, together
         self._makers = sorted({*result_ranks})
         (step,) = forward.runs.values()

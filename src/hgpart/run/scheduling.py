@@ -13,11 +13,11 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, RunError, check_whole
-from hgpart.execution.outlines import outline, with_again
+from hgpart.execution.outlines import outline, with_recomputation
 from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
-from hgpart.placement.accounting import peaks_by, worth_again
+from hgpart.placement.accounting import peaks_by, worth_recomputing
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.run.distributed import DistributedModel
 from hgpart.schedule_wanted import Scheduling
@@ -285,7 +285,7 @@ def outlines_here(
 
     With `micro_batches` of a batch, chunks that keep more than they read are recomputed.
     """
-    recomputed = {} if micro_batches is None else worth_again(placement, micro_batches, batch_size)
+    again = {} if micro_batches is None else worth_recomputing(placement, micro_batches, batch_size)
     work = [
         part_shares(blueprint.partition.model, blueprint.partition.parts, placement.k).layer_work
         for blueprint in placement.programs.blueprints
@@ -296,8 +296,8 @@ def outlines_here(
         for blueprint, layer_work in zip(placement.programs.blueprints, work, strict=True):
             of_steps.update(_step_work(placement, blueprint, part, layer_work[:, part]))
         program = placement.programs.parts[part]
-        own_outline = with_again(outline(program, of_steps), program, recomputed.get(part, ()))
-        yield replace(own_outline, owners=owners[part])
+        found = with_recomputation(outline(program, of_steps), program, again.get(part, ()))
+        yield replace(found, owners=owners[part])
 
 
 def _step_work(

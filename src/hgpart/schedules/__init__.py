@@ -1,11 +1,11 @@
 """Outlines of parts + a rule -> Schedule: which part does what when, micro-batch by micro-batch.
 
-`outline` says what a part does with a batch, `schedule` is what comes out, `needs` is what actions
-need of each other, `costs` what they are estimated to take, `simulation` when they begin and end by
-that, `peak` what micro-batches take at the same time; `rules` order them. `lowering` puts the
-weights that several parts have into that order. `mail` says which messages a part has, and
-`message_bytes` what they take. `checking` says whether a schedule is valid, `drawing` prints it,
-`schedule_files` keeps it.
+`outline` says what a part does with a batch; `schedule` is the result; `needs` says what each
+action needs; `costs` estimates how long actions take, `simulation` when they begin and end by these
+costs, `peak` how much micro-batches take at a time; `rules` order the actions. `lowering` adds the
+weights that several parts have to that order. `mail` lists a part's messages, `message_bytes` the
+memory that they take. `checking` validates a schedule, `drawing` prints it, `schedule_files` saves
+and loads it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def check_rule(rule: str) -> None:
 
 
 def check_in_flight(rule: str, in_flight: int | None) -> None:
-    """Raise an ArgumentError for batches in flight where a rule has none, or no such number."""
+    """Raise an ArgumentError if a rule takes no batches in flight, or not this number."""
     if in_flight is None:
         return
     if rule not in STREAMS:
@@ -48,7 +48,7 @@ def check_in_flight(rule: str, in_flight: int | None) -> None:
 
 
 def check_recompute(*, recompute: bool, stash: bool) -> None:
-    """Raise an ArgumentError for maps that would be computed again with newer weights."""
+    """Raise an ArgumentError if maps would be recomputed with newer weights."""
     if recompute and not stash:
         raise ArgumentError(
             "recompute without stash, with newer weights than the forward pass had: accepted is "
@@ -57,7 +57,7 @@ def check_recompute(*, recompute: bool, stash: bool) -> None:
 
 
 def check_micro_batches(micro_batches: int) -> None:
-    """Raise an ArgumentError if it is no number of micro-batches."""
+    """Raise an ArgumentError if this is not a number of micro-batches."""
     whole = isinstance(micro_batches, Integral) and not isinstance(micro_batches, bool)
     if not whole or micro_batches < 1:
         raise ArgumentError(f"{micro_batches!r} micro-batches: accepted is 1 or more")
@@ -72,27 +72,27 @@ def make_schedule(
     backward: bool = True,
     in_flight: int | None = None,
 ) -> Schedule:
-    """Order what parts do in a step, or with a stream of batches.
+    """Order the actions of a step, or of a stream of batches.
 
     Parameters
     ----------
     outlines : sequence of Outline
-        Of each part.
+        One outline per part.
     rule : str
-        One of `hgpart.schedules.rules.RULES`, or of a stream, `STREAMS`.
+        A rule of a step (`hgpart.schedules.rules.RULES`) or of a stream (`STREAMS`).
     micro_batches : int
-        Of a stream, its batches.
+        Number of micro-batches; for a stream, of batches.
     costs : CostModel
     backward : bool
-        Whether a step has backward passes, as a stream has.
+        Whether a step has backward passes; a stream always has them.
     in_flight : int, optional
-        Batches of a stream that each part may have begun at a time; 2 when left out.
+        Batches of a stream that a part may have begun and not ended. Default: 2.
 
     Raises
     ------
     ArgumentError
-        If there is no such rule, the number of micro-batches is none, or a rule of streams is to do
-        without backward passes, or another has batches in flight.
+        If there is no such rule, the number of micro-batches is not valid, a stream is asked for
+        without backward passes, or a step with batches in flight.
     """
     check_rule(rule)
     check_in_flight(rule, in_flight)

@@ -1,4 +1,4 @@
-"""Schedule -> what is wrong with it: the definition, slowly, without what rules use."""
+"""Schedule -> what is wrong with it: straight from the definition, slowly, by code of its own."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ PASSES = (FORWARD, Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
 
 
 def problems(schedule: Schedule) -> list[str]:
-    """Say what is wrong, a line each; nothing if the schedule is valid, lowered or not."""
+    """Say what is wrong, one line each; nothing if the schedule (of a rule or lowered) is valid."""
     computing = _computing(schedule)
-    found = [*_incomplete(computing)]
-    if not found:
-        found += _out_of_order(computing)
-        found += _stuck(schedule)
-        found += _kept(computing)
-        found += _of_others(computing)
-        found += _travelled(schedule)
-    return found
+    lines = [*_incomplete(computing)]
+    if not lines:
+        lines += _out_of_order(computing)
+        lines += _stuck(schedule)
+        lines += _kept(computing)
+        lines += _stale_copies(computing)
+        lines += _travelled(schedule)
+    return lines
 
 
 def _computing(schedule: Schedule) -> Schedule:
-    """What is computed, without the weights that travel: the order of the rule."""
-    begun = (one for one in schedule.order if one.piece is None or one.piece[0] == 0)
-    order = (one._replace(piece=None) for one in begun if not one.is_of_weights)
+    """The order of the rule: all that is computed, without weights that travel."""
+    begun = (action for action in schedule.order if action.piece is None or action.piece[0] == 0)
+    order = (action._replace(piece=None) for action in begun if not action.is_of_weights)
     return replace(schedule, order=tuple(order), travels=(), departing={})
 
 
 def _incomplete(schedule: Schedule) -> Iterator[str]:
-    """Whether each chunk of each micro-batch is done once, backward whole or in two halves.
+    """Check that each chunk of each micro-batch is done once, backward whole or in two halves.
 
-    In a stream whole, and whether each part updates its weights once for each batch.
+    In a stream backward is whole, and each part updates its weights once for each batch.
     """
     least = schedule.micro_batches * sum(len(outline.forward) for outline in schedule.outlines)
     if len(schedule.order) < least:  # before anything grows with a number that a file says
@@ -73,11 +73,11 @@ def _incomplete(schedule: Schedule) -> Iterator[str]:
         for action in sorted(wanted - done):
             yield f"part {part} does not do {action}"
         for action in sorted(done - wanted):
-            yield f"part {part} does {action}, which it has not"
+            yield f"part {part} does {action}, which it does not have"
 
 
 def _out_of_order(schedule: Schedule) -> Iterator[str]:
-    """Whether each part goes through its passes in order, and through micro-batches in theirs."""
+    """Check that each part goes through its passes, and through micro-batches, in order."""
     for part, sequence in enumerate(schedule.sequences):
         at = {action: number for number, action in enumerate(sequence)}
         last = len(schedule.outlines[part].forward) - 1
@@ -89,9 +89,9 @@ def _out_of_order(schedule: Schedule) -> Iterator[str]:
                     before.append(Action(part, FORWARD, action.micro_batch - 1, last))
             if action.direction is Direction.UPDATE:
                 before += [
-                    one
-                    for one in sequence
-                    if one.micro_batch == action.micro_batch and one.direction in PASSES
+                    done
+                    for done in sequence
+                    if done.micro_batch == action.micro_batch and done.direction in PASSES
                 ]
             elif action.direction is Direction.WEIGHTS:
                 before.append(action._replace(direction=Direction.MAPS))
@@ -111,9 +111,9 @@ def _out_of_order(schedule: Schedule) -> Iterator[str]:
 
 
 def _stuck(schedule: Schedule) -> Iterator[str]:
-    """Let the parts run, each by its own sequence; messages of two arrive in order of departure."""
+    """Run each part by its sequence; messages between two parts arrive as they departed."""
     channels: dict[tuple[int, int], deque[Pieces]] = {}
-    there: set[tuple[int, Piece]] = set()  # receiver, and what has come
+    there: set[tuple[int, Piece]] = set()  # receiver, and a piece that has arrived
     todo = [deque(sequence) for sequence in schedule.sequences]
     expected: dict[tuple[int, int], deque[Pieces]] = {}
     for message in schedule.messages:
@@ -143,7 +143,7 @@ def _arrived(
     there: set[tuple[int, Piece]],
     expected: dict[tuple[int, int], deque[Pieces]],
 ) -> bool:
-    """Whether all that an action awaits is there; takes what has come, if it is what should."""
+    """Whether all that an action awaits has arrived, with no message out of its expected order."""
     for (sender, receiver), messages in channels.items():
         while receiver == action.part and messages:
             pieces = messages.popleft()
@@ -153,8 +153,8 @@ def _arrived(
     return all((action.part, piece) in there for piece in schedule.awaits(action))
 
 
-def _of_others(schedule: Schedule) -> Iterator[str]:
-    """Whether weights of which others have copies are updated behind all gradients, and in time."""
+def _stale_copies(schedule: Schedule) -> Iterator[str]:
+    """Check that an update comes after all gradients of copies, and before it is needed."""
     at = {action: number for number, action in enumerate(schedule.order)}
     for part, outline in enumerate(schedule.outlines):
         for owner, _ in outline.owners if schedule.in_flight is not None else ():
@@ -169,7 +169,7 @@ def _of_others(schedule: Schedule) -> Iterator[str]:
 
 
 def _kept(schedule: Schedule) -> Iterator[str]:
-    """Whether a part keeps the maps of as many micro-batches as the schedule says, and may."""
+    """Check that a part keeps the maps of as many micro-batches as the schedule says, and may."""
     for part, sequence in enumerate(schedule.sequences):
         most = 0
         for now in range(len(sequence)):
@@ -183,17 +183,17 @@ def _kept(schedule: Schedule) -> Iterator[str]:
 
 
 def _travelled(schedule: Schedule) -> Iterator[str]:
-    """Whether weights travel there and back once: in a stream once for each batch.
+    """Check that weights travel there and back once, in a stream once for each batch.
 
-    The weights that the first batch of a stream begins with are there.
+    The parts have the weights of the first batch of a stream already.
     """
     is_stream, batches = schedule.in_flight is not None, schedule.micro_batches
-    counts = Counter((one.part, one.direction, one.chunk) for one in schedule.order)
+    counts = Counter((action.part, action.direction, action.chunk) for action in schedule.order)
     for number, (owner, holder) in enumerate(schedule.travels):
         there, back = (batches - 1, batches) if is_stream else (1, 1)
         wanted = {(holder, Direction.GATHER): there, (owner, Direction.COLLECT): back}
         if owner != holder:
             wanted |= {(owner, Direction.SPREAD): there, (holder, Direction.REDUCE): back}
         for (part, direction), count in wanted.items():
-            if (found := counts[part, direction, number]) != count:
-                yield f"part {part} does {direction.value} of {number} {found} times, not {count}"
+            if (done := counts[part, direction, number]) != count:
+                yield f"part {part} does {direction.value} of {number} {done} times, not {count}"

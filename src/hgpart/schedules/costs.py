@@ -1,4 +1,4 @@
-"""What actions and messages are estimated to take."""
+"""How long actions and messages are estimated to take."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ PASSES = {
 
 
 class CostModel(Protocol):
-    """Seconds of actions, and of messages between two parts while nothing else travels there."""
+    """Seconds of actions, and of messages between two parts with nothing else on their way."""
 
     def action(self, action: Action, chunk: Chunk) -> float:
-        """How long an action takes, which is a chunk's."""
+        """Seconds that an action takes, given its chunk."""
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
-        """How long what an action sends takes to a receiver.
+        """Seconds that an action's message to a receiver takes.
 
-        With `both_ways`, while messages travel the other way, too.
+        With `both_ways`, while messages travel in the other direction, too.
         """
 
     def handling(self, action: Action, chunk: Chunk, receiver: int) -> float:
-        """Seconds of computing that the same message costs each of its two parts on its way."""
+        """Seconds of computing time that sending or receiving this message costs a part."""
 
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
-        """Seconds of weights that several parts have, or of their gradients."""
+        """Seconds of a message of weights that several parts have, or of their gradients."""
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Guesses, of a micro-batch: any two devices and links are alike.
+    """Rough costs of a micro-batch: all devices and all links are alike.
 
-    A backward pass counts twice what a forward pass does: a product with the weights, and one with
-    the maps.
+    A backward pass counts as two forward passes: a product with the weights, and one with the
+    maps.
 
     Attributes
     ----------
     samples : float
-        Of a micro-batch.
+        Samples of a micro-batch.
     work : float
-        Seconds of a unit of work.
+        Seconds per unit of work.
     byte, message : float
-        Seconds of a message's bytes, and of any message besides.
+        Seconds per byte of a message, and per message.
     step : float
-        Seconds that any pass through a step takes besides its work: a backward pass in halves goes
+        Seconds per pass through a step, in addition to its work: a backward pass in halves goes
         through it twice.
     """
 
@@ -69,21 +69,21 @@ class Costs:
             check_number(name, value)
 
     def action(self, action: Action, chunk: Chunk) -> float:
-        """How long an action takes."""
+        """Seconds that an action takes."""
         work = PASSES[action.direction] * chunk.work
         if action.direction is not Direction.WEIGHTS:
-            work += chunk.again
+            work += chunk.recomputed
         return self.samples * self.work * work + self.step * chunk.steps
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
-        """How long what an action sends takes to a receiver."""
+        """Seconds that an action's message to a receiver takes."""
         nbytes = sum(sent.nbytes for sent in chunk.sends if sent.receiver == receiver)
         return self.message + self.samples * self.byte * nbytes
 
     def handling(self, action: Action, chunk: Chunk, receiver: int) -> float:
-        """Nothing: devices compute and send at once."""
+        """Zero: devices compute and send at the same time."""
         return 0.0
 
     def exchange(self, sender: int, receiver: int, nbytes: float, both_ways: bool = False) -> float:
-        """How long weights that several parts have take, or their gradients."""
+        """Seconds that a message of weights, or of their gradients, takes."""
         return self.message + self.byte * nbytes

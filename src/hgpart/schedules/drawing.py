@@ -1,4 +1,4 @@
-"""Schedule + CostModel -> text: who does what when, by estimated costs."""
+"""Schedule + CostModel -> text: which part does what when, by estimated costs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Schedule
 from hgpart.schedules.simulation import bubble, times
 
-WIDTH = 66  # so that a row of it is within 80
+WIDTH = 66  # a whole row fits 80 columns
 LINE = 80
 FIRST = {Direction.FORWARD: "0", Direction.BACKWARD: "a", Direction.MAPS: "a"}
 
 
 def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
-    """A row for each part: digits are forward, letters backward, capitals the weights' half of it.
+    """Draw a row per part: digits are forward, letters backward, capitals its weights' half.
 
-    Below it the same as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
+    The same follows as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
     of the part's weights by batch 0. The schedule is a rule's, without weights that travel.
     """
     when = times(schedule.outlines, schedule.order, costs)
@@ -26,18 +26,18 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     return draw_times(schedule, when, f"idle {100 * idle:.0f} % by costs")
 
 
-def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: str) -> str:
-    """The same where it is known when each action of the order begins and ends.
+def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], heading: str) -> str:
+    """Draw the same with a known begin and end of each action.
 
-    Updates, and weights that travel, are in no row.
+    Updates, and weights that travel, are not drawn.
 
     Parameters
     ----------
     schedule : Schedule
     when : sequence of (float, float)
-        Seconds.
-    said : str
-        Behind what schedule it is.
+        Begin and end of each action of the order, in seconds.
+    heading : str
+        Text that follows the name of the schedule.
     """
     end = max((until for _, until in when), default=0.0)
     rows = [["."] * WIDTH for _ in range(schedule.k)]
@@ -50,7 +50,7 @@ def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], said: st
     count = f"{schedule.micro_batches} micro-batch{'es' * (schedule.micro_batches > 1)}"
     if schedule.in_flight is not None:
         count = f"{schedule.micro_batches} batches, {schedule.in_flight} in flight at most,"
-    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, {said}"]
+    lines = [f"{schedule.rule}: {count} on {schedule.k} parts, {heading}"]
     digits = len(str(schedule.k - 1))
     for part, row in enumerate(rows):
         lines.append(f"{part:{digits}} |{''.join(row)}| keeps {schedule.alive[part]}")
@@ -68,14 +68,14 @@ def _letter(action: Action) -> str:
 
 
 def _runs(sequence: tuple[Action, ...]) -> list[str]:
-    """Chunks that follow each other as one."""
-    found = []
-    begun = (one for one in sequence if one.piece is None or one.piece[0] == 0)
-    numbered = enumerate(one for one in begun if not one.is_of_weights)
+    """Runs of consecutive chunks."""
+    runs = []
+    begun = (action for action in sequence if action.piece is None or action.piece[0] == 0)
+    numbered = enumerate(action for action in begun if not action.is_of_weights)
     for (_, direction, micro_batch), several in groupby(
         numbered, lambda item: (item[1].chunk - item[0], *item[1][1:3])
     ):
         chunks = [action.chunk for _, action in several]
         last = f"-{chunks[-1]}" if len(chunks) > 1 else ""
-        found.append(f"{direction.value}{micro_batch}.{chunks[0]}{last}")
-    return found
+        runs.append(f"{direction.value}{micro_batch}.{chunks[0]}{last}")
+    return runs

@@ -1,13 +1,13 @@
-"""Schedule + what parts read of each other's weights -> the same order, with all that travels.
+"""Schedule + what parts read of each other's weights -> the same order with all that travels.
 
-Rules order what is computed. Here weights that several parts compute with become actions of that
-order: their owners send them as soon as they have them; a part waits for copies of them in front of
-the first action that reads them, lets the gradients of copies depart behind the last one that adds
-to them, and adds up those of its own at the end, or in front of its update. Where that is in the
-midst of a chunk, the chunk is cut into pieces. Each action still stands behind what it needs: so it
-can't deadlock unless the rule's order does.
+Rules order computation only. Here the weights that several parts compute with are added as
+actions: their owner sends them as soon as it has them; a part waits for its copies before the first
+action that reads them, sends the gradients of its copies after the last action that adds to them,
+and adds up the gradients of its own weights at the end, or before its update. Where such a place is
+inside a chunk, the chunk is cut into pieces. Each action still stands after what it needs: so the
+lowered order can't deadlock unless the rule's order does.
 
-As `torch.distributed.pipelining` does with its UNSHARD and REDUCE_GRAD.
+`torch.distributed.pipelining` does the same with its actions UNSHARD and REDUCE_GRAD.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from hgpart.schedules.outline import Line, Uses
+from hgpart.schedules.outline import Computation, Uses
 from hgpart.schedules.schedule import Action, Direction, Schedule, Travel
 
 FORWARD, BACKWARD, WEIGHTS = Direction.FORWARD, Direction.BACKWARD, Direction.WEIGHTS
@@ -28,24 +28,24 @@ REDUCE, COLLECT = Direction.REDUCE, Direction.COLLECT
 def lower(
     schedule: Schedule, travels: Sequence[Travel], back: Sequence[int], uses: Sequence[Uses]
 ) -> Schedule:
-    """Put all that travels of weights into the order of a schedule.
+    """Add all weights that travel to the order of a schedule.
 
     Parameters
     ----------
     schedule : Schedule
-        As a rule makes it.
+        Schedule of a rule.
     travels : sequence of Travel
-        The place of each of them is its number.
+        Weights that travel; their place is their number.
     back : sequence of int
         These numbers, in the order in which gradients are added up.
     uses : sequence of Uses
-        What each part reads copies of.
+        The copies that each part reads.
 
     Returns
     -------
     Schedule
-        The same one, if nothing travels or there are no backward passes: copies are then like what
-        they are of when a pass begins.
+        The same object if nothing travels or there are no backward passes: copies then equal
+        their originals when a pass begins.
     """
     if not travels or not schedule.backward:
         return schedule
@@ -58,7 +58,7 @@ def lower(
 
 
 class _Step:
-    """The order of a step, in which each of the weights travels once there and once back."""
+    """The order of a step, in which all weights travel once there and once back."""
 
     def __init__(
         self,
@@ -73,12 +73,14 @@ class _Step:
             for action in schedule.order
             if action.direction is WEIGHTS
         }
-        self._come: list[set[int]] = [set() for _ in uses]
-        self._left: list[Counter[int]] = [Counter() for _ in uses]  # lines that add to gradients
+        self._arrived: list[set[int]] = [set() for _ in uses]
+        self._left: list[Counter[int]] = [
+            Counter() for _ in uses
+        ]  # computations that add to gradients
         for action in schedule.order:
             if action.direction in (BACKWARD, WEIGHTS):
-                for line in self._lines(action):
-                    self._left[action.part].update(line.weights)
+                for computation in self._computations(action):
+                    self._left[action.part].update(computation.weights)
         self.departing: dict[Action, tuple[int, ...]] = {}
 
     def order(self) -> Iterator[Action]:
@@ -94,7 +96,7 @@ class _Step:
             else:
                 yield action
         for number, travel in enumerate(self._travels):
-            if number not in self._come[travel.holder]:  # nothing reads it
+            if number not in self._arrived[travel.holder]:  # nothing reads it
                 yield Action(travel.holder, GATHER, 0, number)
         for number in self._back:
             owner, holder = self._travels[number]
@@ -103,7 +105,7 @@ class _Step:
         for number in self._back:
             yield Action(self._travels[number].owner, COLLECT, 0, number)
 
-    def _lines(self, action: Action) -> Sequence[Line]:
+    def _computations(self, action: Action) -> Sequence[Computation]:
         uses = self._uses[action.part]
         if action.direction is FORWARD:
             return uses.forward[action.chunk]
@@ -111,52 +113,56 @@ class _Step:
         return (uses.in_halves if halved else uses.backward)[action.chunk]
 
     def _forward(self, action: Action) -> Iterator[Action]:
-        """Wait for copies in front of what reads them; all at once if it is computed again."""
-        come, lines = self._come[action.part], self._lines(action)
-        again = action.chunk in self._schedule.outlines[action.part].again
-        awaited = dict[int, list[int]]()  # by the place in front of which that is
-        for line in lines:
-            new = [number for number in line.weights if number not in come]
-            come.update(new)
+        """Wait for copies before what reads them; before the whole chunk if it is recomputed."""
+        arrived, computations = self._arrived[action.part], self._computations(action)
+        recomputed = action.chunk in self._schedule.outlines[action.part].recomputed
+        awaited = dict[int, list[int]]()  # by the place before which that is
+        for computation in computations:
+            new = [number for number in computation.weights if number not in arrived]
+            arrived.update(new)
             if new:
-                awaited.setdefault(0 if again else line.place, []).extend(new)
-        for piece in self._pieces(action, lines, awaited):
+                awaited.setdefault(0 if recomputed else computation.place, []).extend(new)
+        for piece in self._pieces(action, computations, awaited):
             for number in awaited.get(piece.piece[0] if piece.piece else 0, ()):
                 yield Action(action.part, GATHER, 0, number)
             yield piece
 
     def _backward(self, action: Action) -> Iterator[Action]:
-        """Let gradients depart behind the last line that adds to them."""
-        left, lines = self._left[action.part], self._lines(action)
-        ready = dict[int, list[int]]()  # by the place behind which that is
-        for line in lines:
-            left.subtract(line.weights)
+        """Send gradients after the last computation that adds to them."""
+        left, computations = self._left[action.part], self._computations(action)
+        ready = dict[int, list[int]]()  # by the place after which that is
+        for computation in computations:
+            left.subtract(computation.weights)
             numbers = [
                 number
-                for number in line.weights
+                for number in computation.weights
                 if not left[number] and self._travels[number].owner != action.part
             ]
             if numbers:
-                ready[line.end] = numbers
-        for piece in self._pieces(action, lines, ready):
+                ready[computation.end] = numbers
+        for piece in self._pieces(action, computations, ready):
             yield piece
-            for number in ready.get(piece.piece[1] if piece.piece else _end(lines), ()):
+            for number in ready.get(piece.piece[1] if piece.piece else _end(computations), ()):
                 yield Action(action.part, REDUCE, 0, number)
 
     def _pieces(
-        self, action: Action, lines: Sequence[Line], cuts: Collection[int]
+        self, action: Action, computations: Sequence[Computation], cuts: Collection[int]
     ) -> Iterator[Action]:
-        """An action in pieces that begin at some places."""
-        inner = sorted(cut for cut in cuts if 0 < cut < _end(lines))
+        """Cut an action into pieces that begin at these places."""
+        inner = sorted(cut for cut in cuts if 0 < cut < _end(computations))
         if not inner:
             yield action
             return
         messages = {} if action.direction is WEIGHTS else self._schedule.chunk(action).messages
         departs = {
-            receiver: max(line.place for line in lines if not {*line.sends}.isdisjoint(numbers))
+            receiver: max(
+                computation.place
+                for computation in computations
+                if not {*computation.sends}.isdisjoint(numbers)
+            )
             for receiver, numbers in messages.items()
         }
-        for begin, end in pairwise([0, *inner, _end(lines)]):
+        for begin, end in pairwise([0, *inner, _end(computations)]):
             piece = action._replace(piece=(begin, end))
             if action.direction is not WEIGHTS:
                 self.departing[piece] = tuple(
@@ -165,17 +171,17 @@ class _Step:
             yield piece
 
 
-def _end(lines: Sequence[Line]) -> int:
-    """A place behind all of them."""
-    return lines[-1].end if lines else 0
+def _end(computations: Sequence[Computation]) -> int:
+    """The place after the last of them."""
+    return computations[-1].end if computations else 0
 
 
 def _stream(schedule: Schedule, travels: Sequence[Travel], back: Sequence[int]) -> Iterator[Action]:
-    """The order of a stream, in which they travel once for each batch, and back.
+    """The order of a stream, in which weights travel once for each batch, and gradients back.
 
     A batch begins with the same weights in all parts: those that their owner has when the first of
-    them begins it. The weights that the first batch begins with are there, those behind the last
-    one are sent by nobody.
+    these parts begins it. The parts have the weights of the first batch already, and those after
+    the last batch are sent by nobody.
     """
     between: dict[Travel, list[int]] = {}  # numbers, by owner and holder
     spread: list[list[int]] = [[] for _ in range(schedule.k)]  # by owner
@@ -190,13 +196,13 @@ def _stream(schedule: Schedule, travels: Sequence[Travel], back: Sequence[int]) 
         if owner != holder:
             reduced[holder].append(number)
     updates = [0] * schedule.k
-    there = [[0] * schedule.k for _ in updates]  # by part and owner, updates that copies have
+    copied = [[0] * schedule.k for _ in updates]  # by part and owner, updates that copies have
 
     def arriving(part: int, owner: int, wanted: int) -> Iterator[Action]:
-        for update in range(there[part][owner] + 1, wanted + 1):
+        for update in range(copied[part][owner] + 1, wanted + 1):
             for number in between.get(Travel(owner, part), ()):
                 yield Action(part, GATHER, update, number)
-        there[part][owner] = wanted
+        copied[part][owner] = wanted
 
     for action in schedule.order:
         part, direction, batch, chunk, _ = action

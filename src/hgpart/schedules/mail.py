@@ -1,7 +1,7 @@
-"""Schedule + part -> Mail: the messages that come to a part and leave it, and when memory is free.
+"""Schedule + part -> Mail: the messages that a part gets and sends, and when memory is free.
 
-Processes, which send and receive them, and the forecast of the memory that they take go by one
-`Mailbox`.
+Processes, which send and receive them, and the forecast of the memory that they take both
+use a `Mailbox`.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from weakref import WeakKeyDictionary
 
 from hgpart.schedules.schedule import Message, Piece, Schedule
 
-AHEAD = 8  # receives that are posted before they are needed; more only takes memory earlier
+AHEAD = 8  # receives posted before they are needed; more would only take memory earlier
 
 
 @dataclass(frozen=True, eq=False)
 class Mail:
-    """A part's messages of a step; the same for all steps.
+    """A part's messages of a step; they are the same in all steps.
 
     Attributes
     ----------
     incoming : tuple of Message
-        In the order in which all senders together let them depart.
+        Messages to the part, in the order in which all senders together let them depart.
     arriving, departing : mapping
-        The message that carries a piece, by that piece.
+        The message that carries a piece, by piece.
     settled : mapping of int to tuple of int
-        The messages that the sender of an incoming message must have received before it let that
-        one depart, by the number of that one.
+        Numbers of the part's messages that the sender of an incoming message must have received
+        before sending it, by the number of the incoming message.
     under_way : int
-        `Schedule.under_way` of a stream; all that a step has.
+        `Schedule.under_way` of a stream; all micro-batches of a step.
     ahead : frozenset of int
-        Numbers of the incoming messages of which few are posted ahead. In a step those of weights
-        are not among them, which arrive where they belong.
+        Numbers of the incoming messages that are posted only `AHEAD` at a time. In a step weights
+        are not among them, as they arrive in the memory of the copies.
     """
 
     incoming: tuple[Message, ...]
@@ -46,19 +46,21 @@ class Mail:
 
 
 def mail(schedule: Schedule, part: int) -> Mail:
-    """Find a part's messages of a rule's schedule, the first time only."""
+    """Messages of a part by a rule's schedule; they are found once and remembered."""
     known = _known.setdefault(schedule, {})
     if part not in known:
-        incoming = tuple(one for one in schedule.messages if one.receiver == part)
-        outgoing = [one for one in schedule.messages if one.sender == part]
+        incoming = tuple(message for message in schedule.messages if message.receiver == part)
+        outgoing = [message for message in schedule.messages if message.sender == part]
         is_step = schedule.in_flight is None
         known[part] = Mail(
             incoming,
-            {piece: one for one in incoming for piece in one.pieces},
-            {piece: one for one in outgoing for piece in one.pieces},
+            {piece: message for message in incoming for piece in message.pieces},
+            {piece: message for message in outgoing for piece in message.pieces},
             _settled(schedule, part),
             schedule.micro_batches if is_step else schedule.under_way,
-            frozenset(one.number for one in incoming if not (is_step and one.is_of_weights)),
+            frozenset(
+                message.number for message in incoming if not (is_step and message.is_of_weights)
+            ),
         )
     return known[part]
 
@@ -67,36 +69,36 @@ _known: WeakKeyDictionary[Schedule, dict[int, Mail]] = WeakKeyDictionary()
 
 
 def _settled(schedule: Schedule, part: int) -> dict[int, tuple[int, ...]]:
-    """Go through the order: what others have received of the part when they send to it."""
+    """Go through the order: what the other parts have received when they send to this part."""
     on_the_way = {
-        (one.receiver, piece): one.number
-        for one in schedule.messages
-        if one.sender == part
-        for piece in one.pieces
+        (message.receiver, piece): message.number
+        for message in schedule.messages
+        if message.sender == part
+        for piece in message.pieces
     }
     numbers = iter(schedule.messages)
-    received: dict[int, set[int]] = {other: set() for other in range(schedule.k)}
-    seen, found = set[int](), {}
+    received: dict[int, set[int]] = {sender: set() for sender in range(schedule.k)}
+    seen, settled = set[int](), {}
     for action in schedule.order:
-        other = action.part
+        sender = action.part
         for piece in schedule.awaits(action):
-            number = on_the_way.get((other, piece))
+            number = on_the_way.get((sender, piece))
             if number is not None and number not in seen:
                 seen.add(number)
-                received[other].add(number)
+                received[sender].add(number)
         for receiver in schedule.sends(action):
             message = next(numbers)
-            if receiver == part and received[other]:
-                found[message.number] = tuple(sorted(received[other]))
-                received[other] = set()
-    return found
+            if receiver == part and received[sender]:
+                settled[message.number] = tuple(sorted(received[sender]))
+                received[sender] = set()
+    return settled
 
 
 class Mailbox(ABC):
-    """What of a part's messages is posted, and what is on its way, at present.
+    """A part's messages at present: which receives are posted, and which sends are under way.
 
-    Receives are posted, and messages between two parts depart, in the order of the schedule, as
-    NCCL tells messages apart by nothing else.
+    Receives are posted, and messages between two parts depart, in the order of the schedule: NCCL
+    tells messages apart by nothing else.
     """
 
     def __init__(self, mail: Mail) -> None:
@@ -109,14 +111,14 @@ class Mailbox(ABC):
 
     @abstractmethod
     def post(self, message: Message) -> None:
-        """Let a message arrive."""
+        """Begin to receive a message."""
 
     @abstractmethod
     def departed(self, message: Message) -> None:
-        """Let go of a message that is on its way, when it has departed."""
+        """Wait until a message has departed, and let go of it."""
 
     def opened(self, piece: Piece) -> Message:
-        """The message that a piece comes in, which nobody has opened before."""
+        """The message that carries a piece, which must not have been opened before."""
         message = self._mail.arriving[piece]
         while message.number not in self._posted:
             self._post()
@@ -126,30 +128,30 @@ class Mailbox(ABC):
         return message
 
     def came(self, message: Message) -> None:
-        """Settle what its sender has received before."""
+        """Settle the messages that its sender has received before it sent this one."""
         for number in self._mail.settled.get(message.number, ()):
             self._settle(number)
 
     def leaving(self, piece: Piece) -> Message:
-        """The message that a piece departs in; those of batches that have ended are settled first.
+        """The message in which a piece departs; those of batches that have ended are settled first.
 
-        A part of a stream is not ahead of the others by more than in the schedule's order, with all
-        maps that it has sent. Weights are known to have come when their holder sends something.
+        So a part of a stream keeps the maps that it has sent for no longer than the schedule's
+        order needs. Weights are known to have arrived when their holder sends something.
         """
         message = self._mail.departing[piece]
         ended = piece.micro_batch - self._mail.under_way
         if ended >= 0 and not message.is_of_weights:
-            for one in [*self._sent.values()]:
-                if not one.is_of_weights and one.micro_batch <= ended:
-                    self._settle(one.number)
+            for sent in [*self._sent.values()]:
+                if not sent.is_of_weights and sent.micro_batch <= ended:
+                    self._settle(sent.number)
         return message
 
     def left(self, message: Message) -> None:
-        """Note that a message is on its way."""
+        """Remember that a message is under way."""
         self._sent[message.number] = message
 
     def settle_all(self) -> None:
-        """Settle all that is on its way."""
+        """Settle all messages that are under way."""
         for number in [*self._sent]:
             self._settle(number)
 

@@ -1,4 +1,4 @@
-"""Schedule + part -> the bytes of messages that lie in its memory while it runs, as a process."""
+"""Schedule + part -> bytes of messages in the part's memory while it runs as a process."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hgpart.schedules.mail import Mailbox, mail
 from hgpart.schedules.schedule import Direction, Message, Piece, Schedule
 
 
-class InMemory(NamedTuple):
+class MessageMemory(NamedTuple):
     """Bytes of messages in a part's memory.
 
     Attributes
     ----------
     during : int
-        While an action computes, when what it awaits has arrived.
+        Bytes while an action computes, after what it awaits has arrived.
     after : int
-        At its end, with what it sends.
+        Bytes at its end, with the messages that it sends.
     """
 
     during: int
@@ -26,11 +26,12 @@ class InMemory(NamedTuple):
 
 def message_bytes(
     schedule: Schedule, part: int, sizes: Sequence[int], held: Collection[Piece] = ()
-) -> list[InMemory]:
+) -> list[MessageMemory]:
     """Follow a part's messages through its actions, as processes send and receive them.
 
-    Receives are posted ahead. What has arrived counts until the part takes it; from then on it is
-    among what the part holds. What departs counts until its receiver is known to have it.
+    Receives are posted ahead. A message that has arrived counts until the part takes it; then it
+    is among what the part holds. A message that departs counts until its receiver is known to have
+    it.
 
     Parameters
     ----------
@@ -39,26 +40,26 @@ def message_bytes(
     sizes : sequence of int
         Samples of each micro-batch.
     held : collection of Piece
-        What the part sends by itself and holds anyway, so that its message takes no memory more.
+        Pieces that the part sends alone and holds anyway, so that their message takes no memory.
 
     Returns
     -------
-    list of InMemory
-        Of each action of the part's sequence.
+    list of MessageMemory
+        One entry for each action of the part's sequence.
     """
-    memory, found = _Memory(schedule, part, sizes), list[InMemory]()
+    memory, by_action = _Memory(schedule, part, sizes), list[MessageMemory]()
     for action in schedule.sequences[part]:
         for piece in schedule.awaits(action):
             memory.take(piece)
         during = memory.total
         for pieces in schedule.sends(action).values():
             memory.depart(pieces[0], takes_memory=len(pieces) > 1 or pieces[0] not in held)
-        found.append(InMemory(during, memory.total))
-    return found
+        by_action.append(MessageMemory(during, memory.total))
+    return by_action
 
 
 class _Memory(Mailbox):
-    """What lies in a part's memory."""
+    """The bytes of a part's messages, counted as they are posted, arrive and depart."""
 
     def __init__(self, schedule: Schedule, part: int, sizes: Sequence[int]) -> None:
         self._sizes = sizes
@@ -74,11 +75,11 @@ class _Memory(Mailbox):
         }
         self._arrived: dict[Piece, int] = {}
         self._going: dict[int, int] = {}  # by message
-        self.total = 0  # bytes of all that is posted, has arrived or is on its way
+        self.total = 0  # bytes of all messages that are posted, have arrived or are under way
         super().__init__(mail(schedule, part))
 
     def take(self, piece: Piece) -> None:
-        """Open the message with a piece, if that is closed; the piece is the part's from now on."""
+        """Open a piece's message, if it is still closed; then the piece counts as the part's."""
         if piece not in self._arrived:
             message = self.opened(piece)
             self.came(message)
@@ -94,13 +95,15 @@ class _Memory(Mailbox):
         self.left(message)
 
     def departed(self, message: Message) -> None:
-        """Its memory is free."""
+        """Free a message's memory."""
         self.total -= self._going.pop(message.number)
 
     def post(self, message: Message) -> None:
-        """Memory for it is taken."""
+        """Take the memory of a message."""
         self.total += sum(self._pieces(message).values())
 
     def _pieces(self, message: Message) -> dict[Piece, int]:
         size = self._sizes[message.micro_batch]
-        return {one: size * self._nbytes[one.direction, one.number] for one in message.pieces}
+        return {
+            piece: size * self._nbytes[piece.direction, piece.number] for piece in message.pieces
+        }

@@ -1,4 +1,4 @@
-"""A batch and a number -> how many samples each micro-batch has."""
+"""A batch size and a number -> the samples of each micro-batch."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from hgpart.errors import ArgumentError, check_whole
 
 
 def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
-    """Divide a batch as evenly as can be, the larger ones first.
+    """Divide a batch as evenly as possible, the larger micro-batches first.
 
     Raises
     ------
     ArgumentError
-        If there are more micro-batches than samples, or none.
+        If there are more micro-batches than samples, or fewer than one.
 
     >>> micro_batch_sizes(10, 4)
     (3, 3, 2, 2)
@@ -22,5 +22,5 @@ def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
             f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "
             f"{batch_size}"
         )
-    each, more = divmod(batch_size, micro_batches)
-    return tuple(each + (at < more) for at in range(micro_batches))
+    samples, larger = divmod(batch_size, micro_batches)
+    return tuple(samples + (at < larger) for at in range(micro_batches))

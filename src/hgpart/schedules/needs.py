@@ -1,4 +1,4 @@
-"""Outlines -> what each action needs: the graph that every rule goes by."""
+"""Outlines -> what each action needs: the graph that all rules use."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAPS, WEIGHTS, UPDATE = Direction.MAPS, Direction.WEIGHTS, Direction.UPDATE
 
 @dataclass(frozen=True, eq=False)
 class Needs:
-    """The actions of a step or of a stream of batches, and what each of them needs.
+    """The actions of a step or of a stream of batches, and what each action needs.
 
-    An action needs the one before it in its pass, and the same of the micro-batch before: so
+    An action needs the one before it in its pass, and the same action of the micro-batch before: so
     statistics are updated, and a layer's gradients added up, in one order. Layers that share their
-    weights add to the same gradients from several chunks, whose order is the rule's.
+    weights add to the same gradients from several chunks; their order is the rule's.
 
-    In a stream a part's update needs the gradients of the copies that others have of its weights;
-    and copies may be as old as weights may.
+    In a stream a part's update needs the gradients of all copies of its weights, and copies may be
+    as old as the weights themselves.
 
     Attributes
     ----------
@@ -36,9 +36,9 @@ class Needs:
     backward : bool
         Whether there are backward passes.
     halves : bool
-        Whether they are in two halves, for maps and for weights.
+        Whether backward passes are in two halves, for maps and for weights.
     limit : int or None
-        `Schedule.in_flight`: with a number, each part ends each batch with an update.
+        `Schedule.in_flight`: if given, each part ends each batch with an update.
     """
 
     outlines: Sequence[Outline]
@@ -50,7 +50,7 @@ class Needs:
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """What is done."""
+        """The directions that occur."""
         if not self.backward:
             return (FORWARD,)
         passes = (FORWARD, MAPS, WEIGHTS) if self.halves else (FORWARD, BACKWARD)
@@ -64,7 +64,7 @@ class Needs:
         return outline.forward if direction is FORWARD else outline.backward
 
     def actions(self) -> Iterator[Action]:
-        """All of them, in no order that would serve."""
+        """All actions, in no particular order."""
         for part in range(len(self.outlines)):
             for direction in self.directions:
                 for micro_batch in range(self.micro_batches):
@@ -73,33 +73,33 @@ class Needs:
 
     @cached_property
     def holders(self) -> tuple[tuple[int, ...], ...]:
-        """Of each part, those that have copies of its weights."""
+        """The parts that have copies of each part's weights."""
         parts = range(len(self.outlines))
         owners = [dict(outline.owners) for outline in self.outlines]
-        return tuple(tuple(one for one in parts if part in owners[one]) for part in parts)
+        return tuple(tuple(holder for holder in parts if part in owners[holder]) for part in parts)
 
     @cached_property
     def senders(self) -> dict[tuple[bool, int], tuple[int, int]]:
-        """By whether it is a gradient, and transfer: part and chunk that send it."""
+        """Sending part and chunk, by whether a gradient is sent and the number of the transfer."""
         return {
-            (direction is not FORWARD, sent.transfer): (part, at)
+            (direction is not FORWARD, sent.transfer): (part, number)
             for part in range(len(self.outlines))
             for direction in (FORWARD, BACKWARD)
-            for at, chunk in enumerate(self.chunks(part, direction))
+            for number, chunk in enumerate(self.chunks(part, direction))
             for sent in chunk.sends
         }
 
     def before(self, action: Action) -> Iterator[Action]:
-        """What an action needs."""
+        """The actions that an action needs."""
         part, direction, micro_batch, at, _ = action
         if direction is WEIGHTS:
             yield Action(part, MAPS, micro_batch, at)
             if at:  # one order for layers that share their weights
                 yield Action(part, WEIGHTS, micro_batch, at - 1)
         elif direction is UPDATE:
-            for one in (part, *self.holders[part]):
-                last = len(self.outlines[one].backward) - 1
-                yield Action(one, WEIGHTS if self.halves else BACKWARD, micro_batch, last)
+            for holder in (part, *self.holders[part]):
+                last = len(self.outlines[holder].backward) - 1
+                yield Action(holder, WEIGHTS if self.halves else BACKWARD, micro_batch, last)
         else:
             for transfer in self.chunks(part, direction)[at].awaits:
                 sender, chunk = self.senders[direction is not FORWARD, transfer]
@@ -120,25 +120,27 @@ class Needs:
 
     @cached_property
     def ranks(self) -> dict[tuple[int, Direction, int], int]:
-        """By part, direction and chunk: a place in one order of all that a micro-batch needs."""
-        one = replace(self, micro_batches=1)
-        graph = {action: tuple(one.before(action)) for action in one.actions()}
+        """Place in one order of all that a micro-batch needs, by part, direction and chunk."""
+        alone = replace(self, micro_batches=1)
+        graph = {action: tuple(alone.before(action)) for action in alone.actions()}
         order = TopologicalSorter(graph).static_order()
-        return {(part, way, chunk): at for at, (part, way, _, chunk, _) in enumerate(order)}
+        return {
+            (part, direction, chunk): at for at, (part, direction, _, chunk, _) in enumerate(order)
+        }
 
     def rank(self, action: Action) -> int:
-        """The place of an action among those of its micro-batch."""
+        """The place of an action among the actions of its micro-batch."""
         return self.ranks[action.part, action.direction, action.chunk]
 
     @cached_property
     def in_flight(self) -> tuple[int, ...]:
-        """How many micro-batches each part has to have begun so that the busiest need not wait.
+        """Micro-batches that each part must have begun so that the busiest part never waits.
 
-        By Little's law: as many as end in the time that one of them takes from its begin in the
-        part to its end there; and one more, as they do not come evenly.
+        By Little's law: as many as end in the time that one of them spends in the part, from its
+        begin to its end there; and one more, as they do not come evenly.
         """
-        one = replace(self, micro_batches=1, halves=False)
-        order = sorted(one.actions(), key=one.rank)
+        alone = replace(self, micro_batches=1, halves=False)
+        order = sorted(alone.actions(), key=alone.rank)
         begin, end = dict[int, float](), dict[int, float]()
         busy = [0.0] * len(self.outlines)
         when = times(self.outlines, order, self.costs)
@@ -152,9 +154,9 @@ class Needs:
 
     @cached_property
     def depths(self) -> tuple[int, ...]:
-        """How many stages of a pipeline there are from each part on, its own among them.
+        """The number of pipeline stages from each part to the end, its own included.
 
-        A stage is all parts that send maps to each other in a circle.
+        A stage is a set of parts that send maps to each other in a circle.
         """
         import networkx as nx
 
@@ -164,9 +166,9 @@ class Needs:
             receivers = {sent.receiver for chunk in outline.forward for sent in chunk.sends}
             parts.add_edges_from((part, receiver) for receiver in receivers)
         stages = nx.condensation(parts)
-        found: dict[int, int] = {}
+        depth: dict[int, int] = {}
         for stage in reversed(list(nx.topological_sort(stages))):
-            behind = (found[other] for other in stages.successors(stage))
-            found[stage] = 1 + max(behind, default=0)
+            behind = (depth[successor] for successor in stages.successors(stage))
+            depth[stage] = 1 + max(behind, default=0)
         of_part = stages.graph["mapping"]
-        return tuple(found[of_part[part]] for part in range(len(self.outlines)))
+        return tuple(depth[of_part[part]] for part in range(len(self.outlines)))

@@ -1,4 +1,4 @@
-"""What a part does with a batch, in chunks: all that a schedule needs to know of its program."""
+"""A part's work on a batch, in chunks: all that a schedule needs to know of its program."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 @dataclass(frozen=True)
 class Sent:
-    """A transfer that a chunk sends, or whose gradient it sends back.
+    """A transfer that a chunk sends (forward), or whose gradient it sends back (backward).
 
     Attributes
     ----------
     transfer : int
-        Its number in the placement.
+        The transfer's number in the placement.
     receiver : int
-        The part that it goes to.
+        The receiving part.
     nbytes : int
-        For a batch of one sample.
+        Bytes for a batch of one sample.
     """
 
     transfer: int
@@ -29,35 +29,35 @@ class Sent:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A run of a part's instructions between two awaits: nothing can hold it up once it has begun.
+    """A run of a part's instructions between two awaits: once begun, nothing can hold it up.
 
     Attributes
     ----------
     awaits : tuple of int
-        Numbers of the transfers that have to be there (backward: of their gradients).
+        Numbers of the transfers (backward: of their gradients) that must have arrived.
     sends : tuple of Sent
-        What is there when it has ended, in order.
+        Transfers that depart at the chunk's end, in order.
     work : float
-        Of its layers in a forward pass of one sample, in whatever unit.
-    again : float
-        Of a backward pass: the same of what it computes again.
+        Work of the chunk's layers in a forward pass of one sample, in any unit.
+    recomputed : float
+        The same work of the layers that a backward chunk recomputes.
     steps : int
-        That it computes: shares of layers, each with a graph of its own.
+        Number of steps (shares of layers, each with its own autograd graph) that are computed.
     """
 
     awaits: tuple[int, ...]
     sends: tuple[Sent, ...]
     work: float = 0.0
-    again: float = 0.0
+    recomputed: float = 0.0
     steps: int = 0
 
     @cached_property
     def messages(self) -> Mapping[int, tuple[int, ...]]:
-        """By receiver, the transfers that travel together."""
-        found: dict[int, tuple[int, ...]] = {}
+        """Numbers of the transfers that travel together, by receiver."""
+        transfers: dict[int, tuple[int, ...]] = {}
         for sent in self.sends:
-            found[sent.receiver] = (*found.get(sent.receiver, ()), sent.transfer)
-        return found
+            transfers[sent.receiver] = (*transfers.get(sent.receiver, ()), sent.transfer)
+        return transfers
 
 
 @dataclass(frozen=True)
@@ -67,42 +67,42 @@ class Outline:
     Attributes
     ----------
     forward, backward : tuple of Chunk
-        In the order in which the part goes through them; those of backward are other runs.
+        Chunks in the part's order; backward is divided in other places than forward.
     serial : bool
-        Whether a forward pass finds state that the one before has left at its end, so that each
-        micro-batch has to wait for the one before it.
-    again : tuple of int
-        The forward chunks that backward computes again, so that only what they read is kept.
+        Whether a forward pass reads state that the previous one leaves at its end, so that each
+        micro-batch waits for the one before.
+    recomputed : tuple of int
+        Numbers of the forward chunks that backward recomputes; of these only the inputs are kept.
     owners : tuple of (int, int)
-        Other parts whose weights it has copies of, as it computes with them for other slices of the
-        batch; and how many bytes their gradients have, that it sends to each of them.
+        Parts whose weights this part has copies of, to compute with them for other slices of the
+        batch; and the bytes of the gradients that it sends to each of them.
     """
 
     forward: tuple[Chunk, ...]
     backward: tuple[Chunk, ...]
     serial: bool = False
-    again: tuple[int, ...] = ()
+    recomputed: tuple[int, ...] = ()
     owners: tuple[tuple[int, int], ...] = ()
 
     @property
     def keeping(self) -> Outline:
-        """The same, where nothing is computed again."""
-        backward = tuple(replace(chunk, again=0.0) for chunk in self.backward)
-        return replace(self, backward=backward, again=())
+        """The same outline without recomputation."""
+        backward = tuple(replace(chunk, recomputed=0.0) for chunk in self.backward)
+        return replace(self, backward=backward, recomputed=())
 
 
-class Line(NamedTuple):
-    """What is computed at once in a chunk: one instruction, or several with one autograd graph.
+class Computation(NamedTuple):
+    """One or more instructions of a chunk that share one autograd graph.
 
     Attributes
     ----------
     place, end : int
-        Where its first instruction stands in the chunk, and where the one behind its last does.
+        Place of the first instruction in the chunk, and the place after the last.
     weights : tuple of int
-        Numbers of the weights (see `Schedule.travels`) that it reads copies of; backward it adds to
+        Numbers of the weights (see `Schedule.travels`) of which copies are read; backward adds to
         their gradients.
     sends : tuple of int
-        Transfers that it lets depart, or whose gradients it sends back.
+        Transfers that depart (backward: whose gradients do).
     """
 
     place: int
@@ -111,21 +111,21 @@ class Line(NamedTuple):
     sends: tuple[int, ...]
 
 
-Lines = Sequence[Sequence[Line]]  # of each chunk
+Computations = Sequence[Sequence[Computation]]  # of each chunk
 
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """What a part reads copies of.
+    """The copies of weights that a part reads.
 
     Attributes
     ----------
-    forward, backward : sequence of sequence of Line
-        Of each chunk.
-    in_halves : sequence of sequence of Line
-        Of each chunk of a backward pass in halves, where each instruction has a graph of its own.
+    forward, backward : sequence of sequence of Computation
+        Computations of each chunk.
+    in_halves : sequence of sequence of Computation
+        The same for a backward pass in halves, where each instruction has its own graph.
     """
 
-    forward: Lines
-    backward: Lines
-    in_halves: Lines
+    forward: Computations
+    backward: Computations
+    in_halves: Computations

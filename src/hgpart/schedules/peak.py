@@ -1,4 +1,4 @@
-"""What a micro-batch takes from action to action -> the most that a part's sequence takes."""
+"""What a micro-batch holds from action to action -> the most that a part's sequence holds."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ def peak(
     held: Mapping[Action, Sequence[int]],
     besides: Sequence[Sequence[int]] = (),
 ) -> int:
-    """The most that all micro-batches under way take together.
+    """The most that all micro-batches under way hold together.
 
     Parameters
     ----------
     sequence : sequence of Action
-        Of a part.
+        Actions of one part.
     held : mapping of Action to sequence of int
-        What its micro-batch takes at moments of an action, the last of them being its end. Nothing
-        is left at the end of the last.
+        What the micro-batch of an action holds at several moments of it, the last being its end.
+        After the last action nothing is held.
     besides : sequence of sequence of int
-        Of each action, what is of no micro-batch, at the same moments.
+        What each action holds, at the same moments, that belongs to no micro-batch.
 
     >>> from hgpart.schedules.schedule import Direction
     >>> first, second = (Action(0, Direction.FORWARD, at, 0) for at in range(2))
@@ -32,12 +32,12 @@ def peak(
     """
     now: dict[int, int] = {}
     most = total = 0
-    for at, action in enumerate(sequence):
+    for place, action in enumerate(sequence):
         total -= now.get(action.micro_batch, 0)
         moments = held[action]
         if besides:
-            moments = [*map(add, moments, besides[at])]
-        if at + 1 == len(sequence):
+            moments = [*map(add, moments, besides[place])]
+        if place + 1 == len(sequence):
             moments = moments[:-1]
         most = max([most, *(total + moment for moment in moments)])
         now[action.micro_batch] = held[action][-1]

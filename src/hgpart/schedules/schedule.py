@@ -1,4 +1,4 @@
-"""Schedule: for each part a fixed sequence of actions, all of them cut from one global order."""
+"""Schedule: a fixed sequence of actions for each part, all cut from one global order."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from hgpart.schedules.outline import Chunk, Outline
 
 
 class Direction(str, Enum):
-    """What an action does; the letters are those of the zero bubble paper, but for M (its B)."""
+    """Kind of an action; the letters are those of the zero bubble paper, except M (its B)."""
 
     FORWARD = "F"
     BACKWARD = "B"
-    MAPS = "M"  # backward as far as maps need it, which are then sent back
+    MAPS = "M"  # the part of backward that maps need, whose gradients are then sent back
     WEIGHTS = "W"  # the rest of it
-    UPDATE = "U"  # of the part's weights, by the gradients of one batch: asynchronous training
-    # These four are added by `lower`, where a part has copies of weights that belong to another
-    # part, or to itself (then nothing is sent). The action's chunk is the number of the weights.
+    UPDATE = "U"  # update of the part's weights by one batch's gradients: asynchronous training
+    # `lower` adds these four where a part has copies of weights that belong to another part, or to
+    # itself (then nothing is sent). The action's chunk is the number of the weights.
     SPREAD = "S"  # the owner sends its weights to the part that has the copy
-    GATHER = "G"  # that part waits for them, and puts them into its copy
-    REDUCE = "R"  # it sends the gradients of its copy to the owner
-    COLLECT = "C"  # the owner waits for these, and adds them to its own
+    GATHER = "G"  # that part waits for them and writes them to its copy
+    REDUCE = "R"  # that part sends the gradients of its copy to the owner
+    COLLECT = "C"  # the owner waits for these gradients and adds them to its own
 
 
 MOVE_MAPS = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # or gradients of maps
 GO_BACK = (Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
 GO_FORWARD = (Direction.FORWARD, Direction.SPREAD, Direction.GATHER)
 OF_WEIGHTS = (Direction.SPREAD, Direction.GATHER, Direction.REDUCE, Direction.COLLECT)
-UPDATING = Chunk((), ())  # what an update awaits and sends
+UPDATING = Chunk((), ())  # an update awaits and sends nothing
 
 
 class Action(NamedTuple):
-    """One chunk of one micro-batch in a part, or some of its instructions; or what travels.
+    """A part's work on one chunk (or piece of one) of one micro-batch, or a transport of weights.
 
     Attributes
     ----------
     part : int
     direction : Direction
     micro_batch : int
-        Where weights travel in a stream, how many updates they have had; where their gradients do,
-        the batch. In a step both are 0.
+        For weights in a stream, the number of updates that they have had; for their gradients, the
+        batch. In a step both are 0.
     chunk : int
-        Where weights travel, their number in `Schedule.travels`.
+        For weights, their number in `Schedule.travels`.
     piece : (int, int) or None
-        The first of the chunk's instructions that it does, and the one behind the last; None if it
-        does all.
+        Place of the first of the chunk's instructions to do, and the place after the last; None for
+        all of them.
     """
 
     part: int
@@ -60,16 +60,16 @@ class Action(NamedTuple):
 
     @property
     def is_of_weights(self) -> bool:
-        """Whether nothing is computed, but weights or their gradients travel."""
+        """Whether it sends or receives weights or their gradients, and computes nothing."""
         return self.direction in OF_WEIGHTS
 
     @property
     def is_begin(self) -> bool:
-        """Whether a part begins a pass with it."""
+        """Whether it is the first action of a part's pass."""
         return self.chunk == 0 and (self.piece is None or self.piece[0] == 0)
 
     def __str__(self) -> str:
-        """Without the part.
+        """The action without its part.
 
         >>> str(Action(0, Direction.FORWARD, 2, 5, (3, 9)))
         'F2.5[3:9]'
@@ -79,17 +79,17 @@ class Action(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What travels by itself, or with others in a message.
+    """One thing that travels, alone or with others in a message.
 
     Attributes
     ----------
     direction : Direction
-        FORWARD are maps, BACKWARD their gradients, whatever half of a backward pass sends them;
-        SPREAD are weights, REDUCE their gradients.
+        FORWARD for maps and BACKWARD for their gradients (from either half of a backward pass);
+        SPREAD for weights and REDUCE for their gradients.
     micro_batch : int
-        As of the action that sends it.
+        That of the action that sends it.
     number : int
-        Of the transfer, or of the weights.
+        Number of the transfer, or of the weights.
     """
 
     direction: Direction
@@ -98,22 +98,22 @@ class Piece(NamedTuple):
 
 
 class Travel(NamedTuple):
-    """Weights that belong to one part and of which another has copies, or the same one."""
+    """Weights of one part (the owner) and their copies in another part, or in the same one."""
 
     owner: int
     holder: int
 
 
 class Message(NamedTuple):
-    """What an action sends to one receiver: it travels as one.
+    """The pieces that an action sends to one receiver at once.
 
     Attributes
     ----------
     number : int
-        Its place in the global order of a step's messages.
+        Place in the global order of a step's messages.
     sender, receiver : int
     pieces : tuple of Piece
-        All of one direction and micro-batch.
+        Pieces of the same direction and micro-batch.
     """
 
     number: int
@@ -123,42 +123,42 @@ class Message(NamedTuple):
 
     @property
     def direction(self) -> Direction:
-        """Of its pieces."""
+        """Direction of all its pieces."""
         return self.pieces[0].direction
 
     @property
     def micro_batch(self) -> int:
-        """Of its pieces."""
+        """Micro-batch of all its pieces."""
         return self.pieces[0].micro_batch
 
     @property
     def is_of_weights(self) -> bool:
-        """Whether it is weights, or gradients of them."""
+        """Whether it carries weights or their gradients."""
         return self.pieces[0].direction in OF_WEIGHTS
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """When each part does what in a step, or with a stream of batches.
+    """Which part does what in which order, in a step or with a stream of batches.
 
     Attributes
     ----------
     rule : str
-        What made it.
+        Name of the rule that made it.
     micro_batches : int
-        Of a stream, its batches.
+        Number of micro-batches; for a stream, of batches.
     outlines : tuple of Outline
-        Of each part.
+        One outline per part.
     order : tuple of Action
-        All actions of all parts; each stands behind what it needs.
+        All actions of all parts, each after what it needs.
     in_flight : int or None
-        How many batches of a stream each part may have begun at a time, where it updates its
-        weights behind each; None for a step, which leaves that to its caller.
+        Batches of a stream that a part may have begun and not ended, with an update of its weights
+        after each; None for a step, whose caller updates the weights.
     travels : tuple of Travel
-        Of a schedule that was lowered (see `hgpart.schedules.lowering`): the weights that travel;
-        `order` says when.
+        Weights that travel, in a lowered schedule (see `hgpart.schedules.lowering`); `order` says
+        when.
     departing : mapping of Action to tuple of int
-        For each piece of a chunk, the receivers whose message departs at its end.
+        The receivers whose message departs at the end of a piece of a chunk, by that piece.
     """
 
     rule: str
@@ -176,11 +176,11 @@ class Schedule:
 
     @cached_property
     def sequences(self) -> tuple[tuple[Action, ...], ...]:
-        """What each part does, in order."""
-        found: list[list[Action]] = [[] for _ in self.outlines]
+        """Actions of each part, in order."""
+        sequences: list[list[Action]] = [[] for _ in self.outlines]
         for action in self.order:
-            found[action.part].append(action)
-        return tuple(map(tuple, found))
+            sequences[action.part].append(action)
+        return tuple(map(tuple, sequences))
 
     @cached_property
     def backward(self) -> bool:
@@ -189,7 +189,7 @@ class Schedule:
 
     @cached_property
     def forward_only(self) -> Schedule:
-        """The same without backward passes, and gradients of weights."""
+        """The same schedule without backward passes and without gradients of weights."""
         if not self.backward:
             return self
         order = (action for action in self.order if action.direction in GO_FORWARD)
@@ -197,25 +197,28 @@ class Schedule:
 
     @cached_property
     def backward_only(self) -> Schedule:
-        """The same without forward passes, and weights."""
+        """The same schedule without forward passes and without weights that travel."""
         order = (action for action in self.order if action.direction not in GO_FORWARD)
         return replace(self, order=tuple(order))
 
     @cached_property
     def of_gradients(self) -> Schedule:
-        """The same where copies are like weights, which have not changed, and need none."""
-        there = (Direction.SPREAD, Direction.GATHER)
-        return replace(self, order=tuple(one for one in self.order if one.direction not in there))
+        """The same schedule for copies that are up to date, so that no weights are sent."""
+        to_copies = (Direction.SPREAD, Direction.GATHER)
+        order = (action for action in self.order if action.direction not in to_copies)
+        return replace(self, order=tuple(order))
 
     def keeping(self, parts: Collection[int]) -> Schedule:
-        """The same order, where backward computes nothing again in some parts."""
-        outlines = enumerate(self.outlines)
-        kept = tuple(one.keeping if part in parts else one for part, one in outlines)
-        return replace(self, outlines=kept)
+        """The same order without recomputation in some parts."""
+        outlines = (
+            outline.keeping if part in parts else outline
+            for part, outline in enumerate(self.outlines)
+        )
+        return replace(self, outlines=tuple(outlines))
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells what each part does, and in which order, from others."""
+        """Differs between schedules in which some part does something else, or in another order."""
         content: list[Any] = [[*map(str, sequence)] for sequence in self.sequences]
         if self.in_flight is not None and any(outline.owners for outline in self.outlines):
             content.append(self.staleness)  # which depends on who begins first
@@ -223,12 +226,12 @@ class Schedule:
 
     @cached_property
     def messages(self) -> tuple[Message, ...]:
-        """All that travels in a step, in the order of departure."""
-        found: list[Message] = []
+        """All messages of a step, in the order of departure."""
+        messages: list[Message] = []
         for action in self.order:
             for receiver, pieces in self.sends(action).items():
-                found.append(Message(len(found), action.part, receiver, pieces))
-        return tuple(found)
+                messages.append(Message(len(messages), action.part, receiver, pieces))
+        return tuple(messages)
 
     def chunk(self, action: Action) -> Chunk:
         """The chunk of an action."""
@@ -239,11 +242,11 @@ class Schedule:
         return (outline.forward if forward else outline.backward)[action.chunk]
 
     def awaits(self, action: Action) -> tuple[Piece, ...]:
-        """What has to have come before an action."""
+        """Pieces that must have arrived before an action."""
         part, direction, micro_batch, at, piece = action
         if direction in MOVE_MAPS and (piece is None or piece[0] == 0):
             kind = _kind(direction)
-            return tuple(Piece(kind, micro_batch, one) for one in self.chunk(action).awaits)
+            return tuple(Piece(kind, micro_batch, number) for number in self.chunk(action).awaits)
         if direction is Direction.GATHER and self.travels[at].owner != part:
             return (Piece(Direction.SPREAD, micro_batch, at),)
         if direction is Direction.COLLECT and self.travels[at].holder != part:
@@ -251,12 +254,12 @@ class Schedule:
         return ()
 
     def sends(self, action: Action) -> Mapping[int, tuple[Piece, ...]]:
-        """What departs at the end of an action, by receiver: a message for each."""
+        """Pieces that depart at the end of an action, by receiver: one message for each."""
         part, direction, micro_batch, at, piece = action
         if direction in MOVE_MAPS:
             kind, messages = _kind(direction), self.chunk(action).messages
             return {
-                receiver: tuple(Piece(kind, micro_batch, one) for one in numbers)
+                receiver: tuple(Piece(kind, micro_batch, number) for number in numbers)
                 for receiver, numbers in messages.items()
                 if piece is None or receiver in self.departing[action]
             }
@@ -269,36 +272,38 @@ class Schedule:
 
     @cached_property
     def alive(self) -> tuple[int, ...]:
-        """The most micro-batches of which each part keeps maps at the same time."""
+        """The largest number of micro-batches whose maps each part keeps at a time."""
         return tuple(map(_most_alive, self.sequences))
 
     @cached_property
     def under_way(self) -> int:
-        """The most micro-batches that some part has begun and not all have ended, at a time.
+        """The most micro-batches that some part has begun and not all parts have ended.
 
-        If a part waits for all to have ended one that is as far behind the one that it begins, it
-        waits for nothing that comes later in the order: so that can't come to a stop.
+        If a part waits until all parts have ended the micro-batch that is this far behind the one
+        that it begins, it waits for nothing that comes later in the order: so this can't deadlock.
         """
         return _most_alive(self.order)
 
     @cached_property
     def staleness(self) -> tuple[tuple[int, ...], ...]:
-        """Of each part, for each batch of a stream: updates that its weights are without.
+        """The number of updates that each part's weights lack, for each batch of a stream.
 
-        The weights are those that the part has when it begins the batch or, where other parts have
-        copies of some, when the first of all these does, in the one order: so a batch has the same
-        in all of them. With `Schedule.in_flight` of 1 there are none: the weights are those that
-        all batches before have updated.
+        A batch is computed with the weights that the owner has when the first of the parts that use
+        them (the owner, or a part with copies) begins the batch in the one order: they are the same
+        in all of these parts. With an `in_flight` of 1 no update is missing.
         """
         updates = [0] * self.k
-        found: list[dict[int, int]] = [{} for _ in self.outlines]
+        lacking: list[dict[int, int]] = [{} for _ in self.outlines]
         for part, direction, batch, chunk, _ in self.order:
             if direction is Direction.UPDATE:
                 updates[part] += 1
             elif direction is Direction.FORWARD and chunk == 0:
                 for owner in (part, *dict(self.outlines[part].owners)):
-                    found[owner].setdefault(batch, batch - updates[owner])
-        return tuple(tuple(stale for _, stale in sorted(one.items())) for one in found)
+                    lacking[owner].setdefault(batch, batch - updates[owner])
+        return tuple(
+            tuple(updates_behind for _, updates_behind in sorted(batches.items()))
+            for batches in lacking
+        )
 
 
 def _kind(direction: Direction) -> Direction:
@@ -318,10 +323,10 @@ def _most_alive(actions: Sequence[Action]) -> int:
 
 
 def outlines_fingerprint(outlines: Sequence[Outline]) -> str:
-    """Tells the chunks of a placement from those of others."""
+    """Differs between placements that have different chunks."""
     content = [
-        [[(chunk.awaits, [*chunk.messages.items()]) for chunk in chunks] for chunks in both]
-        for both in ((outline.forward, outline.backward) for outline in outlines)
+        [[(chunk.awaits, [*chunk.messages.items()]) for chunk in chunks] for chunks in passes]
+        for passes in ((outline.forward, outline.backward) for outline in outlines)
     ]
     serial = [outline.serial for outline in outlines]
     return sha256(repr((content, serial)).encode()).hexdigest()[:16]

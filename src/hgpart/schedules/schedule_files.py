@@ -1,4 +1,4 @@
-"""Schedule <-> file: the order of all actions, for a placement that has the same chunks."""
+"""Schedule <-> file: the order of all actions, for any placement with the same chunks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LARGEST = 2**20  # micro-batches
 
 
 def save_schedule(path: Path | str, schedule: Schedule) -> None:
-    """Write a file; as all results, whole or not at all."""
+    """Write a file; like all results, it is written whole or not at all."""
     fields = {
         "format": FORMAT,
         "rule": schedule.rule,
@@ -39,13 +39,13 @@ def save_schedule(path: Path | str, schedule: Schedule) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ScheduleFile:
-    """A file of `save_schedule` that was read, whatever placement it is for.
+    """A file of `save_schedule`, read without a placement.
 
     Attributes
     ----------
     path : Path or str
     rule : str
-        What made it.
+        Name of the rule that made the schedule.
     micro_batches : int
     in_flight : int or None
     k : int
@@ -62,19 +62,19 @@ class ScheduleFile:
 
     @property
     def fingerprint(self) -> str:
-        """Tells the order of all actions from others."""
+        """Differs between schedules with a different order."""
         order = [f"{action.part}:{action}" for action in self.order]
         return sha256(repr(order).encode()).hexdigest()[:16]
 
     def of(self, outlines: Sequence[Outline]) -> Schedule:
-        """The schedule, if it is one of parts with these chunks.
+        """The schedule, if its placement has these chunks.
 
         Raises
         ------
         FormatError
-            If it is no valid one.
+            If the order is not valid.
         PlanError
-            If it is for another placement.
+            If it was made for another placement.
         """
         if self.fields.string("chunks") != outlines_fingerprint(outlines):
             raise PlanError(
@@ -83,9 +83,9 @@ class ScheduleFile:
             )
         parts = tuple(outlines)
         schedule = Schedule(self.rule, self.micro_batches, parts, self.order, self.in_flight)
-        found = problems(schedule)
-        if found:
-            raise self.fields.wrong("order", f"a valid order ({found[0]})")
+        wrong = problems(schedule)
+        if wrong:
+            raise self.fields.wrong("order", f"a valid order ({wrong[0]})")
         return schedule
 
 
@@ -95,7 +95,7 @@ def read_schedule(path: Path | str) -> ScheduleFile:
     Raises
     ------
     FormatError
-        If it is no schedule.
+        If it is not a schedule.
     """
     fields = read_json(path, "a file of save_schedule", FORMAT)
     return ScheduleFile(

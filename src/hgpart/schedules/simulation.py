@@ -1,4 +1,4 @@
-"""Order of actions + CostModel -> when each of them begins and ends, and who has nothing to do."""
+"""Order of actions + CostModel -> when each action begins and ends, and how long parts idle."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from hgpart.schedules.schedule import Action, Direction, Schedule
 def times(
     outlines: Sequence[Outline], order: Sequence[Action], costs: CostModel
 ) -> list[tuple[float, float]]:
-    """Seconds at which each action of a rule's order begins, as soon as it can, and ends."""
+    """Begin and end of each action of a rule's order in seconds, each as early as possible."""
     free = [0.0] * len(outlines)
     arrival: dict[tuple[int, bool, int, int], float] = {}
-    found = []
+    spans = []
     for action in order:
-        part, direction, micro_batch, at, _ = action
+        part, direction, micro_batch, number, _ = action
         if direction is Direction.UPDATE:
-            found.append((free[part], free[part]))
+            spans.append((free[part], free[part]))
             continue
         backward = direction is not Direction.FORWARD
-        chunk = (outlines[part].backward if backward else outlines[part].forward)[at]
+        chunk = (outlines[part].backward if backward else outlines[part].forward)[number]
         begin = free[part]
         if direction is not Direction.WEIGHTS:
             for transfer in chunk.awaits:
                 begin = max(begin, arrival[part, backward, micro_batch, transfer])
         free[part] = end = begin + costs.action(action, chunk)
-        found.append((begin, end))
+        spans.append((begin, end))
         if direction is not Direction.WEIGHTS:
             for receiver, transfers in chunk.messages.items():
-                there = end + costs.travel(action, chunk, receiver)
+                arrives = end + costs.travel(action, chunk, receiver)
                 for transfer in transfers:
-                    arrival[receiver, backward, micro_batch, transfer] = there
-    return found
+                    arrival[receiver, backward, micro_batch, transfer] = arrives
+    return spans
 
 
 def bubble(schedule: Schedule, costs: CostModel) -> float:
-    """Share of all parts' time, from a step's begin to its end, in which they do nothing."""
-    when = times(schedule.outlines, schedule.order, costs)
-    end = max((until for _, until in when), default=0.0)
-    return 1 - sum(until - begin for begin, until in when) / (end * schedule.k) if end else 0.0
+    """The fraction of all parts' time, from begin to end of a step, in which they do nothing."""
+    spans = times(schedule.outlines, schedule.order, costs)
+    total = max((end for _, end in spans), default=0.0)
+    return 1 - sum(end - begin for begin, end in spans) / (total * schedule.k) if total else 0.0

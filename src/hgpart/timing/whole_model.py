@@ -20,7 +20,7 @@ from hgpart.arrays import Float64
 from hgpart.execution.engine import PartRun
 from hgpart.execution.instructions import Compute, Instruction, prepare
 from hgpart.execution.program import PartProgram
-from hgpart.execution.threads.local_wires import LocalWires
+from hgpart.execution.threads.local_channel import LocalChannel
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import partition_graph
 from hgpart.partitioned_model import PartitionedModel
@@ -78,7 +78,7 @@ class WholeModel:
         steps = [instruction for instruction, _ in prepared.instructions]
         rows = [self._layers(step) for step in steps]
         seconds = np.zeros((max(self.layers.values()) + 1, 3))
-        run = PartRun(self.program, LocalWires([self.device]), self.device, 1, not apart)
+        run = PartRun(self.program, LocalChannel([self.device]), self.device, 1, not apart)
         with torch.enable_grad():
             run.begin(self.batches[samples])
             for layers, (step, finished) in zip(rows, prepared.instructions, strict=True):

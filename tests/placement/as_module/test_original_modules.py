@@ -246,11 +246,11 @@ def test_whatever_is_set_on_modules_or_within_what_they_hand_out_is_noticed(name
     placed = copy.deepcopy(with_held()[1])
     for module in placed.modules():
         _ = module.training, [*module.parameters(recurse=False)], repr(module)
-    assert placed.words == ["a", "b"] and not placed.model_settings.are_others
+    assert placed.words == ["a", "b"] and not placed.model_settings.have_changed
     CHANGES[name](placed)
-    assert placed.model_settings.are_others and copy.deepcopy(placed).model_settings.are_others
+    assert placed.model_settings.have_changed and copy.deepcopy(placed).model_settings.have_changed
     placed.model_settings.note()
-    assert not placed.model_settings.are_others
+    assert not placed.model_settings.have_changed
 
 
 def test_hooks_that_are_taken_away_are_noticed() -> None:
@@ -258,7 +258,7 @@ def test_hooks_that_are_taken_away_are_noticed() -> None:
     handle = placed.rest.register_forward_hook(lambda *_: None)
     placed.model_settings.note()
     handle.remove()
-    assert placed.model_settings.are_others
+    assert placed.model_settings.have_changed
 
 
 def test_what_is_set_within_attributes_has_the_models_effect() -> None:

@@ -22,7 +22,7 @@ from hgpart.errors import ArgumentError, PlacementError
 from hgpart.layers.channel_graph import Mixing as NothingMixed
 from hgpart.placement.accounting import disagreements
 from hgpart.placement.shares import joining
-from hgpart.placement.shares.interleaving import Unit, end_of, interleaved
+from hgpart.placement.shares.interleaving import WorkUnit, end_of, interleaved
 from hgpart.placement.shares.joining import joined, together
 from hgpart.run.scheduling import outlines_here, schedule
 from hgpart.run.verifying import verify
@@ -215,7 +215,7 @@ def units_of(seed):
                 needs |= {n: 0.5 for own, n in before.items() if own != part and rng.random() < 0.5}
                 alike = None if rng.random() < 0.1 else (level, part, int(rng.integers(0, 2)))
                 once = (level + 1) / 8  # one for all that is alike
-                made.append(Unit(part, float(rng.integers(0, 5)), needs, once, alike))
+                made.append(WorkUnit(part, float(rng.integers(0, 5)), needs, once, alike))
                 named.append((share, level, part))
             before |= {one[2]: n for n, one in enumerate(named) if one[:2] == (share, level)}
     return made, named

@@ -350,7 +350,7 @@ def test_what_is_no_number_may_lie_within_its_own_copy():
     """NaN is never what is there already, and torch refuses to put memory where it lies itself."""
     copy = torch.full((2, 5), torch.nan)
     own = copy.detach()[1:, 2:3]
-    elements = exchanges.Elements(
+    elements = exchanges.SharedElements(
         *("weight", (2, 5), ("own",), exchanges.EVERY, 1),
         (exchanges.Copied(("copy",), torch.tensor([7]), exchanges.EVERY),),
     )

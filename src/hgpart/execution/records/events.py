@@ -1,8 +1,8 @@
-"""What a part did when: the actions of a step, and in each of them what it waited for and sent.
+"""What a part did when: the actions of a step, with the waits and sends in each of them.
 
-Times are of `time.perf_counter_ns`, which all processes of a machine share (on Linux it counts from
-the machine's start), so that events of several processes of one machine need no correction. On a
-GPU they are the host's.
+Times are those of `time.perf_counter_ns`, which all processes of a machine share (on Linux it
+counts from the machine's start), so that events of several processes need no correction. On a GPU
+they are the host's times.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ class Doing(str, Enum):
     """What a part does in a span of time."""
 
     RUN = "run"  # a whole action, with its waits and sends in it
-    WAIT = "wait"  # for a message; behind the last action of a step, for the last ones to depart
-    SEND = "send"  # until a message is on its way
+    WAIT = "wait"  # for a message; after the last action of a step, for the last ones to depart
+    SEND = "send"  # until a message is under way
 
 
 Span = tuple[Doing, int, int]  # begin and end
 
 
 class Event(NamedTuple):
-    """A span of an action.
+    """A span of time within an action.
 
     Attributes
     ----------
@@ -43,13 +43,13 @@ class Event(NamedTuple):
     end: int
 
 
-Timeline = tuple[tuple[Event, ...], ...]  # of each step; a part's in the order in which they begin
+Timeline = tuple[tuple[Event, ...], ...]  # of each step; a part's events by their begin
 
 
 def planned_events(
     order: Sequence[Action], spans: Sequence[tuple[float, float]]
 ) -> tuple[Event, ...]:
-    """What parts are to do when, as of a step that was measured; spans are in seconds.
+    """Events of a plan, like those of a measured step; its spans are in seconds.
 
     >>> from hgpart.schedules.schedule import Direction
     >>> planned_events([Action(0, Direction.FORWARD, 0, 0)], [(0.5, 1.0)])[0][1:]

@@ -1,4 +1,4 @@
-"""What parts did: bytes and messages that travelled, seconds that they worked and waited."""
+"""What parts did: bytes and messages that they sent, seconds that they worked and waited."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from hgpart.arrays import Int64
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """What really travelled, counted where it departed.
+    """Bytes and messages that were really sent, counted at the sender.
 
     Attributes
     ----------
     forward_bytes, forward_messages, backward_bytes, backward_messages : int64 arrays, (k, k)
-        From the part of the row to the part of the column, of transfers that are part of the
+        Counts from the part of the row to the part of the column, of the transfers of the
         communication volume.
     uncounted_bytes : int64 array, shape (k, k)
-        Bytes of the other transfers, both ways.
+        Bytes of all other transfers, in both directions.
     """
 
     forward_bytes: Int64
@@ -31,11 +31,11 @@ class Traffic:
 
     @classmethod
     def none(cls, k: int) -> Traffic:
-        """Nothing yet, among k parts."""
+        """No traffic yet, among k parts."""
         return cls(*(np.zeros((k, k), np.int64) for _ in fields(cls)))
 
     def __add__(self, other: Traffic) -> Traffic:
-        """All that travelled in both.
+        """The sum of both.
 
         >>> traffic = Traffic.none(k=2)
         >>> traffic.forward_bytes[0, 1] = 8
@@ -47,7 +47,7 @@ class Traffic:
 
 @dataclass
 class Timing:
-    """Seconds that a part worked, and that it waited for messages; on a GPU, the host's."""
+    """Seconds that a part worked and waited for messages; on a GPU, the host's."""
 
     forward_busy: float = 0.0
     forward_waiting: float = 0.0
@@ -56,22 +56,22 @@ class Timing:
 
     @property
     def busy(self) -> float:
-        """In both directions."""
+        """Seconds of work in both directions."""
         return self.forward_busy + self.backward_busy
 
     @property
     def waiting(self) -> float:
-        """In both directions."""
+        """Seconds of waiting in both directions."""
         return self.forward_waiting + self.backward_waiting
 
     def add(self, direction: str, seconds: float, waiting: float) -> None:
-        """Count seconds of a direction, some of them of waiting."""
+        """Add the seconds of an action, including those of waiting."""
         busy = getattr(self, f"{direction}_busy") + seconds - waiting
         setattr(self, f"{direction}_busy", busy)
         setattr(self, f"{direction}_waiting", getattr(self, f"{direction}_waiting") + waiting)
 
     def __add__(self, other: Timing) -> Timing:
-        """The sums.
+        """The sum of both.
 
         >>> Timing(forward_busy=1.0) + Timing(forward_busy=0.5, backward_waiting=2.0)
         Timing(forward_busy=1.5, forward_waiting=0.0, backward_busy=0.0, backward_waiting=2.0)
@@ -88,7 +88,7 @@ class Totals:
     timings : tuple of Timing
         One for each part.
     traffic : Traffic
-        Of all of them.
+        Traffic of all of them.
     """
 
     timings: tuple[Timing, ...]
@@ -96,9 +96,9 @@ class Totals:
 
     @classmethod
     def none(cls, parts: int, k: int) -> Totals:
-        """Nothing yet, of some of k parts."""
+        """Nothing done yet, by some of k parts."""
         return cls(tuple(Timing() for _ in range(parts)), Traffic.none(k))
 
     def __add__(self, other: Totals) -> Totals:
-        """The same parts' of both."""
+        """The sum of both, part by part."""
         return Totals((*map(add, self.timings, other.timings),), self.traffic + other.traffic)

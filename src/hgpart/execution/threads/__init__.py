@@ -1,1 +1,1 @@
-"""All parts of a placement in one process, a thread for each."""
+"""All parts of a placement in one process, one thread per part."""

@@ -14,7 +14,7 @@ from hgpart.execution.runtime import Runtime
 
 
 class _Call:
-    """A pass of all parts; its results are in the order of the shares that they are computed in."""
+    """A pass of all parts; results are ordered by the share of the batch that they belong to."""
 
     def __init__(self, runtime: Runtime, values: Mapping[str, Any], learns: bool) -> None:
         self._output_parts = runtime.output_parts
@@ -22,23 +22,23 @@ class _Call:
         self.gradients: tuple[Tensor | None, ...] = ()
 
     def taken_results(self) -> tuple[Tensor, ...]:
-        """What the parts have made, which they keep no longer."""
+        """Take the results out of the parts' runs, in the order of the shares."""
         outputs, runs = self._output_parts, self._pass.runs
-        found = {part: runs[part].results.pop(0) for part in {*outputs}}
-        by_part = {part: iter(results) for part, results in found.items()}
+        results = {part: runs[part].results.pop(0) for part in {*outputs}}
+        by_part = {part: iter(tensors) for part, tensors in results.items()}
         return tuple(
             next(by_part[part])
             for part in outputs
-            for _ in range(len(found[part]) // outputs.count(part))
+            for _ in range(len(results[part]) // outputs.count(part))
         )
 
     def backward(self, weights: bool) -> dict[str, Tensor | None]:
-        """Go back with the gradients that have come; returns those of inputs."""
+        """Go back with the gradients of the results; return the gradients of inputs."""
         outputs, gradients = self._output_parts, self.gradients
-        each = len(gradients) // len(outputs)
+        count = len(gradients) // len(outputs)
         by_part: dict[int, list[Tensor | None]] = {part: [] for part in outputs}
         for share, part in enumerate(outputs):
-            by_part[part] += gradients[share * each : (share + 1) * each]
+            by_part[part] += gradients[share * count : (share + 1) * count]
         self._pass.backward(by_part, weights)
         total: dict[str, Tensor | None] = {}
         runs = self._pass.runs.values()
@@ -51,7 +51,7 @@ class _Call:
 
 
 def called(runtime: Runtime, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
-    """What `LocalRuntime.run` returns where there are several parts."""
+    """Run several parts; the results are those of `LocalRuntime.run`."""
     learns = torch.is_grad_enabled()
     if not learns or not _requires(runtime, values):
         with torch.no_grad():
@@ -72,9 +72,9 @@ def _requires(runtime: Runtime, values: Mapping[str, Any]) -> bool:
     return any(tensor.requires_grad for tensor in chain(tensors, parameters))
 
 
-# Two functions, for the sake of GPUs: autograd runs the backward of `_Results` in the thread of
-# the results' device. If it waited for the parts there, their own backward could not use that
-# thread. `_Forward` returns a token on the CPU, so its backward runs in the caller's thread.
+# Two functions, because of GPUs: autograd runs the backward of `_Results` in the thread of the
+# results' device. If it waited for the parts there, their own backward could not use that thread.
+# `_Forward` returns a token on the CPU, so its backward runs in the caller's thread.
 
 
 class _Forward(torch.autograd.Function):
@@ -95,12 +95,12 @@ class _Forward(torch.autograd.Function):
         weights = torch._C._will_engine_execute_node(ctx.next_functions[0][0])
         gradients = ctx.call.backward(weights)
         ctx.call.gradients = ()
-        found = (gradients.get(name) for name in ctx.names)
-        pairs = zip(found, ctx.devices, strict=True)
-        return (
-            *[None] * 3,
-            *(None if each is None else each.to(device) for each, device in pairs),
+        by_name = (gradients.get(name) for name in ctx.names)
+        pairs = zip(by_name, ctx.devices, strict=True)
+        to_inputs = (
+            None if gradient is None else gradient.to(device) for gradient, device in pairs
         )
+        return (None, None, None, *to_inputs)
 
 
 class _Results(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Crew: the parts of a placement in this process, each a thread, as a `Transport`."""
+"""Crew: the parts of a placement in this process, one thread per part, as a `Transport`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hgpart.execution.program import PartProgram
-from hgpart.execution.threads.local_wires import LocalWires
+from hgpart.execution.threads.local_channel import LocalChannel
 from hgpart.execution.threads.shared_batches import SharedBatches
 from hgpart.execution.threads.workers import Workers
 from hgpart.execution.transport import Executor
@@ -19,12 +19,12 @@ from hgpart.schedules.schedule import Schedule
 
 
 class Crew:
-    """A thread for each part, started by the first pass; CPU parts share the intra-op threads.
+    """One thread per part, started by the first pass; CPU parts divide the intra-op threads.
 
     Parameters
     ----------
     devices : sequence of torch.device
-        Of each part.
+        Device of each part.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -34,19 +34,19 @@ class Crew:
         self._threads = 0
 
     def device(self, part: int) -> torch.device:
-        """Where a part is."""
+        """Device of a part."""
         return self._devices[part]
 
     def gather(self, value: Any) -> list[Any]:
-        """There is one process."""
+        """The value alone: there is only one process."""
         return [value]
 
     def so_on_any(self, here: Sequence[bool]) -> Sequence[bool]:
-        """There is one process."""
+        """The flags as they are: there is only one process."""
         return here
 
     def add_later(self, value: float, parts: Collection[int]) -> Callable[[], float]:
-        """There is one process."""
+        """The value as it is: there is only one process."""
         return lambda: value
 
     def open(
@@ -55,16 +55,16 @@ class Crew:
         programs: Mapping[int, PartProgram],
         sizes: Sequence[int],
         travelling: Travelling | None,
-    ) -> LocalWires:
-        """New queues."""
-        return LocalWires(self._devices)
+    ) -> LocalChannel:
+        """Open new queues."""
+        return LocalChannel(self._devices)
 
     def batches(self, source: Iterator[Any], under_way: int) -> SharedBatches:
-        """Each part gets all of them."""
+        """Give all batches to each part."""
         return SharedBatches(source, len(self.parts), under_way)
 
     def executor(self) -> Executor:
-        """A job runs in its part's thread, with the modes that the caller then has."""
+        """Run jobs in their parts' threads, with the modes that the caller then has."""
         streams = [
             torch.cuda.current_stream(device)
             for device in dict.fromkeys(self._devices)
@@ -79,7 +79,7 @@ class Crew:
 
         def run(job: Callable[[], Any], device: torch.device) -> Any:
             with modes.entered(), ExitStack() as entered:
-                # The part's own device last: it is the current one then.
+                # The part's own device comes last, so that it is the current one.
                 for stream in sorted(streams, key=lambda stream: stream.device == device):
                     entered.enter_context(torch.cuda.stream(stream))
                 return job()
@@ -94,7 +94,7 @@ class Crew:
         self._workers = None
 
     def workers(self) -> Workers:
-        """The parts' threads, with their share of the intra-op threads."""
+        """Threads of the parts, with their share of the intra-op threads."""
         threads = torch.get_num_threads()
         if self._workers is None:
             self._workers = Workers(len(self.parts))
@@ -104,7 +104,8 @@ class Crew:
             share = max(1, threads // max(1, on_cpu))
             jobs = [partial(_set_threads, share)] * len(self.parts)
             self._workers.run(jobs, stop=lambda: None)
-            # It holds for the thread that calls it, but new threads begin with the latest number.
+            # This sets the number of the calling thread only, but new threads begin with the latest
+            # one.
             torch.set_num_threads(threads)
             self._threads = threads
         return self._workers
@@ -115,13 +116,13 @@ class Crew:
 
 
 def _set_threads(number: int) -> None:
-    # A new thread takes the number that is the latest when it first asks: let that be over.
+    # A new thread takes the number that is the latest when it first asks: do that before.
     torch.get_num_threads()
     torch.set_num_threads(number)
 
 
 class _Modes:
-    """What torch keeps for each thread, of the thread that makes this."""
+    """The modes that torch keeps per thread, as they are in the thread that makes this."""
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._inference = torch.is_inference_mode_enabled()
@@ -134,11 +135,11 @@ class _Modes:
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Set the same for this thread."""
+        """Set the same modes in this thread."""
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self._inference))
             stack.enter_context(torch.set_grad_enabled(self._grad))
             for kind, dtype in self._autocast:
-                # The cache of casts is one for all threads, and the first that ends empties it.
+                # All threads share the cache of casts, and the first that ends would empty it.
                 stack.enter_context(torch.autocast(kind, dtype, cache_enabled=False))
             yield

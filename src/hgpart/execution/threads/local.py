@@ -1,4 +1,4 @@
-"""Programs of all parts + inputs -> results, in one process: a thread for each part."""
+"""Programs of all parts + inputs -> results, in one process: one thread per part."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class LocalRuntime(Runtime):
         Parameters
         ----------
         values : mapping
-            Placeholder name -> value, of all placeholders of all parts, on any device.
+            Values of all placeholders of all parts, by name, on any device.
 
         Returns
         -------
         tuple of Tensor
-            The model's results, on the device of the output part; those of each share in turn.
+            Results of the model, on the device of the output part; those of each share in turn.
 
         Raises
         ------
         Exception
-            Whatever a part raises, as it is; the runtime can be used again.
+            Whatever a part raises, unchanged; the runtime can be used again.
         """
         return self._run_alone(values) if self.k == 1 else called(self, values)
 
@@ -85,7 +85,7 @@ class LocalRuntime(Runtime):
         score: Callable[[int], Score],
         sizes: Sequence[int] = (),
     ) -> dict[int, list[Any]]:
-        """As of any `Runtime`; a single part goes through the micro-batches in turn."""
+        """Run a step like any `Runtime`; a single part goes through the micro-batches in turn."""
         if self.k > 1:
             return super().step(schedule, batches, score, sizes)
         self._check(schedule)
@@ -103,7 +103,7 @@ class LocalRuntime(Runtime):
         stash: bool,
         samples: int = 0,
     ) -> None:
-        """As of any `Runtime`; a single part goes through the batches in turn."""
+        """Run a stream like any `Runtime`; a single part goes through the batches in turn."""
         if self.k > 1:
             super().stream(schedule, batches, score, update, on_score, stash, samples)
             return
@@ -111,10 +111,10 @@ class LocalRuntime(Runtime):
         module = self.programs[0].module
         module.zero_grad()
 
-        def finish(found: Any) -> None:
+        def finish(result: Any) -> None:
             update(0)
             module.zero_grad()
-            on_score(0, found)
+            on_score(0, result)
 
         self._run_in_turn(schedule, batches, score(0), finish)
 
@@ -125,21 +125,21 @@ class LocalRuntime(Runtime):
         score: Score,
         finish: Callable[[Any], None],
     ) -> None:
-        """One micro-batch after the other, whatever the schedule."""
+        """Run one micro-batch after the other, whatever the schedule says."""
         timing, events, peak = Timing(), list[Event](), 0
         for micro_batch, values in enumerate(batches):
             begin = perf_counter_ns()
             with torch.set_grad_enabled(schedule.backward):
                 results = self._run_alone(copied(values) if is_memory_counted() else values)
                 if is_memory_counted() and schedule.backward:
-                    peak = max(peak, Counter()(_Alone(self.programs[0].module, results)))
-                found = score(micro_batch, results)
-            events.append(_alone(Direction.FORWARD, micro_batch, begin))
+                    peak = max(peak, Counter()(_OnlyPart(self.programs[0].module, results)))
+                scored = score(micro_batch, results)
+            events.append(_event(Direction.FORWARD, micro_batch, begin))
             begin = perf_counter_ns()
             if schedule.backward:
-                found = backward_from(found, results)
-                events.append(_alone(Direction.BACKWARD, micro_batch, begin))
-            finish(found)
+                scored = backward_from(scored, results)
+                events.append(_event(Direction.BACKWARD, micro_batch, begin))
+            finish(scored)
             timing += self.last.timing[0]
         counted = (peak,) if is_memory_counted() else ()
         self.last = RunRecord((Traffic.none(1),), (timing,), (events,), counted)
@@ -156,7 +156,7 @@ class LocalRuntime(Runtime):
         return results
 
 
-class _Alone:
+class _OnlyPart:
     """The only part, between forward and backward."""
 
     def __init__(self, module: nn.Module, results: Sequence[Tensor]) -> None:
@@ -164,13 +164,13 @@ class _Alone:
         self.weights, self.held = of_weights(module), [[*results], [*kept_by_graph(edges)]]
 
 
-def _alone(direction: Direction, micro_batch: int, begin: int) -> Event:
-    """All that the only part does with a micro-batch in a direction, up to now."""
+def _event(direction: Direction, micro_batch: int, begin: int) -> Event:
+    """All that the only part does with a micro-batch in a direction, as one event up to now."""
     return Event(Action(0, direction, micro_batch, 0), Doing.RUN, begin, perf_counter_ns())
 
 
 def _time_backward(results: Sequence[Tensor], timing: Timing) -> None:
-    """Time from the first gradient of a result to the end of autograd's pass."""
+    """Time autograd's pass from the first gradient of a result to its end."""
     under_way = False
 
     def begin(_: Any) -> None:

@@ -19,7 +19,8 @@ class Workers:
     def __init__(self, k: int) -> None:
         self._jobs: list[_Jobs] = [SimpleQueue() for _ in range(k)]
         self._order = threading.Lock()
-        # The threads know their queues only: nothing keeps this object alive but its users.
+        # The threads refer to their queues only, so this object is collected when its users are
+        # gone.
         weakref.finalize(self, _end, self._jobs)
         for part, jobs in enumerate(self._jobs):
             name = f"hgpart part {part}"
@@ -28,8 +29,8 @@ class Workers:
     def run(self, jobs: Sequence[Callable[[], Result]], stop: Callable[[], object]) -> list[Result]:
         """Run one job on each thread and return their results.
 
-        When one fails, or Ctrl-C comes, `stop` is called, which is to end the waits of the others
-        for each other; when all have ended, the first failure is raised as it is.
+        When a job fails, or Ctrl-C comes, `stop` is called, which must end the waits of the others
+        for each other; when all have ended, the first failure is raised unchanged.
         """
         futures: list[Future[Result]] = []
         errors: list[BaseException] = []
@@ -44,15 +45,15 @@ class Workers:
             wait(futures)
             raise
         finally:
-            # An error holds this frame: if that held the error, both would live until the
-            # garbage collector comes, and all tensors of the batch with them.
+            # An error refers to this frame: if the frame referred to the error, both would live
+            # until the garbage collector runs, and with them all tensors of the batch.
             errors.clear()
             futures.clear()
 
     def _hand_out(
         self, jobs: Sequence[Callable[[], Result]], futures: list[Future[Result]]
     ) -> None:
-        with self._order:  # the same order of batches on all threads, whoever calls
+        with self._order:  # the same order of batches on all threads, whichever thread calls
             for queue, job in zip(self._jobs, jobs, strict=True):
                 future: Future[Result] = Future()
                 queue.put((future, job))
@@ -60,7 +61,7 @@ class Workers:
 
 
 def _failures(futures: Sequence[Future[Any]]) -> list[BaseException]:
-    """Wait until one fails or all have ended."""
+    """Wait until a job fails or all have ended; return the errors."""
     done = wait(futures, return_when=FIRST_EXCEPTION).done
     errors = (future.exception() for future in futures if future in done)
     return [error for error in errors if error is not None]

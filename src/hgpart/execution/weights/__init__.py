@@ -1,1 +1,1 @@
-"""A part's weights -> their gradients, copies that other parts have, and versions in flight."""
+"""A part's weights -> their gradients, copies in other parts, and versions in flight."""

@@ -1,10 +1,10 @@
-"""Exchanges + tensors -> Copies: what is done so that copies of the model's state are like it.
+"""Exchanges + tensors -> Copies: what keeps copies of the model's state equal to it.
 
-A pass with gradients begins with the weights of copies, which come from whom they belong to, and
-ends with the gradients of copies, which go there: so the gradient of each element is that of the
+A pass with gradients begins with the weights of copies, which their owners send, and ends with
+the gradients of copies, which go back to the owners: so the gradient of each element is that of the
 whole batch in one place, where its optimizer is. These bytes are the partition's, (lambda - 1)
-times each way. What copies need besides is not counted: before a pass in evaluation running
-statistics, and the weights once after training; before one with gradients what does not learn,
+times each way. All else that copies need is not counted: before a pass in evaluation mode, running
+statistics, and the weights once after training; before a pass with gradients, what does not learn,
 where the user has changed it. Schedules say when weights and gradients travel: see
 `hgpart.schedules.lowering`.
 """
@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from hgpart.errors import PlacementError
 from hgpart.execution.weights.exchanges import (
-    Elements,
     Exchange,
     Key,
     Pair,
+    SharedElements,
     add,
     add_all,
     is_every,
@@ -35,25 +35,25 @@ from hgpart.execution.weights.exchanges import (
 )
 from hgpart.schedules.schedule import Travel
 
-WORDS = 2**16  # that are looked at at once
-FACTOR = 6364136223846793005  # odd, so that no word is lost of what wraps (Knuth's MMIX)
+WORDS = 2**16  # words that are added up at once
+FACTOR = 6364136223846793005  # odd, so that no bits are lost by wrapping (Knuth's MMIX)
 
-Contents = list[tuple[int, ...]]  # of several tensors: another one if any has other elements
+Contents = list[tuple[int, ...]]  # of several tensors: differs if any of them has changed
 SoOnAny = Callable[[Sequence[bool]], Sequence[bool]]
-Leaves = Mapping[Tensor, Tensor]  # what a batch in flight computes with, by what they are of
+Leaves = Mapping[Tensor, Tensor]  # the weights of a batch in flight, by parameter or copy
 
 
 class Due(NamedTuple):
-    """What has to travel before a pass.
+    """What must travel before a pass.
 
     Attributes
     ----------
     beside : sequence of Exchange or None
-        What has to besides weights that learn; None if nothing has to.
+        All that must travel except weights that learn; None if nothing must.
     weights : bool
-        Whether weights that learn have to.
+        Whether weights that learn must travel.
     contents : Contents or None
-        What weights that learn are now, where that was looked at.
+        Contents of the weights that learn at present, if they were looked at.
     """
 
     beside: Sequence[Exchange] | None
@@ -62,35 +62,36 @@ class Due(NamedTuple):
 
 
 class Copies:
-    """The copies that parts hold, and what they are copies of.
+    """The copies that parts hold of each other's parameters and buffers.
 
     Parameters
     ----------
     tensor : callable
-        Given a part that is here and a key, the tensor that the part holds under it.
+        Function from a part in this process and a key to the part's tensor.
     here : collection of int
-        The parts that this process holds.
+        Parts in this process.
     weights : sequence of Exchange
-        Of parameters, of layers that have some with gradients.
+        Exchanges of parameters, in layers of which some learn.
     fixed : sequence of Exchange
-        Of all else that passes leave as it is: other parameters, and buffers that are only read.
+        Exchanges of all else that passes leave as it is: other parameters, and buffers that are
+        only read.
     beside : sequence of Exchange
-        Of all but `weights`.
+        Exchanges of all except `weights`.
     state : sequence of Exchange
-        Of all parameters and buffers.
+        Exchanges of all parameters and buffers.
     steps : mapping of nn.Module to collection of (int, Key)
-        By step, the part and the keys of the copies that it computes with.
+        Part and keys of the copies that a step computes with, by step.
     training : bool
-        The mode that they are of.
+        The mode of the model that they are for.
     every : mapping of Hashable to Copies
-        Those of all forms of the placement: what passes in one of them change, others have not.
+        The copies of all forms of the placement: what changes in one form is out of date in others.
 
     Attributes
     ----------
     moved : bool
-        Whether the model has other tensors now: what a pass has begun with is gone.
+        Whether the model has new tensors, so that those of a pass under way are gone.
     alike : bool
-        Whether all of them are like what they are of, unless somebody has changed that since.
+        Whether all copies equal their originals, unless somebody has changed these since.
     """
 
     def __init__(
@@ -110,9 +111,9 @@ class Copies:
         self._training, self._every = training, every
         self._tensor, self._here = tensor, here
         holders: dict[tuple[int, Key], list[int]] = {}
-        for number, one in enumerate(weights):
-            for key in one.copy_keys:
-                holders.setdefault((one.holder, key), []).append(number)
+        for number, exchange in enumerate(weights):
+            for key in exchange.copy_keys:
+                holders.setdefault((exchange.holder, key), []).append(number)
         self._of_steps = {
             step: sorted({number for copy in used for number in holders.get(copy, ())})
             for step, used in steps.items()
@@ -120,87 +121,90 @@ class Copies:
         self._own_state, self._own_fixed = self._own(state), self._own(fixed)
         self._own_weights = self._own(weights)
         self._contents: dict[tuple[int, Key], tuple[int, ...]] = {}
-        # Of own weights: how often they had been written to when the last pass that learned ended,
-        # and what copies got of them; None if that is not known.
+        # For own weights: their write counts when the last pass that learned ended, and the
+        # contents that copies got; None if that is not known.
         self._counts: list[tuple[int, int]] | None = None
         self._given: Contents | None = None
         self._adds_up = False
-        # As gradients come about: of the last layer first, of one layer in the order of exchanges.
+        # In the order in which gradients are complete: last layer first, exchanges of a layer in
+        # order.
         self.backward = [number for layer in reversed(_by_layer(weights)) for number in layer]
         self._known_types: dict[Exchange, list[torch.dtype]] = {}
-        self.buffers: dict[int, Tensor] = {}  # where gradients arrive, by number
+        self.buffers: dict[int, Tensor] = {}  # memory in which gradients arrive, by number
 
     def of_step(self, step: nn.Module) -> Sequence[int]:
-        """The weights that a step computes copies of with, by their numbers."""
+        """Numbers of the weights of which a step reads copies."""
         return self._of_steps.get(step, ())
 
     def copy(self, exchange: Exchange, key: Key) -> Tensor:
-        """A copy."""
+        """The holder's copy of a tensor."""
         return self._tensor(exchange.holder, key)
 
     def tensors_of(self, part: int) -> list[Tensor]:
-        """The copies of weights that a part has, each once."""
-        held = (one for one in self.weights if one.holder == part)
-        keys = {key: one for one in held for key in one.copy_keys}
-        return [self.copy(one, key) for key, one in keys.items()]
+        """Copies of weights in a part, each once."""
+        held = (exchange for exchange in self.weights if exchange.holder == part)
+        by_key = {key: exchange for exchange in held for key in exchange.copy_keys}
+        return [self.copy(exchange, key) for key, exchange in by_key.items()]
 
     def due(self, learns: bool, so_on_any: SoOnAny) -> Due:
-        """What has to travel so that a pass begins with copies that are like what they are of.
+        """What must travel so that a pass begins with copies that equal their originals.
 
-        The first pass in a form begins with all. Later ones that learn begin with what passes leave
-        as it is, if that was changed, and with weights that learn, if these were; others with all,
-        if anything was. What is due beside weights is to be noted when it has travelled.
+        For the first pass in a form everything is due. Later passes that learn need what passes
+        leave as it is, if that was changed, and weights that learn, if these were; other passes
+        need everything, if anything was changed. The caller notes what is due beside weights when
+        it has travelled.
 
         Parameters
         ----------
         learns : bool
             Whether the pass has gradients.
         so_on_any : callable
-            Given what is so here, whether it is so on any process: all come to the same answers.
+            Function that tells for each flag whether it is set in any process: so all processes
+            decide alike.
         """
         whole = not self._begun or not (self.alike or (learns and self._training))
-        if learns or self._training:  # weights or statistics may change behind it
-            for one in self._every.values():
-                one.alike = False
-        some, contents, weights = self.fixed if learns else self.state, None, False
-        changed = not whole and bool(some) and self._are_other(self._own_of(learns))
+        if learns or self._training:  # the pass may change weights or statistics
+            for copies in self._every.values():
+                copies.alike = False
+        exchanges, contents, weights = self.fixed if learns else self.state, None, False
+        changed = not whole and bool(exchanges) and self._have_changed(self._own_of(learns))
         if learns:
             contents = self._looked_at()
             changed, weights = so_on_any([changed, contents is None or contents != self._given])
-        elif some and not whole:
+        elif exchanges and not whole:
             (changed,) = so_on_any([changed])
-        if learns or whole or changed:  # copies of several forms may be the same tensors
-            for one in self._every.values():
-                one.forget_weights()
+        if learns or whole or changed:  # copies in several forms may be the same tensors
+            for copies in self._every.values():
+                copies.forget_weights()
         if whole:
-            some = self.beside if learns else self.state
-        return Due(some if whole or changed else None, weights, contents)
+            exchanges = self.beside if learns else self.state
+        return Due(exchanges if whole or changed else None, weights, contents)
 
     def _looked_at(self) -> Contents | None:
-        """What own weights that learn are now, if that is worth a look.
+        """Contents of the own weights that learn, if it is worth looking at them.
 
-        torch counts how often a tensor is written to, but not through its `data`: so the contents
-        decide. They are looked at from the first pass on before which nothing was counted, as where
-        gradients of several are added up.
+        torch counts how often a tensor is written to, but not writes through its `data`: so the
+        contents decide. They are looked at from the first pass on before which nothing was counted,
+        as where gradients of several passes are added up.
         """
-        weights = [self._tensor(*one) for one in self._own_weights]
-        self._adds_up |= self._counts == [_count(one) for one in weights]
-        return [_content(one)[2:] for one in weights] if self._adds_up else None
+        weights = [self._tensor(part, key) for part, key in self._own_weights]
+        self._adds_up |= self._counts == [_count(weight) for weight in weights]
+        return [_content(weight)[2:] for weight in weights] if self._adds_up else None
 
     def note(self, learns: bool, due: Due) -> None:
-        """Note that what was due beside weights is there."""
+        """Note that what was due beside weights has travelled."""
         self._begun = True
         self.alike |= not learns and not self._training
         if due.beside is not None:
-            self._contents |= {one: _content(self._tensor(*one)) for one in self._own_of(learns)}
+            self._contents |= {own: _content(self._tensor(*own)) for own in self._own_of(learns)}
 
     def note_weights(self, due: Due) -> None:
-        """Note, when a pass has ended well, that copies are like the weights that it began with."""
+        """Note, when a pass has ended well, that copies equal the weights that it began with."""
         self._given = due.contents
-        self._counts = [_count(self._tensor(*one)) for one in self._own_weights]
+        self._counts = [_count(self._tensor(*own)) for own in self._own_weights]
 
     def forget_weights(self) -> None:
-        """Let weights travel in the next pass that learns, whether they have changed or not."""
+        """Let weights travel in the next pass that learns, even if they have not changed."""
         self._given = None
 
     def _own_of(self, learns: bool) -> Sequence[tuple[int, Key]]:
@@ -208,14 +212,14 @@ class Copies:
 
     @property
     def fixed_changed(self) -> bool:
-        """Whether what passes leave as it is has changed here since copies were like it."""
-        return self._are_other(self._own_fixed)
+        """Whether what passes leave as it is has changed in this process since it was copied."""
+        return self._have_changed(self._own_fixed)
 
-    def _are_other(self, keys: Sequence[tuple[int, Key]]) -> bool:
-        return any(self._contents.get(one) != _content(self._tensor(*one)) for one in keys)
+    def _have_changed(self, keys: Sequence[tuple[int, Key]]) -> bool:
+        return any(self._contents.get(own) != _content(self._tensor(*own)) for own in keys)
 
     def check_fixed(self) -> None:
-        """Raise a PlacementError if what does not learn is other than when a stream began."""
+        """Raise a PlacementError if what does not learn has changed since a stream began."""
         if self.fixed_changed:
             raise PlacementError(
                 "what does not learn was changed in a stream by a plan over slices, whose copies "
@@ -223,34 +227,37 @@ class Copies:
             )
 
     def _own(self, exchanges: Sequence[Exchange]) -> list[tuple[int, Key]]:
-        """What belongs to parts that are here, each once."""
-        here = (one for one in exchanges if one.owner in self._here)
-        return [*dict.fromkeys((one.owner, each.key) for one in here for each in one.elements)]
+        """Part and key of the originals in this process, each once."""
+        here = (exchange for exchange in exchanges if exchange.owner in self._here)
+        own = (
+            (exchange.owner, elements.key) for exchange in here for elements in exchange.elements
+        )
+        return [*dict.fromkeys(own)]
 
     def nbytes(self, exchange: Exchange) -> int:
-        """What travels, one way."""
+        """Bytes of an exchange, one way."""
         sizes = zip(exchange.elements, self._types(exchange), strict=True)
         return sum(elements.count * dtype.itemsize for elements, dtype in sizes)
 
     def _types(self, exchange: Exchange) -> list[torch.dtype]:
-        if exchange not in self._known_types:  # there are other copies when the model is cast
+        if exchange not in self._known_types:  # when the model is cast, there are new copies
             if exchange.owner in self._here:
-                keys = [(exchange.owner, one.key) for one in exchange.elements]
+                keys = [(exchange.owner, elements.key) for elements in exchange.elements]
             else:
-                keys = [(exchange.holder, one.copies[0].key) for one in exchange.elements]
+                keys = [(exchange.holder, elements.copies[0].key) for elements in exchange.elements]
             self._known_types[exchange] = [self._tensor(*key).dtype for key in keys]
         return self._known_types[exchange]
 
     def values(self, exchange: Exchange) -> Tensor:
-        """What the owner has."""
-        return packed(
-            [taken(self._tensor(exchange.owner, one.key), one.places) for one in exchange.elements]
-        )
+        """Values of the owner's weights, as bytes."""
+        tensors = (self._tensor(exchange.owner, elements.key) for elements in exchange.elements)
+        pairs = zip(tensors, exchange.elements, strict=True)
+        return packed([taken(tensor, elements.places) for tensor, elements in pairs])
 
     def put(self, exchange: Exchange, body: Tensor) -> None:
-        """Let the holder's copies be like it, if they are not.
+        """Write values into the holder's copies, where they differ.
 
-        An autograd graph that has a copy takes notice of what is put there.
+        Autograd notices a write to a copy that one of its graphs has saved.
         """
         pieces = unpacked(body, exchange, self._types(exchange))
         pairs = [
@@ -261,7 +268,7 @@ class Copies:
         put_if_other(pairs)
 
     def memory(self, exchange: Exchange) -> Tensor | None:
-        """The bytes of a copy of the holder's, where it has the same elements in this order."""
+        """The bytes of the holder's copy, if it has exactly these elements in this order."""
         if len(exchange.elements) == 1:
             for copy in exchange.elements[0].copies:
                 tensor = self._tensor(exchange.holder, copy.key)
@@ -271,26 +278,26 @@ class Copies:
         return None
 
     def gradients(self, exchange: Exchange, leaves: Leaves | None = None) -> Tensor:
-        """What the holder's copies have, or leaves in their place, added up; see `clear`.
+        """Sum of the gradients of the holder's copies, or of their leaves, as bytes; see `clear`.
 
         Raises
         ------
         PlacementError
-            If the model was moved since.
+            If the model was moved since the forward pass.
         """
-        found = []
+        totals = []
         for elements in exchange.elements:
             total = self._gradient(exchange, elements, leaves)
             if total is None:
-                some = self._tensor(exchange.holder, elements.copies[0].key)
-                total = torch.zeros(elements.count, dtype=some.dtype, device=some.device)
-            found.append(total)
-        return packed(found)
+                copy = self._tensor(exchange.holder, elements.copies[0].key)
+                total = torch.zeros(elements.count, dtype=copy.dtype, device=copy.device)
+            totals.append(total)
+        return packed(totals)
 
     def _gradient(
-        self, exchange: Exchange, elements: Elements, leaves: Leaves | None
+        self, exchange: Exchange, elements: SharedElements, leaves: Leaves | None
     ) -> Tensor | None:
-        """The same of some elements, flat; None if no copy has any."""
+        """Sum of the gradients of some elements, flat; None if no copy has a gradient."""
         if self.moved:
             raise PlacementError(
                 "the model was moved, or cast, between a pass and its backward pass: accepted is "
@@ -304,15 +311,15 @@ class Copies:
                 pieces.append((copy.among, taken(gradient, copy.places)))
         if not pieces:
             return None
-        (among, total), *others = pieces
-        if others or not is_every(among):
+        (among, total), *more = pieces
+        if more or not is_every(among):
             total = total.new_zeros(elements.count)
             for among, piece in pieces:
                 add(total, among, piece)
         return total
 
     def hand_over(self, exchange: Exchange, leaves: Leaves | None = None) -> None:
-        """Give a part's parameters the gradients that its own copies, or leaves, have."""
+        """Add the gradients of a part's own copies, or of their leaves, to its parameters."""
         pairs = list[Pair]()
         for elements in exchange.elements:
             tensor = self._tensor(exchange.owner, elements.key)
@@ -328,7 +335,7 @@ class Copies:
         add_all(pairs)
 
     def add_gradients(self, exchange: Exchange, body: Tensor) -> None:
-        """Add them to the owner's; what was frozen after it was placed gets none."""
+        """Add gradients to the owner's parameters, except those frozen since they were placed."""
         pairs = list[Pair]()
         pieces = unpacked(body, exchange, self._types(exchange))
         for elements, values in zip(exchange.elements, pieces, strict=True):
@@ -337,7 +344,7 @@ class Copies:
                 continue
             values = values.to(tensor.device)
             if tensor.grad is None:
-                if not values.any():  # nobody has one: neither would the model
+                if not values.any():  # no copy has a gradient: the model would have none either
                     continue
                 tensor.grad = torch.zeros_like(tensor)
             pairs.append((tensor.grad, elements.places, values))
@@ -345,23 +352,23 @@ class Copies:
 
     def clear(self, part: int) -> None:
         """Forget the gradients of a part's copies."""
-        for one in self.tensors_of(part):
-            one.grad = None
+        for copy in self.tensors_of(part):
+            copy.grad = None
 
 
 @dataclass(frozen=True, eq=False)
 class Travelling:
-    """What of copies travels by a schedule.
+    """Weights that travel in a schedule.
 
     Attributes
     ----------
     copies : Copies
     exchanges : sequence of Exchange
-        What the numbers in the schedule mean.
+        Exchanges; their places are the numbers in the schedule.
     is_counted : bool
-        Whether they are part of the partition's communication volume.
+        Whether their bytes are part of the partition's communication volume.
     due : Due or None
-        What was found to have to travel; None if that was not looked at, and all does.
+        What must travel; None if everything does.
     """
 
     copies: Copies
@@ -371,7 +378,7 @@ class Travelling:
 
     @property
     def is_due(self) -> bool:
-        """Whether weights travel; else copies are like them, and only gradients do."""
+        """Whether weights travel; if not, copies are up to date and only gradients do."""
         return self.due is None or self.due.weights
 
     def note(self) -> None:
@@ -381,26 +388,27 @@ class Travelling:
 
     @property
     def travels(self) -> tuple[Travel, ...]:
-        """From whom to whom."""
-        return tuple(Travel(one.owner, one.holder) for one in self.exchanges)
+        """Owner and holder of each exchange."""
+        return tuple(Travel(exchange.owner, exchange.holder) for exchange in self.exchanges)
 
 
 def _by_layer(exchanges: Sequence[Exchange]) -> list[list[int]]:
-    """Their numbers, layer by layer."""
+    """Numbers of the exchanges, layer by layer."""
     runs = groupby(range(len(exchanges)), key=lambda number: exchanges[number].layer)
     return [[*numbers] for _, numbers in runs]
 
 
 def _count(tensor: Tensor) -> tuple[int, int]:
-    """What torch changes where a tensor is written to, or has other `data`."""
+    """Changes when torch writes to a tensor, or when the tensor gets other `data`."""
     return tensor._version, tensor.data_ptr()
 
 
 def _content(tensor: Tensor) -> tuple[int, ...]:
-    """What is another one when a tensor was changed, given another `data`, or that in place.
+    """A fingerprint that changes whenever the tensor's content does.
 
-    torch keeps no version of the last, as of averaged weights and target networks: so all words are
-    added up, each times its place, as what was moved alone is another one, too.
+    torch does not count writes through `data`, as averaged weights and target networks make them:
+    so all words are added up, each times its place, so that a mere permutation changes the sum,
+    too.
     """
     flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
     if flat.storage_offset() % 8:
@@ -409,6 +417,6 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     places = 2 * torch.arange(min(len(words), WORDS), device=flat.device) + 1
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
     for first in range(0, len(words), WORDS):
-        some = words[first : first + WORDS]
-        total = total * FACTOR + (some * places[: len(some)]).sum()
+        block = words[first : first + WORDS]
+        total = total * FACTOR + (block * places[: len(block)]).sum()
     return *_count(tensor), int(total), *flat[words.nbytes :].tolist()

@@ -1,4 +1,4 @@
-"""Exchange: which elements of one part's weights another has copies of, and how these travel."""
+"""Exchange: elements of one part's weights that another part has copies of, and their bytes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ EVERY = slice(None)
 
 @dataclass(frozen=True, eq=False)
 class Copied:
-    """Where one copy has some elements.
+    """Where a copy has some elements.
 
     Attributes
     ----------
     key : Key
-        The key of the copy.
+        Key of the copy.
     places : Places
-        Where these elements are in the copy.
+        Places of these elements in the copy.
     among : Places
-        Where they are among all that travel.
+        Places of these elements among all that travel.
     """
 
     key: Key
@@ -33,19 +33,19 @@ class Copied:
 
 
 @dataclass(frozen=True, eq=False)
-class Elements:
-    """Elements of one tensor of the owner that a holder has copies of: each travels once.
+class SharedElements:
+    """Elements of one tensor of the owner that a holder has copies of; each travels once.
 
     Attributes
     ----------
     name : str
-        The name of the parameter or buffer.
+        Name of the parameter or buffer.
     shape : tuple of int
-        Its whole shape.
+        Shape of the whole parameter or buffer.
     key : Key
-        The key of the owner's tensor.
+        Key of the owner's tensor.
     places : Places
-        Where the elements are in the owner's tensor.
+        Places of the elements in the owner's tensor.
     count : int
     copies : tuple of Copied
     """
@@ -60,35 +60,35 @@ class Elements:
 
 @dataclass(frozen=True, eq=False)
 class Exchange:
-    """Elements that belong to one part and that another has copies of: one message.
+    """Elements that belong to one part and that another has copies of; they are one message.
 
     Attributes
     ----------
     layer : str
-        The layer that they are of, or the first of several; see `shares.messages`.
+        Layer of the elements, or the first of several layers; see `shares.messages`.
     owner, holder : int
-        Parts; they are one where something is all of a part's parameter and some of its copy.
-    elements : tuple of Elements
+        The two parts. They are the same where a part's copy has elements of its own parameter.
+    elements : tuple of SharedElements
     """
 
     layer: str
     owner: int
     holder: int
-    elements: tuple[Elements, ...]
+    elements: tuple[SharedElements, ...]
 
     @property
     def copy_keys(self) -> list[Key]:
-        """Of the copies that it is for, each once."""
-        return [*dict.fromkeys(copy.key for each in self.elements for copy in each.copies)]
+        """Keys of the copies, each once."""
+        return [*dict.fromkeys(copy.key for elements in self.elements for copy in elements.copies)]
 
 
 def is_every(places: Places) -> bool:
-    """Whether they are all that a tensor has."""
+    """Whether these are all elements of a tensor."""
     return isinstance(places, slice) and places == EVERY
 
 
 def packed(pieces: Sequence[Tensor]) -> Tensor:
-    """Flat tensors as one, in bytes."""
+    """Join flat tensors to one, in bytes."""
     if len(pieces) == 1:
         return pieces[0].contiguous().view(torch.uint8)
     if len({piece.dtype for piece in pieces}) == 1:
@@ -97,7 +97,7 @@ def packed(pieces: Sequence[Tensor]) -> Tensor:
 
 
 def unpacked(body: Tensor, exchange: Exchange, types: Sequence[torch.dtype]) -> Sequence[Tensor]:
-    """The flat tensors of an exchange."""
+    """Cut the bytes of an exchange into its flat tensors."""
     counts = [elements.count for elements in exchange.elements]
     if len({*types}) == 1 and body.storage_offset() % types[0].itemsize == 0:
         return torch.split(body.view(types[0]), counts)
@@ -110,10 +110,10 @@ def unpacked(body: Tensor, exchange: Exchange, types: Sequence[torch.dtype]) -> 
 
 
 def taken(tensor: Tensor, places: Places) -> Tensor:
-    """Some elements, flat."""
+    """Some elements of a tensor, flat."""
     if isinstance(places, slice) and not is_every(places) and not tensor.is_contiguous():
-        each = tensor.numel() // len(tensor)  # rows: no copy of all others
-        return tensor.detach()[places.start // each : places.stop // each].reshape(-1)
+        row = tensor.numel() // len(tensor)  # rows: no copy of all others
+        return tensor.detach()[places.start // row : places.stop // row].reshape(-1)
     flat = tensor.detach().reshape(-1)
     return flat[places.to(flat.device) if isinstance(places, Tensor) else places]
 
@@ -122,46 +122,46 @@ Pair = tuple[Tensor, Places, Tensor]  # a tensor, some places in it, and values 
 
 
 def put_if_other(pairs: Sequence[Pair]) -> None:
-    """Write some elements, if any of them is another: all at once, as each call of torch costs.
+    """Write elements where they differ, all at once, as each call of torch takes time.
 
-    On a GPU they are written anyway: to compare them the host would have to wait.
+    On a GPU they are always written: to compare them the host would have to wait.
     """
     views, values = list[Tensor](), list[Tensor]()
-    for tensor, places, given in pairs:
-        given, view = given.to(tensor.device), _view(tensor, places)
+    for tensor, places, new in pairs:
+        new, view = new.to(tensor.device), _view(tensor, places)
         if view is None:
-            if _are_other([taken(tensor, places)], [given]):  # as NaN always is
-                put(tensor, places, given.clone())  # which may lie within the tensor
-        elif view.data_ptr() != given.data_ptr():  # else it is where it belongs
+            if _differ([taken(tensor, places)], [new]):  # as NaN always does
+                put(tensor, places, new.clone())  # a clone, as `new` may lie within the tensor
+        elif view.data_ptr() != new.data_ptr():  # else it is the same memory
             views.append(view)
-            values.append(given)
-    if views and _are_other(views, values):
+            values.append(new)
+    if views and _differ(views, values):
         torch._foreach_copy_(views, values)
 
 
-def _are_other(views: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
-    """Whether some tensors differ, as far as that is known at once."""
+def _differ(views: Sequence[Tensor], values: Sequence[Tensor]) -> bool:
+    """Whether some tensors differ, or may differ on a GPU."""
     if any(view.device.type != "cpu" for view in views):
         return True
-    return not all(map(torch.equal, views, values))  # after an update the first ones differ
+    return not all(map(torch.equal, views, values))  # after an update the first pair differs
 
 
 def add_all(pairs: Sequence[Pair]) -> None:
-    """Add to some elements, as `add`, all at once."""
+    """Add to elements as `add` does, all at once."""
     views, values = list[Tensor](), list[Tensor]()
-    for tensor, places, given in pairs:
+    for tensor, places, summand in pairs:
         view = _view(tensor, places)
         if view is None:
-            add(tensor, places, given)
+            add(tensor, places, summand)
         else:
             views.append(view)
-            values.append(given)
+            values.append(summand)
     if views:
         torch._foreach_add_(views, values)
 
 
 def _view(tensor: Tensor, places: Places) -> Tensor | None:
-    """Some elements, flat, in the tensor's own memory, where they lie so."""
+    """Some elements as a flat view of the tensor's memory; None if there is no such view."""
     if not isinstance(places, slice) or not tensor.is_contiguous():
         return None
     flat = tensor.detach().view(-1)
@@ -169,7 +169,7 @@ def _view(tensor: Tensor, places: Places) -> Tensor | None:
 
 
 def put(tensor: Tensor, places: Places, values: Tensor) -> None:
-    """Write some elements."""
+    """Write values to some elements."""
     tensor = tensor.detach()
     if is_every(places):
         tensor.copy_(values.view(tensor.shape))
@@ -181,7 +181,7 @@ def put(tensor: Tensor, places: Places, values: Tensor) -> None:
 
 
 def add(tensor: Tensor, places: Places, values: Tensor) -> None:
-    """Add to some elements."""
+    """Add values to some elements."""
     if isinstance(places, slice) and tensor.is_contiguous():
         tensor.detach().view(-1)[places].add_(values)
     else:

@@ -1,7 +1,7 @@
-"""A step's autograd graph -> the gradients of what it read, and apart from them its weights'.
+"""A step's autograd graph -> the gradients of what it read and, separately, of its weights.
 
-Gradients of maps are what others wait for; those of weights can wait. They begin where weights meet
-maps: what lies between there and the step's results is gone through once.
+Other parts wait for gradients of maps; gradients of weights can be computed later. They begin
+where weights meet maps: what lies between these places and the step's results is gone through once.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge, Node
 
-SEVERAL = 16  # micro-batches together keep no more for a product than its weights take
+SEVERAL = 16  # so that this many micro-batches keep no more for a product than its weights take
 ACCUMULATES = "torch::autograd::AccumulateGrad"
 
 
 @dataclass(frozen=True, eq=False)
-class Product:
-    """The gradient of a large matrix that samples are multiplied by: it may be of many of them.
+class WeightProduct:
+    """The gradient of a large matrix that maps are multiplied by, for any number of samples.
 
     Attributes
     ----------
     weight : Tensor
-        Outputs x inputs.
+        Matrix of outputs x inputs.
     bias : Tensor or None
     inputs : Tensor
-        Samples x inputs.
+        Matrix of samples x inputs.
     gradients : Tensor
-        Samples x outputs.
+        Matrix of samples x outputs.
     """
 
     weight: Tensor
@@ -46,12 +46,12 @@ class WeightGradient:
     Attributes
     ----------
     edges : sequence of GradientEdge
-        Where these weights meet maps.
+        Where these weights meet maps in the graph.
     gradients : sequence of Tensor
-        Of these edges.
+        Gradients of these edges.
     weights : sequence of Tensor
     meets : bool
-        Whether no other weights, and none of these again, are behind the edges.
+        Whether there are no other weights behind the edges, and these weights only once.
     """
 
     edges: Sequence[GradientEdge]
@@ -63,12 +63,12 @@ class WeightGradient:
         """Add to the gradients of the weights."""
         torch.autograd.backward(self.edges, self.gradients, inputs=self.weights)
 
-    def product(self) -> Product | None:
-        """The same as a matrix product, if it is one and the matrix is large beside what it takes.
+    def product(self) -> WeightProduct | None:
+        """The same as a matrix product, if it is one and worth keeping until all samples are there.
 
-        What it takes is kept until all samples are there.
+        That is, if the matrix is large compared to the operands of the product.
         """
-        node: Any = self.edges[0].node  # torch's own has attributes that its type has not
+        node: Any = self.edges[0].node  # has attributes that are not in its type
         if not self.meets or len(self.edges) != 1:
             return None
         if node.name() == "AddmmBackward0" and node._saved_alpha == node._saved_beta == 1:
@@ -86,20 +86,19 @@ class WeightGradient:
             return None
         if bias is not None and (added is None or added.shape != weight.shape[:1]):
             return None
-        # Without the graph behind it, which would be kept as long.
+        # Without the graph behind it, which would be kept as long as the operand.
         read, gradient = getattr(node, inputs).detach(), self.gradients[0]
         if weight.nbytes < SEVERAL * (read.nbytes + gradient.nbytes):
             return None
-        return Product(weight, added, read, gradient)
+        return WeightProduct(weight, added, read, gradient)
 
 
-def add_products(products: Sequence[Product]) -> None:
-    """Add up the gradients of one matrix over all samples, by one product."""
+def add_products(products: Sequence[WeightProduct]) -> None:
+    """Add the gradient of one matrix over all samples, by one product."""
     first = products[0]
-    gradients = torch.cat([one.gradients for one in products])
-    torch.autograd.backward(
-        [first.weight], [gradients.T @ torch.cat([one.inputs for one in products])]
-    )
+    gradients = torch.cat([product.gradients for product in products])
+    inputs = torch.cat([product.inputs for product in products])
+    torch.autograd.backward([first.weight], [gradients.T @ inputs])
     if first.bias is not None:
         torch.autograd.backward([first.bias], [gradients.sum(0)])
 
@@ -109,43 +108,46 @@ def add_map_gradients(
 ) -> list[WeightGradient]:
     """Add to the gradients of leaves; return what is left to do for all other leaves.
 
-    Vectors that maps are multiplied with, as a norm's, get theirs now: a norm goes through all of
-    its maps for them, and does so for the gradients of maps anyway.
+    Vectors that maps are multiplied with, such as a norm's, get their gradients now: they take a
+    pass over all maps of the norm, which the gradients of these maps need anyway.
 
     Parameters
     ----------
     heads : sequence of GradientEdge
-        Where the graph begins.
+        Edges where the graph begins.
     gradients : sequence of Tensor
-        Of these.
+        Gradients of these edges.
     leaves : sequence of Tensor
-        Its leaves that are maps.
+        Leaves of the graph that are maps.
     """
     meetings = _meetings(heads, {id(leaf) for leaf in leaves})
-    weights = [weight for one in meetings for weight in one.weights]
-    distinct = [*{id(one): one for one in weights}.values()]
+    weights = [weight for meeting in meetings for weight in meeting.weights]
+    distinct = [*{id(weight): weight for weight in weights}.values()]
     apart = len(distinct) == len(weights)  # else some weight meets maps in several places
-    later = [one for one in meetings if not one.is_vectors] if apart else []
-    vectors = [each for one in meetings if one.is_vectors for each in one.weights] if apart else []
-    asked = [edge for one in later for edge in one.edges]
-    wanted: list[Any] = [*leaves, *vectors, *asked]  # the stubs know of one kind at a time
-    found: Sequence[Tensor | None] = ()
+    now = [meeting for meeting in meetings if meeting.is_vectors] if apart else []
+    later = [meeting for meeting in meetings if not meeting.is_vectors] if apart else []
+    vectors = [vector for meeting in now for vector in meeting.weights]
+    edges = [edge for meeting in later for edge in meeting.edges]
+    wanted: list[Any] = [*leaves, *vectors, *edges]  # the stubs allow only one type at a time
+    results: Sequence[Tensor | None] = ()
     if wanted:
-        kept = bool(later) or not apart
-        found = torch.autograd.grad(heads, wanted, gradients, retain_graph=kept, allow_unused=True)
-    for leaf, gradient in zip(leaves, found, strict=False):
+        keep = bool(later) or not apart
+        results = torch.autograd.grad(
+            heads, wanted, gradients, retain_graph=keep, allow_unused=True
+        )
+    for leaf, gradient in zip(leaves, results, strict=False):
         leaf.grad = gradient
-    for vector, gradient in zip(vectors, found[len(leaves) :], strict=False):
+    for vector, gradient in zip(vectors, results[len(leaves) :], strict=False):
         if gradient is not None:
             torch.autograd.backward([vector], [gradient])
     if not apart:
         return [WeightGradient(heads, gradients, distinct, meets=False)]
-    return [*_left(later, iter(found[len(leaves) + len(vectors) :]))]
+    return [*_left(later, iter(results[len(leaves) + len(vectors) :]))]
 
 
 @dataclass(frozen=True, eq=False)
 class _Meeting:
-    """See `WeightGradient`."""
+    """A place where weights meet maps; see `WeightGradient`."""
 
     edges: Sequence[GradientEdge]
     weights: Sequence[Tensor]
@@ -153,22 +155,25 @@ class _Meeting:
 
     @property
     def is_vectors(self) -> bool:
-        """Whether the weights are vectors, whose hooks torch would call twice if they had some."""
-        return self.meets and all(one.dim() < 2 and not one._backward_hooks for one in self.weights)
+        """Whether its weights are vectors without hooks, which torch would call twice."""
+        vectors = (weight.dim() < 2 and not weight._backward_hooks for weight in self.weights)
+        return self.meets and all(vectors)
 
 
 def _left(
     meetings: Sequence[_Meeting], gradients: Iterator[Tensor | None]
 ) -> Iterator[WeightGradient]:
-    for one in meetings:
-        pairs = [(edge, given) for edge in one.edges if (given := next(gradients)) is not None]
+    for meeting in meetings:
+        pairs = [
+            (edge, gradient) for edge in meeting.edges if (gradient := next(gradients)) is not None
+        ]
         if pairs:
             edges, known = zip(*pairs, strict=True)
-            yield WeightGradient(edges, known, one.weights, one.meets)
+            yield WeightGradient(edges, known, meeting.weights, meeting.meets)
 
 
 def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
-    """The nodes that have maps and weights behind them, and weights that no map is before."""
+    """Nodes with both maps and weights behind them, and heads with only weights behind them."""
     order = _behind_first(heads)
     has_map: dict[Node, bool] = {}
     weights: dict[Node, dict[int, Tensor]] = {}  # behind a node without maps
@@ -176,10 +181,10 @@ def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
     for node in order:
         following = [behind for behind, _ in node.next_functions if behind is not None]
         leaf = getattr(node, "variable", None) if node.name() == ACCUMULATES else None
-        has_map[node] = id(leaf) in maps or any(has_map[one] for one in following)
+        has_map[node] = id(leaf) in maps or any(has_map[behind] for behind in following)
         some = {id(leaf): leaf} if leaf is not None and id(leaf) not in maps else {}
-        for one in following:
-            some.update(weights[one])
+        for successor in following:
+            some.update(weights[successor])
         weights[node], own[node] = ({}, some) if has_map[node] else (some, {})
     uses: dict[Node, dict[int, GradientEdge]] = {}
     for edge in heads:
@@ -197,7 +202,7 @@ def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
 
 
 def _behind_first(heads: Sequence[GradientEdge]) -> list[Node]:
-    """All nodes of a graph, each after those that it goes on to."""
+    """All nodes of a graph, each after those that follow it in backward."""
     order: list[Node] = []
     seen: set[Node] = set()
     todo = [(edge.node, False) for edge in reversed(heads)]
@@ -213,6 +218,6 @@ def _behind_first(heads: Sequence[GradientEdge]) -> list[Node]:
 
 
 def _weight(node: Node | None) -> Tensor | None:
-    """The leaf that a node accumulates for."""
-    found = getattr(node, "variable", None) if node is not None else None
-    return found if isinstance(found, Tensor) else None
+    """The leaf that a node accumulates for, if it is one that does."""
+    leaf = getattr(node, "variable", None) if node is not None else None
+    return leaf if isinstance(leaf, Tensor) else None

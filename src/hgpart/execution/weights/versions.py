@@ -1,4 +1,4 @@
-"""A part's weights while several batches are in flight: those that each of them began with."""
+"""A part's weights while several batches are in flight: each keeps those that it began with."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hgpart.execution.weights.copies import Leaves
 
 
 @dataclass(frozen=True, eq=False)
-class Weights:
-    """What one batch computes with in a part: leaves of its own, which its gradients gather in.
+class BatchWeights:
+    """The weights of one batch in a part: leaves of its own, where its gradients add up.
 
     Attributes
     ----------
     leaves : mapping of Tensor to Tensor
-        They share their memory with parameters, and copies of others', as these were when the batch
-        began.
+        Leaves that share the memory of parameters, and of copies of other parts' parameters, as
+        they were when the batch began.
     of_step : mapping of Module to mapping of str to Tensor
-        The same, by the names that steps have them under.
+        The same leaves, by step and by their name in the step.
     updates : int
-        How many had been done.
+        Number of updates that these weights have had.
     """
 
     leaves: Leaves
@@ -35,24 +35,24 @@ class Weights:
 class Versions:
     """The weights of the batches in flight in a part, and its updates.
 
-    Parameters of several steps are one, frozen ones are nobody's own, and buffers have no versions:
-    statistics are updated batch by batch, in their order.
+    Parameters of several steps are one. Frozen parameters and buffers have no versions:
+    statistics are updated batch by batch, in order.
 
     Parameters
     ----------
     module : torch.fx.GraphModule
-        Of the part.
+        The part's module.
     update : callable
-        Changes the part's parameters by their `grad`, as an optimizer's step does.
+        Function that changes the part's parameters by their `grad`, like an optimizer's step.
     stash : bool
         Whether batches in flight keep the weights that they began with. If not, an update changes
-        these under them, so that the gradients of a batch, whose forward pass was with others, are
-        those of no weights at all.
+        their weights, so that a batch's gradients mix the weights of its forward pass and newer
+        ones.
     copies : sequence of Tensor
-        Of other parts' weights, each once: batches have the same values of them as those parts.
+        Copies of other parts' weights, each once; a batch has the same values of them in all parts.
     begins : sequence of int, optional
-        Where there are copies, by batch, how many updates its weights have. They may be older than
-        the newest, as those of other parts are.
+        Number of updates that the weights of each batch have, where there are copies. They may be
+        older than the newest weights, like those of other parts.
     """
 
     def __init__(
@@ -64,73 +64,76 @@ class Versions:
         begins: Sequence[int] | None = None,
     ) -> None:
         self._update, self._stash, self._begins = update, stash, begins
-        known = {id(one) for one in copies}
+        known = {id(copy) for copy in copies}
         self._names = {
             step: {
-                name: one
-                for name, one in chain(
+                name: tensor
+                for name, tensor in chain(
                     step.named_parameters(remove_duplicate=False),
                     step.named_buffers(remove_duplicate=False),
                 )
-                if id(one) in known or (isinstance(one, nn.Parameter) and one.requires_grad)
+                if id(tensor) in known
+                or (isinstance(tensor, nn.Parameter) and tensor.requires_grad)
             }
             for step in module.children()
         }
         named = chain.from_iterable(names.values() for names in self._names.values())
         self._copies = tuple(copies)
-        self._parameters = tuple(
-            one for one in dict.fromkeys(named) if isinstance(one, nn.Parameter)
-        )
-        self._in_flight: dict[int, Weights] = {}
-        self._kept: dict[int, Mapping[Tensor, Tensor]] = {}  # older ones that batches begin with
-        self._collected: Leaves = {}  # of the batch whose update is next
+        tensors = dict.fromkeys(named)
+        self._parameters = tuple(item for item in tensors if isinstance(item, nn.Parameter))
+        self._in_flight: dict[int, BatchWeights] = {}
+        self._kept: dict[int, Mapping[Tensor, Tensor]] = {}  # older weights for later batches
+        self._collected: Leaves = {}  # weights of the batch whose update is next
         self._updates, self._next = 0, 0
 
     @property
     def held(self) -> list[Tensor]:
         """The weights of the batches in flight, and their gradients."""
-        leaves = [leaf for one in self._in_flight.values() for leaf in one.leaves.values()]
+        batches = self._in_flight.values()
+        leaves = [leaf for weights in batches for leaf in weights.leaves.values()]
         return [*leaves, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
 
     def let_go(self, copies: Iterable[Tensor]) -> None:
-        """Let batches in flight go on with what copies were, as these get other values."""
+        """Let batches in flight keep the values of these copies, which are about to change."""
         for copy in copies:
-            leaves = (one.leaves[copy] for one in self._in_flight.values())
+            leaves = (weights.leaves[copy] for weights in self._in_flight.values())
             if any(leaf.data_ptr() == copy.data_ptr() for leaf in leaves):
                 copy.data = copy.data.clone(memory_format=torch.preserve_format)
 
-    def begin(self, batch: int) -> Weights:
-        """What a batch is to compute with from now on."""
+    def begin(self, batch: int) -> BatchWeights:
+        """The weights of a batch that begins now."""
         updates = self._updates if self._begins is None else self._begins[batch]
         kept = self._kept.get(updates, {})
-        # Not by `detach`: autograd would see the next update in what it has saved.
+        # Not by `detach`: autograd would notice the next update of what it has saved.
         leaves: dict[Tensor, Tensor] = {
-            one: kept.get(one, one).data.requires_grad_()
-            for one in (*self._parameters, *self._copies)
+            tensor: kept.get(tensor, tensor).data.requires_grad_()
+            for tensor in (*self._parameters, *self._copies)
         }
         of_step = {
-            step: {name: leaves[one] for name, one in names.items()}
+            step: {name: leaves[tensor] for name, tensor in names.items()}
             for step, names in self._names.items()
         }
         self._next = batch + 1
-        self._kept = {number: one for number, one in self._kept.items() if self._is_due(number)}
-        weights = self._in_flight[batch] = Weights(leaves, of_step, updates)
-        return weights
+        self._kept = {
+            number: weights for number, weights in self._kept.items() if self._is_due(number)
+        }
+        self._in_flight[batch] = BatchWeights(leaves, of_step, updates)
+        return self._in_flight[batch]
 
     def _is_due(self, updates: int) -> bool:
-        """Whether a batch may yet begin with the weights of so many updates."""
+        """Whether a later batch may still begin with the weights after so many updates."""
         if self._begins is None or self._next == len(self._begins):
             return False
         return self._begins[self._next] <= updates
 
     def leaves(self, batch: int) -> Leaves:
-        """What a batch in flight computes with, whose gradients are complete."""
+        """The weights of a batch in flight, whose gradients are complete."""
         return self._in_flight[batch].leaves
 
     def collect(self, batch: int) -> Leaves:
-        """Give the parameters the gradients of a batch, if they have not got them yet.
+        """Give the parameters the gradients of a batch, unless they have them already.
 
-        Its weights are let go; what it has computed with is returned until the update.
+        The batch is no longer in flight; its weights are returned, and kept until the update.
         """
         if batch in self._in_flight:
             self._collected = self._in_flight.pop(batch).leaves
@@ -142,9 +145,11 @@ class Versions:
         """Update the parameters by these gradients."""
         self._collected = {}
         due = self._is_due(self._updates)
-        read = due or any(one.updates == self._updates for one in self._in_flight.values())
+        read = due or any(weights.updates == self._updates for weights in self._in_flight.values())
         if self._stash and due:
-            self._kept[self._updates] = {one: one.data for one in self._parameters}
+            self._kept[self._updates] = {
+                parameter: parameter.data for parameter in self._parameters
+            }
         if self._stash and read:
             for parameter in self._parameters:
                 parameter.data = parameter.data.clone(memory_format=torch.preserve_format)

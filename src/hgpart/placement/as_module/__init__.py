@@ -1,1 +1,1 @@
-"""What makes a placement a torch module: modules that it lists, what is set on them, optimizers."""
+"""What makes a placement a torch module: the modules that it lists, their settings, optimizers."""

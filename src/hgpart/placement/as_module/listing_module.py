@@ -1,4 +1,4 @@
-"""Parts of a model -> a torch module that lists the modules of the model as its own."""
+"""Parts of a model -> a torch module that lists the model's modules as its own."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from hgpart.tracing.reachable import NO_STATE
 
 
 class ListingModule(nn.Module):
-    """A module that lists the modules of a model as its own, and has the model's attributes.
+    """A module that lists a model's modules as its own and has the model's attributes.
 
-    What it computes with are its parts, whose parameters and buffers are its own.
+    It computes with its parts, which hold its parameters and buffers.
 
     Attributes
     ----------
     listed : Listed
         The modules that it has listed.
     model_settings : Settings
-        Those of the model's modules, and the model without its weights.
+        Settings of the model's modules, with the model without its weights.
     held_state : Holder
-        What parts hold of the model's state.
+        The model's state as the parts hold it.
     parts : Parts
         The submodules, by part.
     """
@@ -48,7 +48,7 @@ class ListingModule(nn.Module):
         self.model_settings, self.held_state = model_settings, held_state
 
     def _list_model(self, parts: Parts) -> None:
-        """From now on have these parts, and list the model: its own attributes are complete."""
+        """Set the parts and begin to list the model, once all own attributes are set."""
         self.parts = parts
         for name in REGISTRIES:
             self.__dict__[name] = Registry("", self.__dict__[name])
@@ -62,12 +62,12 @@ class ListingModule(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """The placement and the model's own modules, by the names that they have in the model.
+        """The placement and the model's modules, by the names that they have in the model.
 
-        Modes, attributes, what is within these, and hooks have the effect that they have on the
-        model, whose next pass traces it once more: norms in evaluation, a dropout's rate.
-        Hooks are called in the trace, not in each pass: those that return nothing are refused.
-        `parameters()` of a module are what parts hold of it. Its tensors as a whole are nowhere:
+        Modes, attributes and their contents, and hooks have the same effect as on the model, whose
+        next pass traces it again: norms in evaluation mode, a dropout's rate. Hooks are called when
+        the model is traced, not in each pass: those that return nothing are refused. `parameters()`
+        of a module are the slices of them that parts hold. No tensor of a module exists as a whole:
         reading or replacing one is a PlacementError.
 
         >>> import hgpart, torch
@@ -75,7 +75,7 @@ class ListingModule(nn.Module):
         >>> placed = hgpart.place(model, k=2, example=torch.zeros(2, 3, 8, 8))
         >>> [name for name, module in placed.named_modules() if isinstance(module, nn.BatchNorm2d)]
         ['1']
-        >>> sum(one.numel() for one in placed.get_submodule("1").parameters())
+        >>> sum(weight.numel() for weight in placed.get_submodule("1").parameters())
         16
         """
         memo = set() if memo is None else memo
@@ -87,7 +87,7 @@ class ListingModule(nn.Module):
         model = self.model_settings.model
         own = vars(model)
         if own["_parameters"] or own["_buffers"] or not own["_modules"]:
-            whole = listed(self, model, "")  # which has what no module in it has
+            whole = listed(self, model, "")  # has the tensors that no module in it has
             yield from whole.named_modules(memo, prefix, remove_duplicate)
             return
         for name, module in self.named_children():
@@ -101,7 +101,7 @@ class ListingModule(nn.Module):
         recurse: bool = True,
         remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, Any]]:
-        """The parameters and buffers of parts, by the parts' names."""
+        """Parameters and buffers of the parts, by their names in the parts."""
         if recurse:
             prefix = f"{prefix}.parts" if prefix else "parts"
             yield from self.parts._named_members(
@@ -109,7 +109,7 @@ class ListingModule(nn.Module):
             )
 
     def __getattr__(self, name: str) -> Any:
-        """A module of the model's, or an attribute of the model itself."""
+        """A module or an attribute of the model."""
         settings = self.__dict__.get("model_settings")
         if settings is None or name in self._modules:
             return super().__getattr__(name)
@@ -121,7 +121,7 @@ class ListingModule(nn.Module):
         return super().__getattr__(name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute: of the model, if that has it."""
+        """Set an attribute; if the model has it, set the model's."""
         parts = self.__dict__.get("_modules", {}).get("parts")
         if parts is None or name in self.__dict__ or hasattr(type(self), name):
             super().__setattr__(name, value)
@@ -135,7 +135,7 @@ class ListingModule(nn.Module):
             super().__setattr__(name, value)
 
     def add_module(self, name: str, module: nn.Module | None) -> None:
-        """Refuse another module than the model's own, of which there is no trace."""
+        """Refuse any module that is not the model's own, as it was not traced."""
         if "parts" not in self._modules:
             super().add_module(name, module)
         else:
@@ -143,9 +143,9 @@ class ListingModule(nn.Module):
 
     @property
     def original(self) -> nn.Module:
-        """The model that it was made of, without weights: its modules, their kinds and names.
+        """The model without weights: its modules, their types and names.
 
-        What is set there has the effect that it has on `modules()`, and each pass looks for it.
+        Settings have the same effect here as in `modules()`; each pass looks for them.
         """
         self.model_settings.lend_modules(self.model_settings.model)
         return self.model_settings.model
@@ -160,14 +160,14 @@ class ListingModule(nn.Module):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load as part of a module that the placement is in: torch calls this, then the parts."""
+        """Load as a submodule of another module; torch calls this before it loads the parts."""
         own = {name.removeprefix(prefix): state_dict.pop(name) for name in list(state_dict)}
         try:
-            found = self.load_state_dict(own, strict=False)
+            names = self.load_state_dict(own, strict=False)
         except PlacementError as error:
             error_msgs.append(str(error))
         else:
-            missing_keys += (prefix + name for name in found.missing_keys)
-            unexpected_keys += (prefix + name for name in found.unexpected_keys)
-        # The parts are filled now: let torch find there what they hold.
+            missing_keys += (prefix + name for name in names.missing_keys)
+            unexpected_keys += (prefix + name for name in names.unexpected_keys)
+        # The parts are filled now, so let torch find in the state what they hold.
         self.parts.state_dict(destination=state_dict, prefix=f"{prefix}parts.", keep_vars=True)

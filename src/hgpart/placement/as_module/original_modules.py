@@ -1,9 +1,9 @@
 """The model that a placement was made of -> its modules, as the placement lists them.
 
-Each is of the model's own kind and has its attributes, modes and hooks: what is set there, the
-placement follows by tracing the model once more. Its parameters and buffers are the slices that
-parts hold, each by its name in the model. No tensor is there as a whole: to read one, or to put
-another in its place, is refused by name, and so is what would do nothing.
+Each has the type of the model's module, and its attributes, modes and hooks: when one is set, the
+placement traces the model again. Its parameters and buffers are the slices that parts hold, each
+under its name in the model. No tensor exists as a whole: reading or replacing one is refused, and
+the message names it; so is anything that would have no effect.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class SliceName(str):
-    """The name of a divided tensor, of one of its slices: equal to the name, to no other slice's.
+    """Name of one slice of a divided tensor: equal to the name, but not to that of another slice.
 
-    >>> one, other = SliceName("bias", 0), SliceName("bias", 1)
-    >>> one == "bias" == other, one == other, len({one: 0, other: 1})
+    >>> first, second = SliceName("bias", 0), SliceName("bias", 1)
+    >>> first == "bias" == second, first == second, len({first: 0, second: 1})
     (True, False, 2)
     """
 
@@ -40,33 +40,33 @@ class SliceName(str):
     number: int
 
     def __new__(cls, name: str, number: int) -> SliceName:
-        """The name of the slice of a number."""
-        made = super().__new__(cls, name)
-        made.number = number
-        return made
+        """Make the name of the slice with this number."""
+        name_of_slice = super().__new__(cls, name)
+        name_of_slice.number = number
+        return name_of_slice
 
     def __eq__(self, other: object) -> bool:
-        """Whether it is the same name, and not of another slice."""
+        """Whether it is the same name, and not that of another slice."""
         if isinstance(other, SliceName) and other.number != self.number:
             return False
         return str.__eq__(self, other)
 
     def __ne__(self, other: object) -> bool:
-        """As `str` has an own one."""
+        """Needed because `str` has its own."""
         return not self == other
 
     __hash__ = str.__hash__
 
     def __radd__(self, prefix: str) -> SliceName:
-        """The name behind the path of a module."""
+        """The name after the path of a module."""
         return SliceName(f"{prefix}{self}", self.number)
 
 
 class Listed(WeakValueDictionary[int, nn.Module]):
-    """Modules that a placement has listed, while anyone has them; a copy begins with none."""
+    """Modules that a placement has listed, as long as someone uses them; copies begin with none."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Listed:
-        """Those of the copy, of which there are none yet."""
+        """An empty collection, as a copy has listed nothing yet."""
         return Listed()
 
 
@@ -74,7 +74,7 @@ class Holder(Protocol):
     """The state of a placement, as the modules that it lists need it."""
 
     def slices_of(self, name: str) -> list[Tensor]:
-        """What parts hold of a tensor of the model's state, by its name there."""
+        """The slices of a tensor of the model's state that parts hold, by its name there."""
 
 
 class Lister(Protocol):
@@ -85,29 +85,29 @@ class Lister(Protocol):
 
     @property
     def held_state(self) -> Holder:
-        """What parts hold of the model's state."""
+        """The model's state as the parts hold it."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-        """Load some of the model's state."""
+        """Load some or all of the model's state."""
 
 
 def listed(placement: Lister, module: nn.Module, path: str) -> nn.Module:
-    """A module of the model as its placement lists it: the same one wherever it is met."""
-    made = placement.listed.get(id(module))
-    if made is None:
-        of_model: Any = type(module)
-        kind = _listed_kind(of_model)
-        made = kind.__new__(kind)
-        object.__setattr__(made, "__dict__", vars(module))
-        object.__setattr__(made, "_placement", placement)
-        object.__setattr__(made, "_module", module)
-        object.__setattr__(made, "_path", path)
-        placement.listed[id(module)] = made
-    return made
+    """A module of the model as its placement lists it; the same object for each call."""
+    listed_module = placement.listed.get(id(module))
+    if listed_module is None:
+        module_type: Any = type(module)
+        kind = _listed_kind(module_type)
+        listed_module = kind.__new__(kind)
+        object.__setattr__(listed_module, "__dict__", vars(module))
+        object.__setattr__(listed_module, "_placement", placement)
+        object.__setattr__(listed_module, "_module", module)
+        object.__setattr__(listed_module, "_path", path)
+        placement.listed[id(module)] = listed_module
+    return listed_module
 
 
 def listed_children(placement: Lister, module: nn.Module, path: str) -> dict[str, nn.Module | None]:
-    """The modules in one, by their names."""
+    """Modules in a module, by name."""
     children = {
         name: None if child is None else listed(placement, child, _joined(path, name))
         for name, child in vars(module)["_modules"].items()
@@ -118,21 +118,21 @@ def listed_children(placement: Lister, module: nn.Module, path: str) -> dict[str
 def slices_of(
     placement: Lister, registry: Mapping[str, Tensor | None], path: str
 ) -> dict[str, Tensor | None]:
-    """What parts hold of a module's tensors, each slice by the name of what it is of."""
-    found: dict[str, Tensor | None] = {}
+    """Slices of a module's tensors that parts hold, each under the name of its tensor."""
+    by_name: dict[str, Tensor | None] = {}
     for name, whole in registry.items():
-        several = [] if whole is None else placement.held_state.slices_of(_joined(path, name))
-        if len(several) == 1:
-            found[name] = several[0]
-        for number, one in enumerate(several if len(several) > 1 else ()):
-            found[SliceName(name, number)] = one
+        slices = [] if whole is None else placement.held_state.slices_of(_joined(path, name))
+        if len(slices) == 1:
+            by_name[name] = slices[0]
+        for number, tensor_slice in enumerate(slices if len(slices) > 1 else ()):
+            by_name[SliceName(name, number)] = tensor_slice
         if whole is None:
-            found[name] = None
-    return Registry(path, found)
+            by_name[name] = None
+    return Registry(path, by_name)
 
 
 def refuse(what: str) -> NoReturn:
-    """Raise the PlacementError for what can't be done where parts hold slices of tensors."""
+    """Raise the PlacementError for what is not possible where parts hold slices of tensors."""
     raise PlacementError(
         f"{what}, where parts hold slices: accepted are the model itself, before it is placed, "
         "state_dict and load_state_dict of the placement, slices by parameters() of a module, and "
@@ -141,26 +141,26 @@ def refuse(what: str) -> NoReturn:
 
 
 class Registry(dict[str, Any]):
-    """The modules or tensors of a module, as they are listed: none can be put in or taken out."""
+    """Modules or tensors of a listed module; none can be added or removed."""
 
     def __init__(self, path: str, registered: Mapping[str, Any]) -> None:
         super().__init__(registered)
         self._path = path
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Registry:
-        """That of the copied module."""
+        """The registry of the copied module."""
         return Registry(self._path, copy.deepcopy(dict(self), memo))
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Refuse it, by name."""
+        """Refuse the assignment, with the name of the entry."""
         _refuse_assigned(self._path, name, value)
 
     def __delitem__(self, name: str) -> None:
-        """Refuse it, by name."""
+        """Refuse the deletion, with the name of the entry."""
         _refuse_assigned(self._path, name, None)
 
-    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # unlike `|`, it makes no other
-        """Refuse it, by name."""
+    def __ior__(self, other: Any) -> Any:  # type: ignore[misc]  # unlike `|`, it makes no new dict
+        """Refuse the update, with the name of an entry."""
         self._refuse_change()
 
     def _refuse_change(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -170,7 +170,7 @@ class Registry(dict[str, Any]):
 
 
 class _Listed:
-    """What is other in a listed module than in the model's own."""
+    """The differences between a listed module and the model's own."""
 
     __slots__ = ("_module", "_path", "_placement")
     _module: nn.Module
@@ -179,17 +179,17 @@ class _Listed:
 
     @property
     def _modules(self) -> dict[str, nn.Module | None]:
-        """The modules in it, as they are listed."""
+        """Modules in it, as they are listed."""
         return listed_children(self._placement, self._module, self._path)
 
     @property
     def _parameters(self) -> dict[str, Tensor | None]:
-        """What parts hold of its parameters."""
+        """Slices of its parameters that parts hold."""
         return slices_of(self._placement, vars(self._module)["_parameters"], self._path)
 
     @property
     def _buffers(self) -> dict[str, Tensor | None]:
-        """What parts hold of its buffers."""
+        """Slices of its buffers that parts hold."""
         return slices_of(self._placement, vars(self._module)["_buffers"], self._path)
 
     def __getattribute__(self, name: str) -> Any:
@@ -197,7 +197,9 @@ class _Listed:
         if name == "__dict__" or (
             name in object.__getattribute__(self, "__dict__") and name not in REGISTRIES
         ):
-            self._placement.model_settings.lend(value)  # hooks, too, are put where torch reads them
+            self._placement.model_settings.lend(
+                value
+            )  # torch stores hooks in these attributes, too
         return value
 
     def __getattr__(self, name: str) -> Any:
@@ -258,28 +260,28 @@ class _Listed:
 
 
 def _traced(path: str, hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that is there when the model is traced alone, for what it returns."""
+    """A hook that is called only when the model is traced, for what it returns."""
 
     @wraps(hook)
-    def told(*args: Any, **kwargs: Any) -> Any:
-        made = hook(*args, **kwargs)
-        if made is None:
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        returned = hook(*args, **kwargs)
+        if returned is None:
             raise PlacementError(
                 f"a hook on the module {path}, which returns nothing, and would not be called by "
                 "the parts: accepted are hooks that return what the module is to take or return"
             )
-        return made
+        return returned
 
-    return told
+    return checked
 
 
 def is_registered(own: Mapping[str, Any], name: str) -> bool:
-    """Whether a module that has these attributes has a tensor or a module of a name."""
-    return any(name in own[one] for one in REGISTRIES)
+    """Whether a module with these attributes has a tensor or module of this name."""
+    return any(name in own[registry] for registry in REGISTRIES)
 
 
 def check_assigned(own: Mapping[str, Any], path: str, name: str, value: Any) -> None:
-    """Raise a PlacementError for an attribute of the model that would be a tensor or a module."""
+    """Raise a PlacementError if a model's attribute is, or would become, a tensor or module."""
     if is_registered(own, name) or isinstance(value, Tensor | nn.Module):
         _refuse_assigned(path, name, value)
 
@@ -293,7 +295,7 @@ def _refuse_assigned(path: str, name: str, value: Any) -> NoReturn:
 
 
 def _reset_running_stats(self: Any) -> None:
-    """As the norm's own, in all parts."""
+    """Reset the statistics of a norm in all parts, as the norm's own method does."""
     if self.track_running_stats:
         fresh = {"running_mean": 0, "running_var": 1, "num_batches_tracked": 0}
         state = {
@@ -309,8 +311,8 @@ def _listed_kind(kind: Any) -> type[nn.Module]:
     own: dict[str, Any] = {"__slots__": (), "__module__": kind.__module__}
     if issubclass(kind, _NormBase):
         own["reset_running_stats"] = _reset_running_stats
-    made: type[nn.Module] = type(kind.__name__, (_Listed, kind), own)
-    return made
+    listed_type: type[nn.Module] = type(kind.__name__, (_Listed, kind), own)
+    return listed_type
 
 
 def _joined(path: str, name: str) -> str:
@@ -324,7 +326,7 @@ def skeleton(model: M) -> M:
         for tensor in model.state_dict(keep_vars=True).values()
         if isinstance(tensor, torch.Tensor) and has_gradients(tensor.dtype)
     }
-    # What a model has computed of its weights, and keeps, torch does not copy with its history.
+    # torch refuses to copy tensors with history, which a model may have computed from its weights.
     for module in model.modules():
         for value in pytree.tree_leaves(vars(module)):
             if isinstance(value, torch.Tensor) and not value.is_leaf:

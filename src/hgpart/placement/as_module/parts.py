@@ -8,7 +8,7 @@ from hgpart.errors import PlacementError
 
 
 class Parts(nn.ModuleDict):
-    """A part's number, or its text, which torch has in names -> its submodule, if it is here."""
+    """Submodules of the parts in this process, by number or, for torch's names, its text."""
 
     def __getitem__(self, part: int | str) -> nn.Module:
         """Return a submodule.

@@ -1,4 +1,4 @@
-"""The modules of a model -> whether they still have the attributes, modes and hooks they had."""
+"""Modules of a model -> whether their attributes, modes and hooks are still those noted."""
 
 from __future__ import annotations
 
@@ -16,34 +16,46 @@ from hgpart.placement.state.original_state import hooked
 from hgpart.tracing.model_outline import content_in, outline_of
 
 _FIXED = (
-    *(bool, int, float, complex, str, bytes, type(None), type, FunctionType, BuiltinFunctionType),
-    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type,
+    FunctionType,
+    BuiltinFunctionType,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
 )
 
 
 class Settings:
     """The attributes, modes and hooks of a model's modules, which users may set at any time.
 
-    Settings that were seen have numbers, those that the model begins with 0. All that a pass asks
-    is whether anything was set, and whether what was handed out, and can be changed within, still
-    has the content that it had: listed modules tell of both.
+    Settings that were seen have numbers; the first ones have 0. A pass asks only whether anything
+    was set since, and whether values that were handed out, and can change from within, still have
+    the content that they had: listed modules report both.
 
     Parameters
     ----------
     model : nn.Module
-        Without its weights, in the modes that `in_mode` gives its modules again.
+        The model without its weights; `in_mode` gives its modules their modes.
     training : bool
-        The mode that it was traced in, which it is given.
+        The mode in which it was traced, which it is put into.
     modes : tuple of bool
-        The modes of its modules in that.
+        Modes of its modules in that mode.
     hooks : sequence of str
-        Hooks of the model, when it had weights, that run in its backward pass.
+        Hooks of the original model that run in its backward pass.
 
     Attributes
     ----------
     model : nn.Module
     hooked : tuple of str
-        All its hooks that run in its backward pass, by the name of what has them.
+        All hooks that run in its backward pass, with the name of their module or parameter.
     """
 
     def __init__(
@@ -58,20 +70,20 @@ class Settings:
         self._keep()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Settings:
-        """Those of the copied model: what was set and not noted still is in the copy."""
-        made = copy.copy(self)
-        made.model = copy.deepcopy(self.model, memo)
-        made._numbers = copy.deepcopy(self._numbers, memo)
-        made._lent = {}
-        made._keep()
-        made._were_set = self.are_others
-        return made
+        """Settings of the copied model; changes that are not noted are not noted in the copy."""
+        copied = copy.copy(self)
+        copied.model = copy.deepcopy(self.model, memo)
+        copied._numbers = copy.deepcopy(self._numbers, memo)
+        copied._lent = {}
+        copied._keep()
+        copied._were_set = self.have_changed
+        return copied
 
     @contextmanager
     def in_mode(self, training: bool) -> Iterator[None]:
-        """Give the modules the modes that they had, or have all, in training or evaluation.
+        """Give the modules the modes that they had in training or evaluation, or else this mode.
 
-        If what is done within fails, they have those of before again.
+        If the body fails, they get back the modes from before.
         """
         before = modes_of(self.model)
         try:
@@ -84,12 +96,12 @@ class Settings:
             raise
 
     def number(self) -> int:
-        """The number of the present settings: a new one if they were not seen before."""
+        """Number of the present settings; a new one if they were not seen before."""
         return self._numbers.setdefault(outline_of(self.model), len(self._numbers))
 
-    def are_others_than(self, number: int) -> bool:
-        """Whether the present settings are others than those of a number; if not, it is noted."""
-        if not self.are_others:
+    def differ_from(self, number: int) -> bool:
+        """Whether the present settings differ from those with this number; if not, note them."""
+        if not self.have_changed:
             return False
         if self._numbers.get(outline_of(self.model)) != number:
             return True
@@ -97,7 +109,7 @@ class Settings:
         return False
 
     def note(self) -> None:
-        """They are as they are now."""
+        """Note the present settings as those to compare with."""
         self.hooked = (*self._first_hooks, *hooked(self.model))
         self._keep()
 
@@ -107,11 +119,11 @@ class Settings:
         self._known = {at: self._content_of(value) for at, value in self._lent.items()}
 
     def were_set(self) -> None:
-        """Some were set."""
+        """Tell that something was set."""
         self._were_set = True
 
     def lend(self, value: Any) -> Any:
-        """What is handed out, as the value of an attribute, and may be changed from now on."""
+        """Note a value of an attribute as handed out: it may change from now on; return it."""
         if id(value) not in self._lent and _can_change(value):
             self._lent[id(value)] = value
             self._known[id(value)] = self._content_of(value)
@@ -121,7 +133,7 @@ class Settings:
         return value
 
     def lend_modules(self, model: nn.Module) -> None:
-        """Modules of the model's own, on which anything may be set from now on."""
+        """Note modules of the model as handed out: anything may be set on them from now on."""
         for module in model.modules():
             self.lend(vars(module))
 
@@ -130,27 +142,27 @@ class Settings:
         return self._content(value)
 
     @property
-    def are_others(self) -> bool:
-        """Whether any was set since, be it to an equal value."""
+    def have_changed(self) -> bool:
+        """Whether anything was set since `note`, even to an equal value."""
         return self._were_set or any(
             self._content_of(value) != self._known[at] for at, value in self._lent.items()
         )
 
 
 def _can_change(value: Any) -> bool:
-    """Whether a value may be changed from within."""
+    """Whether a value can be changed from within."""
     if isinstance(value, tuple | frozenset):
         return any(map(_can_change, value))
     return not isinstance(value, _FIXED)
 
 
 def modes_of(model: nn.Module) -> tuple[bool, ...]:
-    """Whether each module is in training, in the order of a `ModelOutline`."""
-    return tuple(one.training for _, one in model.named_modules(remove_duplicate=False))
+    """Whether each module is in training mode, in the order of a `ModelOutline`."""
+    return tuple(module.training for _, module in model.named_modules(remove_duplicate=False))
 
 
 def set_modes(model: nn.Module, modes: tuple[bool, ...]) -> None:
     """Give each module its mode."""
-    every: list[nn.Module] = [one for _, one in model.named_modules(remove_duplicate=False)]
-    for one, mode in zip(every, modes, strict=True):
-        one.training = mode
+    modules: list[nn.Module] = [module for _, module in model.named_modules(remove_duplicate=False)]
+    for module, mode in zip(modules, modes, strict=True):
+        module.training = mode

@@ -1,1 +1,1 @@
-"""A batch, or a stream of them -> the values that programs of parts are given, and the loss."""
+"""A batch or a stream of batches -> the values that programs of parts get, and the loss."""

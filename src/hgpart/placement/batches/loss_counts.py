@@ -1,4 +1,4 @@
-"""A loss function, targets -> what its mean counts by, where that is not the number of samples."""
+"""A loss function + targets -> what its mean divides by, if not by the number of samples."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ OF_CLASSES: Mapping[Any, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True, eq=False)
 class ClassLoss:
-    """Torch's own loss of classes, whose mean is over targets by the weights of their classes.
+    """A class loss of torch, whose mean is over targets, weighted by their classes.
 
     Attributes
     ----------
     total : callable
-        (result, target) -> the sum that the mean is of.
+        Function (result, target) -> sum over the targets.
     weight : Tensor or None
-        Of each class.
+        Weight of each class.
     ignore_index : int
-        The class of targets that do not count.
+        Class of targets that do not count.
     """
 
     total: Callable[[Any, Tensor], Tensor]
@@ -38,7 +38,7 @@ class ClassLoss:
     ignore_index: int
 
     def count(self, target: Any) -> float:
-        """What the mean of some targets divides by.
+        """The number that the mean over some targets divides by.
 
         >>> from torch.nn.functional import cross_entropy
         >>> loss = class_loss(partial(cross_entropy, ignore_index=0))
@@ -52,7 +52,7 @@ class ClassLoss:
 
 
 def class_loss(loss_fn: object) -> ClassLoss | None:
-    """The loss of classes that a mean is of, if it is one that torch has."""
+    """The class loss of torch behind a loss function, if it is a mean of one."""
     function, options = _called(loss_fn)
     for kind, of_kind in OF_CLASSES.items():
         if isinstance(function, kind) and type(function).forward is kind.forward:
@@ -66,7 +66,7 @@ def class_loss(loss_fn: object) -> ClassLoss | None:
 
 
 def is_sum(loss_fn: object) -> bool:
-    """Whether it is one of torch's losses that add up.
+    """Whether a loss function is one of torch's that add up instead of averaging.
 
     >>> is_sum(nn.MSELoss(reduction="sum")), is_sum(nn.MSELoss())
     (True, False)
@@ -79,9 +79,9 @@ def is_sum(loss_fn: object) -> bool:
 
 
 def _called(loss_fn: object) -> tuple[Any, dict[str, Any]]:
-    """A function and what it is given by name, by itself and as a partial of it.
+    """The function behind partials, and its keyword arguments.
 
-    The reduction is what torch makes of the older `size_average` and `reduce` where one is given.
+    torch's older `size_average` and `reduce` are translated to a reduction, as torch does.
     """
     options: dict[str, Any] = {}
     while isinstance(loss_fn, partial) and not loss_fn.args:

@@ -1,4 +1,4 @@
-"""A batch -> its micro-batches: inputs and random masks, sliced where the samples lie."""
+"""A batch -> its micro-batches: inputs and random masks, cut where samples begin and end."""
 
 from __future__ import annotations
 
@@ -28,23 +28,25 @@ def divided_values(
     sizes: Sequence[Sequence[int]],
     some: Sequence[Collection[int]] = (),
 ) -> list[list[dict[str, Any]]]:
-    """The values of placeholders, inputs and masks, for each share of each micro-batch.
+    """Values of placeholders (inputs and masks) for each share of each micro-batch.
 
-    A value is of all samples, or of those of `some` shares alone: the others then go without it.
+    A value has all samples, or only those of the shares in one entry of `some`; the other shares
+    then go without it.
 
     Raises
     ------
     PlacementError
-        If samples do not lie one after the other in a dimension of a value, or it has others.
+        If samples do not lie one after the other in one dimension of a value, or their number is
+        wrong.
     """
     divided = iter(_divided_values(blueprint, values, _accepted(sizes, some)))
-    return [[next(divided) for _ in each] for each in sizes]
+    return [[next(divided) for _ in shares] for shares in sizes]
 
 
 def named_by_share(
     blueprints: Sequence[Blueprint], values: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The values of all shares of a micro-batch, as the programs of parts name them."""
+    """Values of all shares of a micro-batch, under the names in the programs of parts."""
     return {
         f"{blueprint.prefix}{name}": value
         for blueprint, own in zip(blueprints, values, strict=True)
@@ -53,17 +55,21 @@ def named_by_share(
 
 
 def _accepted(sizes: Sequence[Sequence[int]], some: Sequence[Collection[int]]) -> list[list[int]]:
-    """Samples of each share of each micro-batch, and the same with those of some shares alone.
+    """Samples of each share of each micro-batch: of all shares, and of only those in `some`.
 
-    Which of them a value has, the number of its samples tells, where each is a part of the others.
+    The number of samples in a value tells which of these it has, as no two have the same total.
 
     >>> _accepted([(2, 3), (2, 2)], some=[(1,)])
     [[2, 3, 2, 2], [0, 3, 0, 2]]
     """
-    every = range(len(sizes[0]))
+    all_shares = range(len(sizes[0]))
     return [
-        [size if share in shares else 0 for each in sizes for share, size in enumerate(each)]
-        for shares in (every, *some)
+        [
+            size if share in shares else 0
+            for sizes_of_shares in sizes
+            for share, size in enumerate(sizes_of_shares)
+        ]
+        for shares in (all_shares, *some)
     ]
 
 
@@ -75,16 +81,16 @@ def _divided_values(
         return [{**values, "batch_size": sizes[0]}]
     nodes = {name: blueprint.nodes[name] for name in blueprint.traced.inputs}
     nodes.update({name: node for node, name in blueprint.draws.items()})
-    found: list[dict[str, Any]] = [{"batch_size": size} for size in sizes]
+    divided: list[dict[str, Any]] = [{"batch_size": size} for size in sizes]
     for name, value in values.items():
         pieces = _pieces(name, nodes[name], value, accepted)
-        for batch, piece in zip(found, pieces, strict=True):
+        for batch, piece in zip(divided, pieces, strict=True):
             if piece is not None:
                 batch[name] = piece
-    return found
+    return divided
 
 
-Counts = tuple[float, float]  # what a mean divides by: by its own targets, and by all of them
+Counts = tuple[float, float]  # what a mean divides by: with weights of targets, and without
 Total = Callable[[Counts], Counts]
 StandIn = Callable[[Sequence[torch.Tensor], int], Sequence[torch.Tensor]]
 
@@ -100,18 +106,19 @@ def score_of(
     total: Total | None = lambda counts: counts,
     stand_in: StandIn | None = None,
 ) -> Score:
-    """What a part makes of a micro-batch's results: its part of the loss, or the results by share.
+    """A function from a micro-batch's results to a part's share of the loss, or results by share.
 
-    The parts add up to the loss of the whole batch, over micro-batches and over its shares; see
-    `_Parts`. `sizes` are of each share of each micro-batch, `shares` those whose results the part
-    has. Targets are of all samples, or of those of `some` shares alone. `total` adds up what the
-    targets of the shares in `counted` count with what others do in other processes, if these can be
-    asked. `stand_in` makes results of another number of samples, if all targets are here.
+    The shares of all parts add up to the loss of the whole batch, over micro-batches and slices;
+    see `_Parts`. `sizes` are the samples of each share of each micro-batch, `shares` those whose
+    results the part has. Targets have all samples, or only those of the shares in one entry of
+    `some`. `total` adds the counts of the targets in `counted` to those of other processes, if
+    these can be asked. `stand_in` makes results with another number of samples, if all targets are
+    in this process.
 
     Raises
     ------
     ArgumentError
-        If targets can't be divided; from `score`, if a loss is no number that gradients begin with.
+        If targets can't be divided; from `score`, if a loss is not a number with gradients.
     """
     divided, several = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
     own_targets = [number * several + share for number in range(len(sizes)) for share in counted]
@@ -120,8 +127,8 @@ def score_of(
         parts = _Parts(loss_fn, divided, [*chain(*sizes)], own_targets, total)
 
     def score(micro_batch: int, results: Sequence[Any]) -> Any:
-        each = len(results) // len(shares)
-        own = [results[at * each : (at + 1) * each] for at in range(len(shares))]
+        count = len(results) // len(shares)
+        own = [results[at * count : (at + 1) * count] for at in range(len(shares))]
         if parts is None:
             return own
         losses = []
@@ -137,10 +144,10 @@ def score_of(
 class _Parts:
     """The parts of a batch's loss, which add up to it.
 
-    That of a mean over samples counts by their number. Torch's own mean over classes counts by the
-    targets that are not ignored and by their weights, a sum by itself, and (sum, count) by the
-    count of all parts: these have to follow from targets alone, as they are needed before all
-    results are there.
+    A mean over samples is weighted by their number. Torch's own mean over classes is weighted by
+    the targets that are not ignored and by their weights, a sum by 1, and (sum, count) by the count
+    over all parts: these must follow from targets alone, as they are needed before all results are
+    there.
     """
 
     def __init__(
@@ -159,10 +166,10 @@ class _Parts:
         of_classes = None if self._alone else class_loss(loss_fn)
         if of_classes is None:
             return
-        found = [targets[at] for at in own]
-        if not all(isinstance(one, torch.Tensor) for one in found):
-            found = []
-        indices = [one for one in found if not one.is_floating_point()]
+        own_targets = [targets[at] for at in own]
+        if not all(isinstance(target, torch.Tensor) for target in own_targets):
+            own_targets = []
+        indices = [target for target in own_targets if not target.is_floating_point()]
         counts = sum(map(of_classes.count, indices)), float(sum(map(torch.numel, indices)))
         if total is not None:
             counts = total(counts)
@@ -181,19 +188,19 @@ class _Parts:
         results: Sequence[torch.Tensor],
         stand_in: StandIn | None,
     ) -> Any:
-        """The part of one share of one micro-batch."""
+        """The loss of one share of one micro-batch, as its part of the whole."""
         target = self._to(self._targets[at], results)
-        made = self._loss_fn(build(results), target)
-        if isinstance(made, tuple):
-            made, count = _sum_and_count(made)
+        loss = self._loss_fn(build(results), target)
+        if isinstance(loss, tuple):
+            loss, count = _sum_and_count(loss)
             if self._alone:
-                return made / count
-            return made / self._count_of_all(at, count, build, results, stand_in)
-        if self._alone or self._is_sum or not isinstance(made, torch.Tensor):
-            return made
+                return loss / count
+            return loss / self._count_of_all(at, count, build, results, stand_in)
+        if self._alone or self._is_sum or not isinstance(loss, torch.Tensor):
+            return loss
         if self._divisor is not None:
-            return made / self._divisor
-        return made * (self._sizes[at] / sum(self._sizes))
+            return loss / self._divisor
+        return loss * (self._sizes[at] / sum(self._sizes))
 
     def _count_of_all(
         self,
@@ -203,7 +210,7 @@ class _Parts:
         results: Sequence[torch.Tensor],
         stand_in: StandIn | None,
     ) -> Any:
-        """What all parts count, of their targets beside what this part's results are."""
+        """Sum of the counts of all parts, from their targets and results like this part's."""
         if stand_in is None:
             raise ArgumentError(
                 "a loss of (sum, count) whose parts are in several processes: accepted there is a "
@@ -212,9 +219,9 @@ class _Parts:
         if not self._counts:
             with torch.no_grad():
                 for size, target in zip(self._sizes, self._targets, strict=True):
-                    others = build(stand_in(results, size))
+                    results_of_size = build(stand_in(results, size))
                     self._counts.append(
-                        _sum_and_count(self._loss_fn(others, self._to(target, results)))[1]
+                        _sum_and_count(self._loss_fn(results_of_size, self._to(target, results)))[1]
                     )
         if count != self._counts[at]:
             raise ArgumentError(
@@ -224,18 +231,18 @@ class _Parts:
         return sum(self._counts)
 
     def _to(self, target: Any, results: Sequence[torch.Tensor]) -> Any:
-        """Targets where results are: those of other shares may be on other devices."""
+        """Targets on the device of the results; those of other shares may be on other devices."""
         if self._alone:
             return target
         move = partial(_to, results[0].device)
         return pytree.tree_map_only(torch.Tensor, move, target)
 
 
-def _sum_and_count(made: Any) -> tuple[torch.Tensor, Any]:
-    if not isinstance(made, tuple) or len(made) != 2:
-        raise ArgumentError(f"a loss of {made!r}: accepted is a tensor, or (sum, count)")
-    loss, count = made
-    return loss, count.detach() if isinstance(count, torch.Tensor) else count
+def _sum_and_count(loss: Any) -> tuple[torch.Tensor, Any]:
+    if not isinstance(loss, tuple) or len(loss) != 2:
+        raise ArgumentError(f"a loss of {loss!r}: accepted is a tensor, or (sum, count)")
+    total, count = loss
+    return total, count.detach() if isinstance(count, torch.Tensor) else count
 
 
 def _to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
@@ -243,7 +250,7 @@ def _to(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> Sequence[Any]:
-    """The results of a batch, of those of its shares.
+    """Results of a batch, joined from the results of its shares.
 
     Raises
     ------
@@ -252,7 +259,7 @@ def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> S
     """
     if len(by_share) == 1:
         return by_share[0]
-    found = []
+    joined = []
     for node, pieces in zip(blueprint.traced.results, zip(*by_share, strict=True), strict=True):
         dim = dimension_of_samples(f"result {node.name}", node)
         if dim is None:
@@ -261,30 +268,30 @@ def joined_results(blueprint: Blueprint, by_share: Sequence[Sequence[Any]]) -> S
                 "with a dimension for them"
             )
         device = pieces[0].device
-        found.append(torch.cat([piece.to(device) for piece in pieces], dim=dim))
-    return found
+        joined.append(torch.cat([piece.to(device) for piece in pieces], dim=dim))
+    return joined
 
 
 def stand_in(
     blueprint: Blueprint, results: Sequence[torch.Tensor], size: int
 ) -> Sequence[torch.Tensor]:
-    """Results as of another number of samples: all the first, and as they lie in memory."""
-    found = []
+    """Results with another number of samples: copies of the first, in the same memory layout."""
+    made = []
     for node, result in zip(blueprint.traced.results, results, strict=True):
         dim = dimension_of_samples(f"result {node.name}", node)
-        one = result.detach()
+        tensor = result.detach()
         if dim is not None:
-            shape = [*one.shape]
+            shape = [*tensor.shape]
             shape[dim] = size
-            order = sorted(range(one.dim()), key=one.stride().__getitem__, reverse=True)
-            there = torch.empty_permuted(shape, order, dtype=one.dtype, device=one.device)
-            one = there.copy_(one.narrow(dim, 0, 1).expand(shape))
-        found.append(one)
-    return found
+            order = sorted(range(tensor.dim()), key=tensor.stride().__getitem__, reverse=True)
+            empty = torch.empty_permuted(shape, order, dtype=tensor.dtype, device=tensor.device)
+            tensor = empty.copy_(tensor.narrow(dim, 0, 1).expand(shape))
+        made.append(tensor)
+    return made
 
 
 def check_loss(loss: Any, learns: bool) -> None:
-    """Raise an ArgumentError for what backward can't begin with, where something learns."""
+    """Raise an ArgumentError if backward can't begin with a loss, where something learns."""
     if not isinstance(loss, torch.Tensor) or loss.numel() != 1:
         received = f"shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else repr(loss)
         raise ArgumentError(f"a loss of {received}: accepted is a tensor of one element")
@@ -296,13 +303,13 @@ def check_loss(loss: Any, learns: bool) -> None:
 
 
 def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
-    """The schedule in grad mode; its forward passes without.
+    """The schedule itself in grad mode; only its forward passes outside.
 
     Raises
     ------
     ArgumentError
-        If it is no schedule, or one of streams. In grad mode, if there is no loss or it has no
-        backward passes.
+        If it is not a schedule, or a schedule of a stream; in grad mode also if there is no loss
+        or no backward pass.
     """
     if not isinstance(schedule, Schedule):
         raise ArgumentError(f"schedule {schedule!r}: accepted is what hgpart.schedule returns")
@@ -321,18 +328,18 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
 
 
 def divided_targets(targets: Any, accepted: Sequence[Sequence[int]]) -> list[Any]:
-    """What results are compared with, for each micro-batch.
+    """Targets of each micro-batch.
 
-    Tensors have samples in their first dimension, in dicts, lists and tuples, too. A list or tuple
-    of dicts has a dict for each sample, with whatever belongs to that. Either has the samples of
-    all micro-batches, or those of another of the accepted numbers of samples.
+    Tensors have samples in their first dimension, also in dicts, lists and tuples. A list or tuple
+    of dicts has one dict per sample, with any content. Each of them has the samples of all
+    micro-batches, or of another of the accepted sizes.
 
     Raises
     ------
     ArgumentError
-        If there is another number of samples, or anything but tensors, None and lists of dicts; if
-        a list has as many tensors as there are samples, and each of them has, too: it may be meant
-        either way.
+        If the number of samples is another one, or there is anything except tensors, None and lists
+        of dicts. If a list has as many tensors as there are samples, and each tensor, too: it could
+        be meant in two ways.
     """
     count = len(accepted[0])
     if count == 1:
@@ -372,21 +379,21 @@ def _divided_target(leaf: Any, accepted: Sequence[Sequence[int]]) -> Sequence[An
 
 
 def _check_lists(targets: Any, accepted: Sequence[Sequence[int]]) -> None:
-    """Raise an ArgumentError for lists of tensors that may be one for each sample."""
+    """Raise an ArgumentError for tensors that may be one per sample, or have all samples."""
     if has_dicts(targets):
         return
     if isinstance(targets, Mapping):
         targets = [*targets.values()]
     elif isinstance(targets, (list, tuple)) and not hasattr(targets, "_fields"):
-        count, lengths = len(targets), {_length(one) for one in targets}
+        count, lengths = len(targets), {_length(target) for target in targets}
         if count > 1 and lengths == {count} and _given(count, accepted):
             raise ArgumentError(
                 f"a target of {count} tensors of {count} each, for {count} samples, which may be "
                 "one for each or have all of them: accepted are a list with a dict for each "
                 "sample, and a dict of tensors that have all"
             )
-    for one in targets if isinstance(targets, (list, tuple)) else ():
-        _check_lists(one, accepted)
+    for target in targets if isinstance(targets, (list, tuple)) else ():
+        _check_lists(target, accepted)
 
 
 def _length(value: Any) -> int | None:
@@ -394,17 +401,17 @@ def _length(value: Any) -> int | None:
 
 
 def _given(samples: int, accepted: Sequence[Sequence[int]]) -> Sequence[int] | None:
-    """The first of the accepted sizes that are so many samples in all."""
+    """The first of the accepted sizes with this number of samples in total."""
     return next((sizes for sizes in accepted if sum(sizes) == samples), None)
 
 
 def _numbers(accepted: Sequence[Sequence[int]]) -> str:
-    """Numbers of samples, as text."""
+    """Accepted numbers of samples, as text."""
     return " or ".join(str(number) for number in dict.fromkeys(map(sum, accepted)))
 
 
 def dimension_of_samples(name: str, node: fx.Node) -> int | None:
-    """Where samples lie in a value; None if it is the same for any batch.
+    """Dimension of a value along which samples lie; None if its shape is the same for any batch.
 
     Raises
     ------
@@ -429,7 +436,7 @@ def dimension_of_samples(name: str, node: fx.Node) -> int | None:
 def _pieces(
     name: str, node: fx.Node, value: torch.Tensor, accepted: Sequence[Sequence[int]]
 ) -> Sequence[Any]:
-    """None where a value has no samples of a share."""
+    """Pieces of a value for each share; None for shares whose samples it does not have."""
     dim = dimension_of_samples(name, node)
     if dim is None:
         return [value] * len(accepted[0])

@@ -1,4 +1,4 @@
-"""A stream of batches -> those that parts have begun, and their losses."""
+"""A stream of batches -> the batches that parts have begun, and their losses."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from hgpart.tracing.arguments import Inputs
 
 
 class StreamedBatches:
-    """The batches of a stream, each drawn when it is asked for, and their losses.
+    """Batches of a stream, each taken from its source when it is needed, and their losses.
 
     Parameters
     ----------
     batches : iterable of (inputs, targets)
     count : int
-        How many of them there have to be.
+        Number of batches that there must be.
     begun : callable
-        Given inputs and targets, the values of the placeholders and, given a part that has results,
-        what it makes of them.
+        Function from inputs and targets to the values of the placeholders, and a function from a
+        part that has results to its score.
     parts : int
-        How many parts here have results.
+        Number of parts in this process that have results.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class StreamedBatches:
         self._scores: dict[int, list[Callable[[int], Score]]] = {}  # once for each part to come
 
     def values(self) -> Iterator[Mapping[str, Any]]:
-        """Of the placeholders, batch by batch.
+        """Values of the placeholders, batch by batch.
 
         Raises
         ------
         ArgumentError
-            If there are too few.
+            If there are too few batches.
         """
         batches = iter(self._batches)
         for number in range(self._count):
@@ -67,7 +67,7 @@ class StreamedBatches:
             yield values
 
     def score(self, part: int) -> Score:
-        """What a part that has results makes of a batch: its part of the loss."""
+        """Score of a part that has results: its part of a batch's loss."""
 
         def of_batch(number: int, results: tuple[torch.Tensor, ...]) -> torch.Tensor:
             waiting = self._scores[number]
@@ -81,19 +81,19 @@ class StreamedBatches:
 
 
 class StreamedLosses:
-    """The losses of a stream's batches, each the sum of what several parts have of it.
+    """Losses of a stream's batches, each the sum of the losses of several parts.
 
     Parameters
     ----------
     parts : iterable of int
-        Those that have results.
+        Parts that have results.
     on_loss : callable
-        Told the loss of each batch, in their order, by the last part that has some of it.
+        Called with the loss of each batch, in order, by the last part that contributes to it.
 
     Attributes
     ----------
     told : list of Tensor
-        Those of the batches that all parts have told.
+        Losses of the batches that are complete.
     """
 
     def __init__(self, parts: Iterable[int], on_loss: Callable[[torch.Tensor], object]) -> None:
@@ -102,42 +102,42 @@ class StreamedLosses:
         self._on_loss, self._telling = on_loss, Lock()
 
     def tell(self, part: int, loss: torch.Tensor | None) -> None:
-        """Take what a part has of its next batch, None if it has no results."""
+        """Take a part's loss of its next batch, None if it has no results."""
         if loss is None:
             return
         with self._telling:  # each part in its own thread
             self._waiting[part].append(loss)
             if all(self._waiting.values()):
-                several = [waiting.popleft() for waiting in self._waiting.values()]
-                self.told.append(sum_of_parts(several))
+                of_parts = [waiting.popleft() for waiting in self._waiting.values()]
+                self.told.append(sum_of_parts(of_parts))
                 self._on_loss(self.told[-1])
 
 
 def sum_of_parts(losses: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The loss of a batch, of which parts have some: to the bit what processes make of it.
+    """The loss of a batch as the sum of its parts' losses, with the same bits as in processes.
 
-    They tell each other numbers.
+    Processes exchange the losses as float64 numbers.
     """
-    first, *others = losses
-    if not others:
+    first, *more = losses
+    if not more:
         return first
     total = reduce(add, (loss.to(first.device, torch.float64) for loss in losses))
     return total.to(first.dtype)
 
 
 def check_stream(schedule: Schedule, stash: bool) -> None:
-    """Raise an ArgumentError unless a stream can go by a schedule, in the present grad mode."""
+    """Raise an ArgumentError if a stream can't run by this schedule, or without grad mode."""
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
-    again = any(outline.again for outline in schedule.outlines)
-    check_recompute(recompute=again, stash=stash)
+    recomputes = any(outline.recomputed for outline in schedule.outlines)
+    check_recompute(recompute=recomputes, stash=stash)
     if not torch.is_grad_enabled():
         raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
 
 
 def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
-    """Raise an ArgumentError unless parts can keep their gradients apart, and their weights."""
+    """Raise an ArgumentError if parts can't keep gradients and weights of several batches."""
     for module in modules:
         for name, parameter in module.named_parameters():
             if has_hooks(parameter):
@@ -154,7 +154,7 @@ def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
 
 
 def check_slices_of_stream(*, stash: bool) -> None:
-    """Raise an ArgumentError for what can't be where parts have copies of weights."""
+    """Raise an ArgumentError for options that do not work where parts have copies of weights."""
     if not stash:
         raise ArgumentError(
             "batches in flight without stash by a plan over slices, whose parts have copies of "
@@ -172,7 +172,7 @@ def check_norms_of_stream(norms: str) -> None:
 
 
 def check_buffers_of_stream(blueprint: Blueprint) -> None:
-    """Raise an ArgumentError for buffers that are computed from weights, of whatever version."""
+    """Raise an ArgumentError for buffers that are computed from weights, which have versions."""
     for buffer in blueprint.carriers:
         raise ArgumentError(
             f"batches in flight, which change weights that {blueprint.traced.buffers[buffer.name]} "

@@ -1,4 +1,4 @@
-"""What the programs of all parts are made from: who computes what, what travels, where it lies."""
+"""What all parts' programs are made from: who computes what, what is sent, in which layout."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.table import is_complex, operator_of
 from hgpart.partition import Partition
+from hgpart.placement.building.channel_transfers import (
+    RESULT_PART,
+    ChannelTransfer,
+    channel_transfers,
+)
 from hgpart.placement.building.draws import random_nodes
-from hgpart.placement.building.shipments import RESULT_PART, Shipment, shipments
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
@@ -42,8 +46,8 @@ from hgpart.tracing.traced_nodes import (
 )
 from hgpart.work.figures import Work
 
-UNUSED = "unused"  # submodule of a part with the state that none of its steps uses
-OWN = "own"  # with what of its state steps have among more
+UNUSED = "unused"  # submodule of a part for state that none of its steps uses
+OWN = "own"  # submodule of a part for its own state that steps hold only within larger tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,19 +58,19 @@ class Blueprint:
     ----------
     facts : NodeFacts
     partition : Partition
-        Of the graph of `facts`.
+        Partition of the graph of `facts`.
     work : Work
-        That it divides.
+        The work that the partition divides.
     trainable : frozenset of str
-        Names of the parameters that gradients are wanted for.
+        Names of the parameters that need gradients.
     norms : str
-        What running statistics are updated by: each ``micro-batch``, or the ``batch``.
+        When running statistics are updated: per ``micro-batch`` or once per ``batch``.
     share : Share
-        Which samples of a batch they are for.
+        Share of the batch that they are for.
     prefix : str
-        What the names of all that is this share's begin with, where there are several.
+        Begin of all names of this share's values, if there are several shares.
     first_transfer : int
-        Number of its first transfer.
+        Number of the share's first transfer.
     """
 
     facts: NodeFacts
@@ -79,7 +83,7 @@ class Blueprint:
     first_transfer: int = 0
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
-        """Itself: it does not change, and torch can't copy the shapes of a traced graph."""
+        """The same object: it does not change, and torch can't copy shapes of a traced graph."""
         return self
 
     @property
@@ -89,41 +93,41 @@ class Blueprint:
 
     @property
     def graph(self) -> ChannelGraph:
-        """Its layers."""
+        """Layers of the traced model."""
         return self.facts.graph
 
     @cached_property
     def owners(self) -> Ownership:
-        """Who computes what."""
+        """Which part computes what."""
         return ownership(self.partition)
 
     @cached_property
-    def shipments(self) -> tuple[Shipment, ...]:
-        """What travels, in the global order."""
-        return shipments(self.graph, self.owners, of_parameters=not self.is_share)
+    def channel_transfers(self) -> tuple[ChannelTransfer, ...]:
+        """Channels that parts send each other, in the global order."""
+        return channel_transfers(self.graph, self.owners, of_parameters=not self.is_share)
 
     @cached_property
     def copied(self) -> frozenset[tuple[int, int]]:
-        """Layers of parameters, and parts with copies of them: that of the task, and readers."""
+        """Parameter layers, each with every part that has a copy: that of the task, and readers."""
         if not self.is_share:
             return frozenset()
-        every, layers = shipments(self.graph, self.owners), self.graph.layers
-        read = {(one.layer, one.receiver) for one in every if one.counted}
+        transfers, layers = channel_transfers(self.graph, self.owners), self.graph.layers
+        read = {(item.layer, item.receiver) for item in transfers if item.counted}
         own = {
             (at, int(finish[0]))
             for at, finish in enumerate(self.owners.finish)
             if finish is not None
         }
-        return frozenset(one for one in read | own if layers[one[0]].kind == PARAMETER)
+        return frozenset((at, part) for at, part in read | own if layers[at].kind == PARAMETER)
 
     @property
     def is_share(self) -> bool:
-        """Whether other shares of the batch have other slices: parts have copies of parameters."""
+        """Whether there are shares with other slices, so that parts have copies of parameters."""
         return len(self.share.slices) < self.share.of
 
     @cached_property
     def nodes(self) -> dict[str, fx.Node]:
-        """The traced graph's nodes by name."""
+        """Nodes of the traced graph, by name."""
         return {node.name: node for node in self.traced.graph_module.graph.nodes}
 
     @cached_property
@@ -133,10 +137,10 @@ class Blueprint:
 
     @cached_property
     def used_state(self) -> tuple[str, ...]:
-        """Parameters and buffers, by name, that the traced graph takes."""
+        """Names of the parameters and buffers that the traced graph uses."""
         named = {**self.traced.parameters, **self.traced.buffers}
         computed = [self.nodes[name] for layer in self.graph.layers for name in layer.operators]
-        # Statistics that a norm replaces, and what it takes them of, need not be live.
+        # Statistics that a norm replaces, and the operands that it takes them of, need not be live.
         operands = chain.from_iterable(node.all_input_nodes for node in computed)
         taken = {node.name for node in live_nodes([*self.traced.results, *operands])}
         taken |= {
@@ -148,17 +152,17 @@ class Blueprint:
 
     @cached_property
     def parameter_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of the parameters that the traced graph has, by name."""
+        """Shapes of the traced graph's parameters, by name."""
         named = self.traced.parameters.items()
         return {name: self.facts.shape(self.nodes[placeholder]) for placeholder, name in named}
 
     def input_shapes(self, batch_size: int) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the tensors among the model's inputs in a batch.
+        """Shapes of the tensors among the model's inputs, for a batch.
 
         Raises
         ------
         PlacementError
-            If the model only computes with another batch size.
+            If the model computes only with another batch size.
         """
         if batch_size not in self._input_shapes:
             traced = self.traced
@@ -175,13 +179,14 @@ class Blueprint:
 
     @cached_property
     def _input_shapes(self) -> dict[int, tuple[tuple[int, ...], ...]]:
-        """By batch size, as symbols take their time in each step."""
+        """The same shapes by batch size, remembered as symbols take time in each step."""
         return {}
 
     def check_divided(self, into: str, norms: str = "slice") -> None:
         """Raise a PlacementError if a batch can't be divided.
 
-        Samples depend on each other, or what a pass leaves to the next on all of them.
+        That is if samples depend on each other, or if what a pass leaves to the next depends on
+        all.
         """
         mixing = self.graph.mixing.of_norms(norms)
         if mixing:
@@ -196,9 +201,9 @@ class Blueprint:
                 )
 
     def check_norms(self, batch_size: int) -> None:
-        """Raise a PlacementError if a norm has one value per channel to take its statistics of.
+        """Raise a PlacementError if a norm has only one value per channel to take statistics of.
 
-        torch.nn.functional.batch_norm refuses that; the operator makes NaN of the variance.
+        torch.nn.functional.batch_norm refuses this; the operator would make the variance NaN.
         """
         if batch_size in self._enough_for_norms:
             return
@@ -212,12 +217,12 @@ class Blueprint:
 
     @cached_property
     def _enough_for_norms(self) -> set[int]:
-        """Batch sizes that were checked."""
+        """Batch sizes that `check_norms` has accepted."""
         return set()
 
     @property
     def keeps_samples_apart(self) -> bool:
-        """Whether results of a whole batch are those of its samples, and nothing else is made."""
+        """Whether a pass computes only results, each sample's from this sample alone."""
         updates = any(only_updated(node) for node in self.nodes.values())
         growing = (first_tensor(node.meta["val"]).shape[:1] for node in self.traced.results)
         of_samples = all([*map(evenly, sizes)] == [(1, 0)] for sizes in growing)
@@ -225,13 +230,13 @@ class Blueprint:
 
     @property
     def has_norms(self) -> bool:
-        """Whether norms take their statistics of the samples of a batch."""
+        """Whether norms take statistics over the samples of a batch."""
         return bool(self._values_of_norms)
 
     @cached_property
     def _values_of_norms(self) -> tuple[tuple[int | torch.SymInt, str], ...]:
-        """Of how many values per channel norms take statistics; one norm for each such size."""
-        found: dict[str, tuple[int | torch.SymInt, str]] = {}
+        """Values per channel that norms take statistics of; with one norm for each such number."""
+        by_size: dict[str, tuple[int | torch.SymInt, str]] = {}
         for node in self.nodes.values():
             if (
                 node.op == "call_function"
@@ -240,13 +245,13 @@ class Blueprint:
             ):
                 samples, _, *positions = first_tensor(node.meta["val"]).shape
                 values = math.prod(positions, start=samples)
-                found.setdefault(str(values), (values, module_of(node) or node.name))
-        return tuple(found.values())
+                by_size.setdefault(str(values), (values, module_of(node) or node.name))
+        return tuple(by_size.values())
 
     @cached_property
     def partly_read(self) -> tuple[str, ...]:
-        """Placeholders of the parameters of which an operator in front of layers takes a part."""
-        found = []
+        """Placeholders of the parameters that operators before the layers use only in part."""
+        partly_read = []
         for placeholder in self.traced.parameters:
             waiting, seen = [self.nodes[placeholder]], set[fx.Node]()
             while waiting:
@@ -255,12 +260,12 @@ class Blueprint:
                         seen.add(user)
                         waiting.append(user)
             if any(takes_some(node) or operator_of(node).makes for node in seen):
-                found.append(placeholder)
-        return tuple(found)
+                partly_read.append(placeholder)
+        return tuple(partly_read)
 
     @cached_property
     def has_complex(self) -> bool:
-        """Whether it computes with complex numbers, whose type is another than that of the rest."""
+        """Whether it computes with complex numbers, which have another type than the rest."""
         values = (node.meta.get("val") for node in self.nodes.values())
         return any(map(is_complex, values))
 
@@ -272,7 +277,7 @@ class Blueprint:
 
     @cached_property
     def results(self) -> tuple[tuple[fx.Node, ...], ...]:
-        """Per layer the nodes that it makes for others; of the output, what the model returns."""
+        """Nodes that each layer makes for others; for the output, the model's results."""
         return tuple(self._results(at) for at in range(len(self.graph.layers)))
 
     def _results(self, at: int) -> tuple[fx.Node, ...]:
@@ -296,7 +301,7 @@ class Blueprint:
 
     @cached_property
     def layouts(self) -> dict[fx.Node, ChannelLayout]:
-        """Where channels lie in what the layers make."""
+        """Where channels lie in the tensors that layers make."""
         return {
             node: self.facts.layout(at, node)
             for at, nodes in enumerate(self.results)
@@ -306,8 +311,8 @@ class Blueprint:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """A name for each layer that Python accepts, and that a part calls nothing else by."""
-        found: list[str] = []
+        """A name for each layer that Python accepts and that nothing else in a part has."""
+        names: list[str] = []
         taken, stems = {"batch_size", "channels", "draw", CARRY, UNUSED, OWN}, set[str]()
         for layer in self.graph.layers:
             name = re.sub(r"\W", "_", layer.name)
@@ -317,52 +322,53 @@ class Blueprint:
                 name += "_"
             taken.add(name)
             stems |= _stems(name)
-            found.append(name)
-        return tuple(f"{self.prefix}{name}" for name in found)
+            names.append(name)
+        return tuple(f"{self.prefix}{name}" for name in names)
 
     @cached_property
     def returned(self) -> tuple[bool, ...]:
-        """Whether a gradient is computed of each layer's maps, then of its partial sums."""
+        """For each layer whether its maps get a gradient, then the same for its partial sums."""
         learns = self.learns(inputs=False)
         maps = (wanted and self._can_learn(at) for at, wanted in enumerate(learns))
         return (*maps, *learns)
 
     def differentiable(self, inputs: bool) -> tuple[bool, ...]:
-        """Per shipment whether gradients go back; of the inputs if asked for."""
+        """Whether gradients go back for each of `channel_transfers`; to the inputs if asked for."""
         learns = self.learns(inputs)
         return tuple(
             learns[item.layer] and (item.partial or self._can_learn(item.layer))
-            for item in self.shipments
+            for item in self.channel_transfers
         )
 
     @cached_property
     def norms_of_batch(self) -> Mapping[int, tuple[NormOfBatch, ...]]:
-        """Per layer that has some, the norms whose statistics are of other shares, too, in order.
+        """Norms with statistics over several shares, in order, for each layer that has some.
 
         Raises
         ------
         PlacementError
-            As `hgpart.placement.shares.statistics.norms_of_batch`.
+            If such a norm is not supported; see
+            `hgpart.placement.shares.statistics.norms_of_batch`.
         """
         if not self.is_share or self.partition.modelling.norms != "batch":
             return {}
         return norms_of_batch(self.facts)
 
     def learns(self, inputs: bool) -> list[bool]:
-        """Per layer whether anything that it is computed from wants a gradient."""
-        found: list[bool] = []
+        """For each layer whether anything that it is computed from needs a gradient."""
+        learning: list[bool] = []
         for layer in self.graph.layers:
             read = self.graph.sources(layer)
-            wanted = any(found[one] and self._can_learn(one) for one in read)
+            wanted = any(learning[source] and self._can_learn(source) for source in read)
             wanted |= not self.trainable.isdisjoint(layer.parameter_names)
-            found.append(wanted or (inputs and layer.kind == INPUT))
-        return found
+            learning.append(wanted or (inputs and layer.kind == INPUT))
+        return learning
 
     def _can_learn(self, at: int) -> bool:
         return any(has_gradients(_dtype(node)) for node in self.results[at])
 
     def finishes(self, at: int, part: int) -> Int64:
-        """The tasks of a layer that a part finishes, ascending."""
+        """Tasks of a layer that a part finishes, ascending."""
         finish, layer = self.owners.finish[at], self.graph.layers[at]
         if finish is not None:
             return np.flatnonzero(finish == part)
@@ -370,13 +376,13 @@ class Blueprint:
         return np.arange(layer.tasks if alone else 0)
 
     def channels(self, at: int, tasks: Int64) -> Int64:
-        """The channels that tasks of a layer make, numbered within it."""
+        """Channels that tasks of a layer make, numbered within the layer."""
         layer = self.graph.layers[at]
         return np.arange(layer.channels) if layer.tasks == 1 and len(tasks) else tasks
 
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
-        """The shipments as tensors."""
+        """The same as `channel_transfers`, as tensors."""
         differentiable = self.differentiable(inputs=False)
         return tuple(
             Transfer(
@@ -389,27 +395,27 @@ class Blueprint:
                 differentiable=differentiable[number],
                 counted=item.counted,
             )
-            for number, item in enumerate(self.shipments)
+            for number, item in enumerate(self.channel_transfers)
         )
 
     @cached_property
-    def departing(self) -> dict[tuple[int, bool, int], list[tuple[Transfer, Shipment]]]:
-        """What leaves, by layer, whether it is partial sums, and sender."""
-        found: dict[tuple[int, bool, int], list[tuple[Transfer, Shipment]]] = {}
-        for transfer, item in zip(self.transfers, self.shipments, strict=True):
+    def departing(self) -> dict[tuple[int, bool, int], list[tuple[Transfer, ChannelTransfer]]]:
+        """What parts send, by layer, whether it is partial sums, and sender."""
+        departing: dict[tuple[int, bool, int], list[tuple[Transfer, ChannelTransfer]]] = {}
+        for transfer, item in zip(self.transfers, self.channel_transfers, strict=True):
             key = (item.layer, item.partial, item.sender)
-            found.setdefault(key, []).append((transfer, item))
-        return found
+            departing.setdefault(key, []).append((transfer, item))
+        return departing
 
     @cached_property
-    def arriving(self) -> dict[tuple[int, bool, int], list[Shipment]]:
-        """What arrives, by layer, whether it is partial sums, and receiver."""
-        found: dict[tuple[int, bool, int], list[Shipment]] = {}
-        for item in self.shipments:
-            found.setdefault((item.layer, item.partial, item.receiver), []).append(item)
-        return found
+    def arriving(self) -> dict[tuple[int, bool, int], list[ChannelTransfer]]:
+        """What parts receive, by layer, whether it is partial sums, and receiver."""
+        arriving: dict[tuple[int, bool, int], list[ChannelTransfer]] = {}
+        for item in self.channel_transfers:
+            arriving.setdefault((item.layer, item.partial, item.receiver), []).append(item)
+        return arriving
 
-    def _transferred(self, item: Shipment) -> Iterable[TransferredTensor]:
+    def _transferred(self, item: ChannelTransfer) -> Iterable[TransferredTensor]:
         if item.partial:
             head = self.nodes[self.graph.layers[item.layer].operators[0]]
             step = CutGraph(self.facts, item.layer, item.members, {}, {})
@@ -426,7 +432,7 @@ class Blueprint:
 
     @cached_property
     def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
-        """Per layer the buffers, that nothing else reads, whose new value it puts in place."""
+        """For each layer the buffers, read by nothing else, to which it writes a new value."""
         owners = {
             name.rpartition(".")[0]: at
             for at, layer in reversed(list(enumerate(self.graph.layers)))
@@ -438,7 +444,7 @@ class Blueprint:
                 for operand in self.nodes[name].all_input_nodes:
                     if operand.name in named:
                         owners[named[operand.name].rpartition(".")[0]] = at
-        found: dict[int, dict[fx.Node, fx.Node]] = {}
+        updates: dict[int, dict[fx.Node, fx.Node]] = {}
         for placeholder, new in self.traced.updates.items():
             name = self.traced.buffers[placeholder]
             if is_norms_statistic(new):
@@ -456,81 +462,83 @@ class Blueprint:
             if self.nodes[placeholder] in self.facts.carried:
                 continue
             at = owners.get(name.rpartition(".")[0], len(self.graph.layers) - 1)
-            found.setdefault(at, {})[self.nodes[placeholder]] = new
-        return found
+            updates.setdefault(at, {})[self.nodes[placeholder]] = new
+        return updates
 
     @cached_property
     def carriers(self) -> dict[fx.Node, int]:
-        """Buffers whose next values are computed from parameters, and the part that does so.
+        """Buffers whose next values are computed from parameters, and the part that computes them.
 
-        It has these parameters, and the buffers, and no other part has any of them.
+        That part has these parameters and the buffers, and no other part has any of them.
 
         Raises
         ------
         PlacementError
             If there is no such part.
         """
-        found: dict[fx.Node, int] = {}
+        part_of_buffer: dict[fx.Node, int] = {}
         for buffer in self.facts.carried:
             read, parameters = self._carried_from(buffer)
             if not parameters:
                 continue
             parts = {part for at in self._readers({buffer, *read}) for part in self._parts(at)}
-            sent = any(one.name in self.facts.sent_parameters for one in parameters)
+            sent = any(parameter.name in self.facts.sent_parameters for parameter in parameters)
             if sent or len(parts) != 1:
-                names = ", ".join(sorted(self.traced.parameters[one.name] for one in parameters))
+                names = ", ".join(
+                    sorted(self.traced.parameters[parameter.name] for parameter in parameters)
+                )
                 raise PlacementError(
                     f"the model computes its buffer {self.traced.buffers[buffer.name]} from "
                     f"{names}: accepted are buffers and parameters that one layer of one task "
                     "reads, and nothing else"
                 )
-            (found[buffer],) = parts
-        return found
+            (part_of_buffer[buffer],) = parts
+        return part_of_buffer
 
     def _carried_from(self, buffer: fx.Node) -> tuple[set[fx.Node], set[fx.Node]]:
-        """The buffers and parameters that a buffer's next values are computed from; the latter.
+        """Buffers and parameters that a buffer's next values need, and these parameters alone.
 
-        Pass after pass, so that what these buffers are computed from is among them.
+        This holds for all later passes: what these buffers are computed from is included.
         """
         carried, waiting, seen = self.facts.carried, [buffer], {buffer}
         while waiting:
             more = live_nodes([carried[waiting.pop()]]) - seen
             waiting.extend(more & carried.keys())
             seen |= more
-        parameters = {one for one in seen if one.name in self.traced.parameters}
+        parameters = {node for node in seen if node.name in self.traced.parameters}
         return parameters | (seen & carried.keys()), parameters
 
     def _readers(self, placeholders: Iterable[fx.Node]) -> set[int]:
-        """The layers that take parameters or buffers, or what is made of them alone."""
-        found, waiting, seen = set[int](), [*placeholders], set[fx.Node]()
+        """Layers that use parameters or buffers, or something computed from these alone."""
+        layers, waiting, seen = set[int](), [*placeholders], set[fx.Node]()
         while waiting:
             node = waiting.pop()
             if node in self.facts.makers:
-                found.add(self.facts.makers[node])
+                layers.add(self.facts.makers[node])
             elif node not in seen:
                 seen.add(node)
                 waiting.extend(node.users)
                 if node in self.traced.results:
-                    found.add(len(self.graph.layers) - 1)
-        return found
+                    layers.add(len(self.graph.layers) - 1)
+        return layers
 
     def _parts(self, at: int) -> set[int]:
-        """The parts that do anything of a layer."""
+        """Parts that compute something of a layer."""
         finish, cells = self.owners.finish[at], self.owners.cells[at]
         parts = {RESULT_PART} if finish is None else {*map(int, finish)}
         return parts | {part for part, own in enumerate(cells or ()) if own}
 
 
 def shared_statistics(blueprints: Sequence[Blueprint]) -> SharedStatistics:
-    """What parts send each other of the statistics of norms of the whole batch.
+    """The statistics of norms of the whole batch that parts send each other.
 
-    A share by itself has norms of its own; transfers are numbered on from those of all shares.
+    A single share has only norms of its own. Transfer numbers go on from those of all shares.
     """
     first, last = blueprints[0], blueprints[-1]
     return SharedStatistics(
         norms=first.norms_of_batch if len(blueprints) > 1 else {},
         graph=first.graph,
-        owners=[one.owners for one in blueprints],
+        owners=[blueprint.owners for blueprint in blueprints],
         slices=first.share.of,
         learns=first.learns(inputs=False),
         names=first.names,
@@ -538,20 +546,20 @@ def shared_statistics(blueprints: Sequence[Blueprint]) -> SharedStatistics:
     )
 
 
-# What a part has of a layer is called by the layer and this: partial sums, what was received from
-# another part, a second result; what a norm of the batch is given, and statistics.
+# A part's values of a layer are named by the layer and such a suffix: partial sums, what another
+# part has sent, a second result; the operand of a norm of the batch, and statistics.
 _SUFFIX = re.compile(r"(_partial|_before_\d+|_statistics_\d+)?(_kept|_(from|to)_\d+)?(_\d+)?")
 
 
 def _stems(name: str) -> set[str]:
-    """The layers that a part may have something of under a name."""
+    """Names of the layers that a part's value with this name may belong to."""
     return {name[:at] for at in range(len(name)) if at and _SUFFIX.fullmatch(name, at)}
 
 
 def _is_norms_alone(buffer: fx.Node, new: fx.Node) -> bool:
-    """Whether norms, one after another, are all that makes a buffer's new value, and that reads it.
+    """Whether a buffer is read only by norms, one after another, which compute its new value.
 
-    Parts hold of it what their channels of the norm need, and have it after the norm only.
+    Parts hold only what their channels of the norm need of it, and only after the norm.
     """
     node = new
     while True:
@@ -566,12 +574,12 @@ def _is_norms_alone(buffer: fx.Node, new: fx.Node) -> bool:
 def _depends_on(node: fx.Node, names: set[str]) -> bool:
     waiting, seen = [node], set()
     while waiting:
-        one = waiting.pop()
-        if one.name in names:
+        current = waiting.pop()
+        if current.name in names:
             return True
-        if one not in seen:
-            seen.add(one)
-            waiting.extend(one.all_input_nodes)
+        if current not in seen:
+            seen.add(current)
+            waiting.extend(current.all_input_nodes)
     return False
 
 
@@ -583,7 +591,7 @@ def _dtype(node: fx.Node) -> torch.dtype:
 def _tensor(
     node: fx.Node, shape: Sequence[Any], axes: Sequence[int], count: int, share: Share
 ) -> TransferredTensor:
-    """A node's tensor, in a shape, with some positions along merged axes."""
+    """A node's tensor in a shape, with some of the positions along merged axes."""
     if elements_of_shape(shape) is None:
         raise PlacementError(
             f"{module_of(node) or node.name} makes a map of {shape_said(shape)}: accepted are "
@@ -593,7 +601,10 @@ def _tensor(
     for dim, size in enumerate(shape):
         if dim in axes[1:]:
             continue
-        each, besides = (0, count) if axes and dim == axes[0] else evenly(size) or (0, 0)
-        per_sample.append(each)
-        fixed.append(besides)
+        if axes and dim == axes[0]:
+            growth, rest = 0, count
+        else:
+            growth, rest = evenly(size) or (0, 0)
+        per_sample.append(growth)
+        fixed.append(rest)
     return TransferredTensor(tuple(per_sample), tuple(fixed), _dtype(node), share)

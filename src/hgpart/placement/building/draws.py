@@ -1,6 +1,6 @@
-"""Random masks of a model, drawn whole and in the model's order, so that every part sees the same.
+"""Random masks of a model, drawn whole and in the model's order, so that all parts use the same.
 
-With the same seed they are the masks that the unpartitioned model draws, whatever the parts.
+With the same seed they are the masks that the unpartitioned model draws, for any partition.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ aten = torch.ops.aten
 
 
 def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]:
-    """Random operators whose numbers depend on no data, and the placeholder of what is drawn.
+    """Random operators that depend on no data, and the placeholder of what is drawn for each.
 
-    Of dropout that is its mask, whatever it drops.
+    For dropout its mask is drawn, whatever it drops.
 
     Raises
     ------
     PlacementError
-        If another operator draws random numbers: parts could not draw what the whole model does.
+        If another operator draws random numbers, as parts could not draw the same as the whole
+        model.
     """
-    found: dict[fx.Node, str] = {}
+    draws: dict[fx.Node, str] = {}
     for node in traced.graph_module.graph.nodes:
         if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
             continue
@@ -48,33 +49,35 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
                 "order than that of its dimensions: accepted is one made by new_empty"
             )
         if operator_of(node).cut == "dropout" or not _depends_on_data(node, graph):
-            found[node] = f"draw_{len(found)}"
+            draws[node] = f"draw_{len(draws)}"
         elif _draws(node):
             raise PlacementError(
                 f"{named} draws random numbers that depend on maps, parameters or buffers: "
                 "accepted are dropout, and numbers drawn for a shape"
             )
-    return found
+    return draws
 
 
 def _lies_in_order(node: fx.Node) -> bool:
-    """Whether a tensor lies in memory in the order of its dimensions."""
+    """Whether a tensor's memory is in the order of its dimensions."""
     value = node.meta["val"]
-    sizes, strides = ([at_batch(one, 2) for one in each] for each in (value.shape, value.stride()))
+    sizes, strides = (
+        [at_batch(number, 2) for number in numbers] for numbers in (value.shape, value.stride())
+    )
     return torch.empty_strided(sizes, strides, device="meta").is_contiguous()
 
 
 def _depends_on_data(node: fx.Node, graph: ChannelGraph) -> bool:
-    """Whether a node takes more of maps, parameters and buffers than their shapes."""
+    """Whether a node uses more of maps, parameters and buffers than their shapes."""
     known = operator_of(node)
     if node.name in graph.ids or node.op in ("placeholder", "get_attr") or known.cut == "dropout":
         return True
     operands = () if known.makes else node.all_input_nodes
-    return any(_depends_on_data(one, graph) for one in operands if holds_tensors(one))
+    return any(_depends_on_data(operand, graph) for operand in operands if holds_tensors(operand))
 
 
 def _draws(node: fx.Node) -> bool:
-    """Whether a call is random, and not only its operator: in training, with a probability."""
+    """Whether a call draws numbers: if it can, it still needs training mode and a probability."""
     training = argument(node, "training", argument(node, "train"))
     probability = argument(node, "dropout", argument(node, "dropout_p"))
     return training is not False and probability != 0.0
@@ -97,19 +100,19 @@ def draw_module(facts: NodeFacts, nodes: Mapping[fx.Node, str]) -> fx.GraphModul
 
 
 def _made(step: CutGraph, node: fx.Node, made: dict[fx.Node, fx.Node]) -> fx.Node:
-    """What is made of no data, once, and lying in memory as in the model."""
+    """A node that is made without data, once, with the memory layout that the model gives it."""
     if node not in made:
         of_shapes = operator_of(node).makes is not None
         operands = {
-            one: _empty(step, one) if of_shapes else _made(step, one, made)
-            for one in step.operands(node)
+            operand: _empty(step, operand) if of_shapes else _made(step, operand, made)
+            for operand in step.operands(node)
         }
         made[node] = step.emit(node, operands)
     return made[node]
 
 
 def _empty(step: CutGraph, node: fx.Node) -> fx.Node:
-    """A tensor as a node's lies in memory: in that order the model draws numbers for it."""
+    """A tensor with the memory layout of a node's, in whose order the model draws for it."""
     value = node.meta["val"]
     strides = [step.at_any_batch(stride) for stride in value.stride()]
     like = {"dtype": value.dtype, "device": torch.device("cpu")}

@@ -1,4 +1,4 @@
-"""Builders of several shares -> what one part does of all of them at once."""
+"""Builders of several shares -> what one part computes for all of them at once."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hgpart.placement.shares.samples import dimension, dimension_of_piece
 
 @dataclass(eq=False, kw_only=True)
 class JoinedBuilder(PartBuilder):
-    """What one part does with several shares of the batch at once.
+    """The work of one part for several shares of the batch at once.
 
-    The blueprint, and what steps hold, are those of the first of them.
+    Its blueprint, and the state that steps hold, are those of the first share.
 
     Attributes
     ----------
     prefix : str
-        What the names of all that is made at once begin with.
+        Begin of the names of all that is computed at once.
     members : sequence of PartBuilder
-        Of each share.
+        Builder of each share.
     """
 
     prefix: str
@@ -36,9 +36,9 @@ class JoinedBuilder(PartBuilder):
 
     @classmethod
     def of(cls, shares: Sequence[int], members: Sequence[PartBuilder]) -> JoinedBuilder:
-        """Of several shares by their numbers."""
+        """Build for these shares, given by number."""
         first = members[0]
-        made = cls(
+        builder = cls(
             first.blueprint,
             first.part,
             first.united,
@@ -50,83 +50,88 @@ class JoinedBuilder(PartBuilder):
         )
         draws = {name: dimension(node) for node, name in first.blueprint.draws.items()}
         for name, dim in {"batch_size": None, **draws}.items():
-            names = tuple(f"{one.blueprint.prefix}{name}" for one in members)
-            made._joins[name] = Join(names, dim)
-        return made
+            names = tuple(f"{member.blueprint.prefix}{name}" for member in members)
+            builder._joins[name] = Join(names, dim)
+        return builder
 
     def _name(self, at: int, partial: bool, sender: int | None) -> str:
         name = super()._name(at, partial, sender)
         return f"{self.prefix}{name.removeprefix(self.blueprint.prefix)}"
 
     def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
-        """Add a step, whose results are known by the names of each share from then on."""
+        """Add a step; afterwards its results are known by their names in each share."""
         made = self.program.add(step, name)
         self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
         bare = name.removeprefix(self.prefix)
-        names = tuple(f"{one.blueprint.prefix}{bare}" for one in self.members)
+        names = tuple(f"{member.blueprint.prefix}{bare}" for member in self.members)
         self.program.steps[name] = names
         count = len(made) // (1 + len(names))
         by_share = iter(made[count:])
         for index in range(count):
-            each = tuple(numbered(one, index) for one in names)
-            self.program.joined[each] = numbered(name, index)
-            self.program.values.update(zip(each, by_share, strict=False))
+            names_by_share = tuple(numbered(own_name, index) for own_name in names)
+            self.program.joined[names_by_share] = numbered(name, index)
+            self.program.values.update(zip(names_by_share, by_share, strict=False))
         return made[:count]
 
     def begin(self, at: int, tasks: Int64) -> JoinedGraph:
-        """A step of all of them."""
+        """Begin a step for all shares."""
         plan = self.blueprint
-        of_shares = [one._sources(at) for one in self.members]
+        of_shares = [member._sources(at) for member in self.members]
         sources, apart = dict[fx.Node, Source](), dict[fx.Node, list[Source]]()
         for node in of_shares[0]:
-            each = [one[node] for one in of_shares]
-            sources[node] = self._together(node, each) or each[0]
-            if sources[node] is each[0] and not each[0].is_held:
-                apart[node] = each
+            by_member = [sources_of_member[node] for sources_of_member in of_shares]
+            sources[node] = self._together(node, by_member) or by_member[0]
+            if sources[node] is by_member[0] and not by_member[0].is_held:
+                apart[node] = by_member
         return JoinedGraph(
-            *(plan.facts, at, tasks, sources, plan.draws, self.united),
+            plan.facts,
+            at,
+            tasks,
+            sources,
+            plan.draws,
+            self.united,
             joins=self._joins,
             apart=apart,
         )
 
-    def _together(self, node: fx.Node, each: Sequence[Source]) -> Source | None:
-        """Pieces of all shares, if these have the same channels each."""
-        layout, dim = each[0].layout, dimension_of_piece(node, each[0].layout)
-        names = [{members.tobytes(): name for name, members in one.pieces} for one in each]
-        if dim is None or any(one.keys() != names[0].keys() for one in names):
+    def _together(self, node: fx.Node, by_share: Sequence[Source]) -> Source | None:
+        """Pieces of all shares together, if they are of the same channels in each share."""
+        layout, dim = by_share[0].layout, dimension_of_piece(node, by_share[0].layout)
+        names = [{members.tobytes(): name for name, members in own.pieces} for own in by_share]
+        if dim is None or any(own.keys() != names[0].keys() for own in names):
             return None
         pieces = [
-            (self._joined([one[members.tobytes()] for one in names], dim), members)
-            for _, members in each[0].pieces
+            (self._joined([own[members.tobytes()] for own in names], dim), members)
+            for _, members in by_share[0].pieces
         ]
         return Source(layout, tuple(pieces))
 
     def _joined(self, names: Sequence[str], dim: int | None) -> str:
-        """The operand that several are together."""
-        found = self.program.joined.get(tuple(names), " ".join(names))
-        if found not in self.program.values:
-            self._joins[found] = Join(tuple(names), dim)
-        return found
+        """The name of several values as one operand."""
+        together = self.program.joined.get(tuple(names), " ".join(names))
+        if together not in self.program.values:
+            self._joins[together] = Join(tuple(names), dim)
+        return together
 
     def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
-        first, *others = (one._sums(at, tasks) for one in self.members)
+        first, *more = (member._sums(at, tasks) for member in self.members)
         if first is None:
             return None
         dim = dimension(self.blueprint.nodes[self.blueprint.graph.layers[at].operators[0]])
-        # Those of the same tasks, which several parts may have; in any order, as they are added up.
+        # By tasks, which several parts may have; in any order, as sums are added up.
         names: list[dict[bytes, list[str]]] = [{} for _ in self.members]
-        for found, own in zip(names, (first, *others), strict=True):
+        for by_tasks, own in zip(names, (first, *more), strict=True):
             for name, some in own or ():
-                found.setdefault(some.tobytes(), []).append(name)
+                by_tasks.setdefault(some.tobytes(), []).append(name)
         return [
-            (self._joined([found[some.tobytes()].pop(0) for found in names], dim), some)
+            (self._joined([by_tasks[some.tobytes()].pop(0) for by_tasks in names], dim), some)
             for _, some in first
         ]
 
     def _send_sums(self, at: int, tasks: Int64) -> None:
-        for one in self.members:
-            one._send_sums(at, tasks)
+        for member in self.members:
+            member._send_sums(at, tasks)
 
     def _send_maps(self, at: int, tasks: Int64) -> None:
-        for one in self.members:
-            one._send_maps(at, tasks)
+        for member in self.members:
+            member._send_maps(at, tasks)

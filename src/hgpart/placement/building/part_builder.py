@@ -1,4 +1,4 @@
-"""Blueprint of a share -> what one part does of it, layer by layer."""
+"""Blueprint of a share -> what one part computes of it, layer by layer."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from hgpart.tracing.traced_nodes import live_nodes
 
 @dataclass(eq=False)
 class PartBuilder:
-    """What one part does with one share of the batch, under construction.
+    """One part's work on one share of the batch, under construction.
 
     Attributes
     ----------
     blueprint : Blueprint
     part : int
     united : mapping of str to Slice
-        By parameter, what the part holds as one tensor, though steps take parts of it.
+        Slices that the part holds as one tensor, though steps use parts of it, by parameter.
     program : PartGraph
-        Of all shares.
+        The part's program, the same for all shares.
     statistics : SharedStatistics
     slices : dict of str to Slice
-        What the steps hold of the model's state, by dotted attribute.
+        Slices of the model's state that the steps hold, by dotted attribute.
     results : tuple of fx.Node
-        What the model returns, if the part has it.
+        The model's results, if the part has them.
     """
 
     blueprint: Blueprint
@@ -48,12 +48,13 @@ class PartBuilder:
     statistics: SharedStatistics
     slices: dict[str, Slice] = field(default_factory=dict)
     results: tuple[fx.Node, ...] = ()
-    _operands: dict[int, str] = field(default_factory=dict)  # by layer: of its norm of the batch
+    _operands: dict[int, str] = field(default_factory=dict)  # of a norm of the batch, by layer
 
     def add(self, at: int, partial: bool, norms: int) -> None:
-        """Add what the part does of a layer: its partial sums, or what finishes its tasks.
+        """Add the part's work on a layer: its partial sums, or what finishes its tasks.
 
-        Where there are norms of the batch, what comes behind so many of them, up to the next.
+        In a layer with norms of the batch: the work after the first `norms` of them, up to the next
+        one.
         """
         tasks = self.blueprint.finishes(at, self.part)
         if partial:
@@ -71,19 +72,19 @@ class PartBuilder:
             self._send_maps(at, tasks)
 
     def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
-        made = self.program.add(step, name, self.blueprint.prefix)
+        results = self.program.add(step, name, self.blueprint.prefix)
         self.hold(step, name)
-        return made
+        return results
 
     def hold(self, step: Step, name: str) -> None:
-        """Note what a step that was added has of the model's state."""
+        """Note the slices that a step holds, once it was added."""
         if hasattr(self.program.root, name):
             self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
 
     def carry(self, shares: Iterable[PartBuilder]) -> None:
-        """Give the buffers that shares have read the values that the part's next pass is to find.
+        """Write to the buffers that shares have read the values for the part's next pass.
 
-        The first share also those that it computes from parameters, read or not.
+        The first share also writes those that it computes from parameters, whether read or not.
         """
         facts, carriers = self.blueprint.facts, self.blueprint.carriers
         is_first = 0 in self.blueprint.share.slices
@@ -107,23 +108,24 @@ class PartBuilder:
             self._add(finishing_step(step, (), updates), f"{self.blueprint.prefix}{CARRY}")
 
     def united_slices(self) -> dict[str, Slice]:
-        """Of each parameter whose elements several slices share, all that the part needs."""
+        """One slice of all that the part needs, for each parameter whose slices overlap."""
         parameters = {*self.blueprint.traced.parameters.values()}
         needed: dict[str, dict[object, Slice]] = {}
         for held in self.slices.values():
             if held.name in parameters:
                 needed.setdefault(held.name, {})[held.key] = held
-        found = {}
-        for name, several in needed.items():
-            slices = [*several.values()]
+        united = {}
+        for name, by_key in needed.items():
+            slices = [*by_key.values()]
             if len(slices) > 1 and overlap(slices):
-                numbers = np.concatenate([one.numbers.ravel() for one in slices])
-                found[name] = slice_of(name, slices[0].shape, numbers)
-        return found
+                numbers = np.concatenate([held.numbers.ravel() for held in slices])
+                united[name] = slice_of(name, slices[0].shape, numbers)
+        return united
 
     def expect(self) -> None:
-        """Name what will arrive."""
-        for transfer, item in zip(self.blueprint.transfers, self.blueprint.shipments, strict=True):
+        """Note the names of all that will arrive."""
+        plan = self.blueprint
+        for transfer, item in zip(plan.transfers, plan.channel_transfers, strict=True):
             if item.receiver == self.part:
                 name = self._name(item.layer, item.partial, item.sender)
                 for tensor in range(len(transfer.tensors)):
@@ -137,11 +139,11 @@ class PartBuilder:
 
     def _sources(self, at: int) -> dict[fx.Node, Source]:
         plan = self.blueprint
-        found: dict[fx.Node, Source] = {}
+        sources: dict[fx.Node, Source] = {}
         for source in plan.graph.sources(plan.graph.layers[at]):
             if (source, self.part) in plan.copied:
                 for node in plan.results[source]:
-                    found[node] = Source(plan.layouts[node], (), is_held=True)
+                    sources[node] = Source(plan.layouts[node], (), is_held=True)
                 continue
             pieces = []
             own = plan.finishes(source, self.part)
@@ -153,17 +155,17 @@ class PartBuilder:
                 pieces = pieces[:1]
             for index, node in enumerate(plan.results[source]):
                 named = tuple((numbered(name, index), members) for name, members in pieces)
-                found[node] = Source(plan.layouts[node], named)
-        return found
+                sources[node] = Source(plan.layouts[node], named)
+        return sources
 
     def begin(self, at: int, tasks: Int64) -> CutGraph:
-        """A step of a layer, of some of its tasks."""
+        """Begin a step of a layer for some of its tasks."""
         plan = self.blueprint
         sources = self._sources(at)
         return CutGraph(plan.facts, at, tasks, sources, plan.draws, self.united)
 
     def _partial(self, at: int) -> None:
-        """Compute what the part's cells add to their tasks, and send it where they are summed."""
+        """Compute what the part's cells add to their tasks, and send it to where it is summed."""
         plan = self.blueprint
         cells, split = plan.owners.cells[at], plan.owners.splits[at]
         if cells is None or split is None or not cells[self.part]:
@@ -181,7 +183,7 @@ class PartBuilder:
             self.program.send(transfer, [self.program.packed(name, axis, places, len(tasks))])
 
     def _axis_of_sums(self, at: int, tasks: Int64) -> int:
-        """The dimension of tasks in their partial sums."""
+        """The dimension of their partial sums along which tasks lie."""
         plan = self.blueprint
         head = plan.nodes[plan.graph.layers[at].operators[0]]
         product = product_of(self.begin(at, tasks), head)
@@ -198,33 +200,36 @@ class PartBuilder:
                 self.program.values[self._name(at, False, None)] = operand
             return ()
         updates, norms = plan.buffer_updates.get(at, {}), self.statistics.norms.get(at, ())
-        step, sums = self._behind(norms, at, tasks)
-        made = finishing_step(step, plan.results[at], updates, sums)
-        return self._add(made, self._name(at, False, None))
+        step, sums = self._after(norms, at, tasks)
+        finishing = finishing_step(step, plan.results[at], updates, sums)
+        return self._add(finishing, self._name(at, False, None))
 
     def _before(self, norm: NormOfBatch, tasks: Int64) -> None:
-        """Compute what a norm of the batch is given, and the statistics of it."""
+        """Compute the operand of a norm of the batch, and its statistics."""
         at = norm.layer
-        step, sums = self._behind(self.statistics.norms[at][: norm.number], at, tasks)
-        made, given = statistics_step(step, norm.operand, norm.box(tasks), sums)
+        step, sums = self._after(self.statistics.norms[at][: norm.number], at, tasks)
+        statistics, given = statistics_step(step, norm.operand, norm.box(tasks), sums)
         name = self.statistics_of(norm)
-        self._add(made, name)
+        self._add(statistics, name)
         self._operands[at] = numbered(name, 1) if given is None else given
 
-    def _behind(
+    def _after(
         self, norms: Sequence[NormOfBatch], at: int, tasks: Int64
     ) -> tuple[CutGraph, list[tuple[str, Int64]] | None]:
-        """Begin a step of a layer behind some of its norms, or else with the tasks' partial sums.
+        """Begin a step of a layer after some of its norms, or else with the tasks' partial sums.
 
-        What the last of these norms is given, and the statistics of the batch, are there.
+        The operand of the last of these norms is there, and so are the statistics of the batch.
         """
         step = self.begin(at, tasks)
         if not norms:
             return step, self._sums(at, tasks)
         norm = norms[-1]
         pieces = [
-            (self.statistics.name(norm, True, f"_from_{one.sender}"), norm.positions(one.tasks))
-            for one in self.statistics.coming(norm, True, self.part)
+            (
+                self.statistics.name(norm, True, f"_from_{incoming.sender}"),
+                norm.positions(incoming.tasks),
+            )
+            for incoming in self.statistics.coming(norm, True, self.part)
         ]
         if len(own := self.statistics.owned(at, self.part)):
             pieces.append((self.statistics.name(norm, True), norm.positions(own)))
@@ -233,32 +238,32 @@ class PartBuilder:
         return step, None
 
     def statistics_of(self, norm: NormOfBatch) -> str:
-        """What the statistics of the share's own samples are called."""
+        """Name of the statistics of the share's own samples."""
         return f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
 
     def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
-        """The partial sums of tasks: names, and which tasks each is for."""
+        """Partial sums of tasks: their names, and the tasks that each is for."""
         cells = self.blueprint.owners.cells[at]
         if cells is None:
             return None
-        found = []
+        sums = []
         if cells[self.part]:
             own = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
-            mine = np.isin(own, tasks)
-            if mine.any():
-                found.append((self._own_sums(at, own, mine), own[mine]))
+            finished_here = np.isin(own, tasks)
+            if finished_here.any():
+                sums.append((self._own_sums(at, own, finished_here), own[finished_here]))
         for item in self.blueprint.arriving.get((at, True, self.part), []):
-            found.append((self._name(at, True, item.sender), item.members))
-        return found
+            sums.append((self._name(at, True, item.sender), item.members))
+        return sums
 
-    def _own_sums(self, at: int, own: Int64, mine: np.ndarray) -> str:
+    def _own_sums(self, at: int, own: Int64, finished_here: np.ndarray) -> str:
         """The part's partial sums of the tasks that it finishes itself."""
         name = self._name(at, True, None)
-        if mine.all():
+        if finished_here.all():
             return name
         kept = f"{name}_kept"
         self.program.values[kept] = self.program.packed(
-            name, self._axis_of_sums(at, own), np.flatnonzero(mine), len(own)
+            name, self._axis_of_sums(at, own), np.flatnonzero(finished_here), len(own)
         )
         return kept
 

@@ -19,20 +19,20 @@ from hgpart.placement.cutting.steps import Step
 
 @dataclass(eq=False)
 class PartGraph(GrowingModule):
-    """The nodes of a part's program; its values are known by the names that steps have for them.
+    """The nodes of a part's program; its values are known by their names in steps.
 
     Attributes
     ----------
     values : dict of str to fx.Node
-        What was received, or made.
+        Nodes of values that were received or computed, by name.
     waiting : dict of str to (Transfer, str)
-        What is yet to be received: the transfer, and the name of its first tensor.
+        Values that are still to be received: their transfer, and the name of its first tensor.
     used : dict of int to Transfer
-        What is received and sent, by number.
+        Transfers that are received or sent, by number.
     joined : dict of (str, ...) to str
-        By the names of what several shares of the batch have, that of all of it together.
+        Name of a value of several shares together, by its names in each.
     steps : dict of str to (str, ...)
-        By the name of a step of several shares, what it would be called in each.
+        Names that a step of several shares would have in each, by its name.
     """
 
     values: dict[str, fx.Node] = field(default_factory=dict)
@@ -42,10 +42,10 @@ class PartGraph(GrowingModule):
     steps: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def add(self, step: Step, name: str, prefix: str = "") -> tuple[fx.Node, ...]:
-        """Call a step, after what it waits for has been received.
+        """Call a step, after receiving what it waits for.
 
-        What is neither made nor received is an operand of the program, under a name that begins
-        with `prefix`.
+        Operands that are neither computed nor received are inputs of the program, with names that
+        begin with `prefix`.
         """
         for operand in step.operands:
             self.receive(operand)
@@ -57,48 +57,50 @@ class PartGraph(GrowingModule):
         if all(node.op in ("placeholder", "output") for node in nodes):  # nothing to compute
             returned = nodes[-1].args[0]
             chosen = returned if isinstance(returned, (tuple, list)) else (returned,)
-            made = tuple(operands[str(node.target)] for node in chosen)
+            results = tuple(operands[str(node.target)] for node in chosen)
         else:
             self.root.add_module(name, step.module)
-            called = self.fx_graph.call_module(name, tuple(operands.values()))
-            made = (called,)
+            call = self.fx_graph.call_module(name, tuple(operands.values()))
+            results = (call,)
             if step.outputs != 1:
-                made = tuple(
-                    self.call(operator.getitem, called, index) for index in range(step.outputs)
+                results = tuple(
+                    self.call(operator.getitem, call, index) for index in range(step.outputs)
                 )
-        for index, node in enumerate(made):
+        for index, node in enumerate(results):
             self.values[numbered(name, index)] = node
-        return made
+        return results
 
     def receive(self, name: str) -> None:
-        """Wait for a value, and what comes with it, if it is one that is yet to arrive."""
+        """Receive a value, and all that comes with it, if it is still to arrive."""
         if name not in self.waiting:
             return
         transfer, first = self.waiting[name]
         self.used[transfer.number] = transfer
-        said: dict[str, Any] = {"layer": transfer.layer, "sender": transfer.sender}
+        shown: dict[str, Any] = {"layer": transfer.layer, "sender": transfer.sender}
         number = (transfer.number,)
-        arrived = self.fx_graph.create_node("call_function", program.receive, number, said, first)
+        arrived = self.fx_graph.create_node("call_function", program.receive, number, shown, first)
         several = len(transfer.tensors) > 1
         for index in range(len(transfer.tensors)):
-            one = numbered(first, index)
-            del self.waiting[one]
-            self.values[one] = self.call(operator.getitem, arrived, index) if several else arrived
+            value_name = numbered(first, index)
+            del self.waiting[value_name]
+            self.values[value_name] = (
+                self.call(operator.getitem, arrived, index) if several else arrived
+            )
 
     def send(self, transfer: Transfer, tensors: Sequence[fx.Node]) -> None:
-        """Let values depart."""
+        """Send values."""
         self.used[transfer.number] = transfer
         self.fx_graph.call_function(
             program.send, (transfer.number, *tensors), {"receiver": transfer.receiver}
         )
 
     def packed(self, name: str, axis: int, places: Int64, size: int) -> fx.Node:
-        """Some places of a value, of `size` along a dimension, in one contiguous tensor."""
+        """Some places of a value, of `size` along a dimension, as one contiguous tensor."""
         if np.array_equal(places, np.arange(size)):
             return self.values[name]
         return self.call(program.pack, self.values[name], axis, self.index(places, "channels_0"))
 
 
 def numbered(name: str, index: int) -> str:
-    """The name of one of several tensors."""
+    """Name of one of several tensors."""
     return name if index == 0 else f"{name}_{index}"

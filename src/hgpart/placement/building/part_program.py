@@ -21,19 +21,19 @@ from hgpart.placement.shares.statistics import SharedStatistics
 def build_part(
     blueprints: Sequence[Blueprint], part: int, order: Order, statistics: SharedStatistics
 ) -> tuple[PartProgram, tuple[Mapping[str, Slice], ...]]:
-    """Go through the layers of all shares of the batch in an order of `order_of_layers`.
+    """Build a part's program by going through the layers of all shares in an order.
 
     Returns
     -------
     PartProgram and tuple of mappings of str to Slice
-        What the steps of each share hold of the model's state, by dotted attribute; those of
-        several shares are the first one's.
+        Slices of the model's state that the steps of each share hold, by dotted attribute; those of
+        several shares count for the first.
     """
     united: list[dict[str, Slice]] = [{} for _ in blueprints]
     while True:
-        made = PartGraph()
+        graph = PartGraph()
         single = [
-            PartBuilder(blueprint, part, held, made, statistics)
+            PartBuilder(blueprint, part, held, graph, statistics)
             for blueprint, held in zip(blueprints, united, strict=True)
         ]
         builders: dict[tuple[int, ...], PartBuilder] = {
@@ -51,16 +51,16 @@ def build_part(
             if shares not in builders:
                 builders[shares] = JoinedBuilder.of(shares, [single[share] for share in shares])
             builders[shares].add(at, partial, norms)
-        for name in list(made.waiting):  # the table counts them, though no operator wants them
-            made.receive(name)
-        for held_alike in (single[:1], single[1:]):  # these have copies of the first one's buffers
-            if held_alike:
-                held_alike[0].carry(held_alike)
+        for name in list(graph.waiting):  # they count in the table, though no operator needs them
+            graph.receive(name)
+        for with_copies in (single[:1], single[1:]):  # later shares copy the first one's buffers
+            if with_copies:
+                with_copies[0].carry(with_copies)
         needed = [builder.united_slices() for builder in single]
         if not any(needed):
             break
         united = needed
-    made.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))
-    module = fx.GraphModule(made.root, made.fx_graph, class_name=f"Part{part}")
-    program = PartProgram(part, module, made.used, made.steps)
+    graph.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))
+    module = fx.GraphModule(graph.root, graph.fx_graph, class_name=f"Part{part}")
+    program = PartProgram(part, module, graph.used, graph.steps)
     return program, tuple(builder.slices for builder in single)

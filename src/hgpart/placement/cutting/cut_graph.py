@@ -1,10 +1,10 @@
 """The torch.fx graph of one step, grown from its results back to what they need.
 
 `CutGraph.value` answers for any node of the traced graph with a node of the step's graph, cut down
-to a box. Operators that work channel by channel, and those that only move elements about, are cut
-themselves, so that nothing is computed that is not wanted; where an operator can't be cut, it runs
-on whole tensors, with zeros for the channels that the part does not have, and the wanted channels
-are taken from its result.
+to a box. Operators that work channel by channel, and those that only move elements, are cut
+themselves, so that only what is wanted is computed. An operator that can't be cut runs on whole
+tensors, with zeros for the channels that the part does not have, and the wanted channels are taken
+from its result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, eq=False)
 class CutValue:
-    """A value in the step's graph that holds some positions of a dimension; all if None."""
+    """A value in the step's graph that holds some positions of a dimension, or all (None)."""
 
     node: fx.Node
     axis: int | None = None
@@ -41,17 +41,17 @@ class CutValue:
 
 @dataclass(eq=False)
 class CutGraph(StepGraph):
-    """A step under construction, which grows as its values are asked for.
+    """A step under construction, which grows as values are requested.
 
     Attributes
     ----------
     cuts : dict of fx.Node to CutValue
-        What the operators of the step's own layer made.
+        Results of the operators of the step's own layer.
     """
 
     cuts: dict[fx.Node, CutValue] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], fx.Node] = field(default_factory=dict)
-    _rows: Int64 | None = None  # of parameters, that are not to be zeros
+    _rows: Int64 | None = None  # rows of parameters that are not to be zeros
 
     def value(self, node: fx.Node, box: Box = WHOLE) -> fx.Node:
         """A node of the traced graph, cut down to a box, as a node of the step's graph."""
@@ -65,11 +65,13 @@ class CutGraph(StepGraph):
     def _value(self, node: fx.Node, box: Box) -> fx.Node:
         if node in self.sources:
             return self._from_source(node, box)
-        if node in self.draws and operator_of(node).cut != "dropout":  # that has a mask
+        if (
+            node in self.draws and operator_of(node).cut != "dropout"
+        ):  # dropout takes a mask instead
             return self.select(self.placeholder(self.draws[node]), node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)
-        if node in self.facts.makers or self.is_sent(node):  # and the step reads nothing of it
+        if node in self.facts.makers or self.is_sent(node):  # and the step has no source of it
             return replacements.filled(self, node, aten.zeros.default, box)
         if node.op == "placeholder":
             return self._state(node, box)
@@ -82,18 +84,18 @@ class CutGraph(StepGraph):
         return self.select(self.value(node), node, box) if box else self.copy(node)
 
     def returned(self, made: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
-        """What the step returns, of what it made of nodes of the traced graph."""
+        """Outputs of the step, given its own versions of some nodes of the traced graph."""
         return made
 
     def of_rows(self, node: fx.Node, rows: Int64) -> fx.Node:
-        """A constant, with zeros for the parameters that it is made of but for some rows."""
+        """A constant for whose parameters only some rows are held, the others being zero."""
         self._rows = rows
         made = self.value(node)
         self._rows = None
         return made
 
     def under(self, node: fx.Node, box: Box) -> fx.Node | None:
-        """An operator that is cut itself, if it can be."""
+        """The operator on operands that are cut like its result, if it can be cut."""
         if node.target is operator.getitem:
             parent = node.all_input_nodes[0]
             if not reindexing.is_reindexing(parent):
@@ -103,8 +105,8 @@ class CutGraph(StepGraph):
                 return None if made is None else self.item(made, node)
         if operator_of(node).makes:
             return None
-        found = reindexing.under(self, node, box)
-        return same_index.under(self, node, box) if found is None else found
+        moved = reindexing.under(self, node, box)
+        return same_index.under(self, node, box) if moved is None else moved
 
     def item(self, made: fx.Node, node: fx.Node) -> fx.Node:
         """One result of an operator that returns several."""
@@ -118,7 +120,7 @@ class CutGraph(StepGraph):
         return self.call(operator.getitem, made, node.args[1])
 
     def own(self, node: fx.Node) -> CutValue:
-        """What the step makes of an operator of its layer."""
+        """The step's result of an operator of its layer."""
         if node not in self.cuts:
             self.cuts[node] = self._own(node)
         return self.cuts[node]
@@ -137,14 +139,14 @@ class CutGraph(StepGraph):
             under = self.under(node, {axes[0]: positions})
             if under is not None:
                 return CutValue(under, axes[0], positions)
-        if node.target is operator.getitem or operator_of(node).cut == "dropout":  # of maps alone
+        if node.target is operator.getitem or operator_of(node).cut == "dropout":  # reads maps only
             return CutValue(self.copy(node))
         return CutValue(same_index.on_whole_tensors(self, node))
 
     def _check_given(self, node: fx.Node) -> None:
         """Raise a PlacementError if a node comes before the norm that the step begins with.
 
-        A layer's operators are a chain: each reads what the one before it makes, and no other.
+        A layer's operators are a chain: each reads only the result of the one before.
         """
         maker = node.all_input_nodes[0] if node.target is operator.getitem else node
         at = self.layer.operators.index
@@ -167,7 +169,7 @@ class CutGraph(StepGraph):
         return self.select(made, node, {dim: box[dim] for dim in box if dim != cut.axis})
 
     def _places(self, made: fx.Node, axis: int, have: Int64, box: Box, size: int) -> fx.Node:
-        """From the positions that a value has along a dimension to those that are wanted."""
+        """Take the positions that are wanted along a dimension from those that a value has."""
         want = box.get(axis, np.arange(size))
         if np.array_equal(want, have):
             return made
@@ -181,11 +183,11 @@ class CutGraph(StepGraph):
     def joined(
         self, pieces: Sequence[tuple[str, Int64]], axis: int, wanted: Int64, size: int
     ) -> fx.Node:
-        """Positions along a dimension of `size`, of placeholders that hold some of them each."""
-        some = [(name, places) for name, places in pieces if np.isin(places, wanted).any()]
-        parts = [self.placeholder(name) for name, _ in some]
+        """Join placeholders that hold some positions of a dimension of `size` each."""
+        wanted_pieces = [(name, places) for name, places in pieces if np.isin(places, wanted).any()]
+        parts = [self.placeholder(name) for name, _ in wanted_pieces]
         made = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
-        have = np.concatenate([places for _, places in some])
+        have = np.concatenate([places for _, places in wanted_pieces])
         return self._places(made, axis, have, {axis: wanted}, size)
 
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
@@ -196,7 +198,7 @@ class CutGraph(StepGraph):
             return self.select(whole, node, box)
         if not layout.axes and source.pieces:
             return self.select(self.placeholder(source.pieces[0][0]), node, box)
-        if not source.pieces:  # the part has none of it, and so makes no use of it
+        if not source.pieces:  # the part has none of it, and does not use it
             return replacements.filled(self, node, aten.zeros.default, box)
         axis, size = layout.axes[0], len(layout.channels)
         wanted = None if layout.axis is None else box.get(axis)
@@ -205,7 +207,7 @@ class CutGraph(StepGraph):
             places = layout.positions(members)
             if wanted is None or np.isin(places, wanted).any():
                 pieces.append((name, places))
-        if not pieces:  # the part has none of it, and so makes no use of it
+        if not pieces:  # the part has none of it, and does not use it
             return replacements.filled(self, node, aten.zeros.default, box)
         parts = [self.placeholder(name) for name, _ in pieces]
         made = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
@@ -221,9 +223,9 @@ class CutGraph(StepGraph):
         return self.select(made, node, box)
 
     def _state(self, node: fx.Node, box: Box) -> fx.Node:
-        """A parameter, buffer or constant, as a slice that the part holds."""
+        """A parameter, buffer or constant, as the slice of it that the part holds."""
         name, shape = self.name_of(node), self.facts.shape(node)
-        if node in self.facts.carried:  # kept for the backward pass as it is before its update
+        if node in self.facts.carried:  # kept for backward as it is before its update
             return self.select(self.call(aten.clone.default, self.whole(node)), node, box)
         if self._rows is None or node.name not in self.traced.parameters or not shape:
             return self.hold(node, Slice(name, shape, dict(box)))
@@ -234,7 +236,7 @@ class CutGraph(StepGraph):
         return self.select(made, node, box)
 
     def copy(self, node: fx.Node, boxes: Mapping[fx.Node, Box] | None = None) -> fx.Node:
-        """Call a node's operator on operands that are cut to boxes (whole, if there is none)."""
+        """Call a node's operator on operands that are cut to boxes (whole without a box)."""
         boxes = boxes or {}
         if node.target is operator.getitem:
             return self.item(self.value(node.all_input_nodes[0]), node)
@@ -261,7 +263,7 @@ class CutGraph(StepGraph):
             attribute = str(node.target)
             setattr(self.root, attribute, getattr(self.traced.graph_module, attribute))
             return self.fx_graph.get_attr(attribute)
-        # What was a view of the whole need not be one of a share.
+        # A view of the whole need not be a view of a share.
         is_view = operator_of(node).cut == "view"
         target = aten.reshape.default if is_view else callable_of(node)
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)

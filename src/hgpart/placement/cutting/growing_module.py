@@ -1,4 +1,4 @@
-"""A torch.fx GraphModule under construction: its nodes, and the attributes that they take."""
+"""A torch.fx GraphModule under construction: its nodes and attributes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ aten = torch.ops.aten
 
 @dataclass(eq=False, kw_only=True)
 class GrowingModule:
-    """Nodes in the order in which they are asked for, but for placeholders, which come first.
+    """Nodes in the order in which they are requested, except placeholders, which come first.
 
     Attributes
     ----------
     fx_graph : torch.fx.Graph
     root : nn.Module
-        Has the attributes.
+        Module with the attributes.
     placeholders : dict of str to fx.Node
-        By name.
+        Placeholders by name.
     """
 
     fx_graph: fx.Graph = field(default_factory=fx.Graph)
@@ -34,20 +34,20 @@ class GrowingModule:
     _indices: dict[bytes, str] = field(default_factory=dict)
 
     def placeholder(self, name: str) -> fx.Node:
-        """An operand, the same one whenever it is asked for."""
+        """An operand by name, always the same node."""
         if name not in self.placeholders:
-            others = (node for node in self.fx_graph.nodes if node.op != "placeholder")
-            first = next(others, None)
+            nodes = (node for node in self.fx_graph.nodes if node.op != "placeholder")
+            first = next(nodes, None)
             with self.fx_graph.inserting_before(first) if first else nullcontext():
                 self.placeholders[name] = self.fx_graph.placeholder(name)
         return self.placeholders[name]
 
     def call(self, target: Any, *args: Any) -> fx.Node:
-        """Call a function."""
+        """Add a call of a function."""
         return self.fx_graph.call_function(target, args)
 
     def index(self, positions: Int64, name: str = "index") -> fx.Node:
-        """A list of positions, as a buffer."""
+        """A list of positions, stored as a buffer."""
         key = positions.tobytes()
         if key not in self._indices:
             self._indices[key] = self.free_name(name)
@@ -56,7 +56,7 @@ class GrowingModule:
         return self.fx_graph.get_attr(self._indices[key])
 
     def take(self, made: fx.Node, axis: int, positions: Int64, size: int) -> fx.Node:
-        """Take positions along a dimension of `size`."""
+        """Take some positions of a dimension of `size`."""
         if np.array_equal(positions, np.arange(size)):
             return made
         first, count = (int(positions[0]), len(positions)) if len(positions) else (0, 0)
@@ -65,9 +65,9 @@ class GrowingModule:
         return self.call(aten.index_select.default, made, axis, self.index(positions))
 
     def free_name(self, name: str) -> str:
-        """A name for an attribute, this one if it is free."""
-        found = name
-        while hasattr(self.root, found) or found in self.placeholders:
-            stem, _, number = found.rpartition("_")
-            found = f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{found}_1"
-        return found
+        """A name for an attribute: this one if it is free, else one with a number."""
+        free = name
+        while hasattr(self.root, free) or free in self.placeholders:
+            stem, _, number = free.rpartition("_")
+            free = f"{stem}_{int(number) + 1}" if stem and number.isdigit() else f"{free}_1"
+        return free

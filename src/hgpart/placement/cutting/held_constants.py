@@ -1,8 +1,8 @@
-"""Constants made of parameters by operators that can't be cut: of no more than a step's tasks hold.
+"""Constants made of parameters by operators that can't be cut: a step holds what its tasks need.
 
-Where operators only move elements about, the step holds the elements of its box and puts them in
-their places. Where each element is computed from one row of parameters, the step holds the rows of
-its box: it computes the whole constant, with zeros for other rows, and takes the box from it.
+Where operators only move elements, the step holds the elements of its box and puts them in their
+places. Where each element is computed from one row of parameters, the step holds the rows of its
+box: it computes the whole constant, with zeros for other rows, and takes the box from it.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ aten = torch.ops.aten
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    """The box of a constant; None if `node` is none, or if it needs all of its parameters."""
-    if all(one.name not in step.traced.parameters for one in _made_of(step, node)):
+    """The box of a constant; None if `node` is not one, or needs all of its parameters."""
+    if all(origin.name not in step.traced.parameters for origin in _made_of(step, node)):
         return None
     moved = moved_elements(node)
     if moved is not None:
@@ -37,12 +37,12 @@ def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def spread_out(step: StepGraph, node: fx.Node, numbers: Int64) -> fx.Node | None:
-    """A whole constant, with zeros but for some elements; None if it is made of no parameters.
+    """A whole constant with zeros for all but some elements; None if it is made of no parameters.
 
-    As where a class token stands in front of channels, the elements that meet some tasks need be
-    no box.
+    The elements that meet some tasks need not be a box, as where a class token stands in front of
+    channels.
     """
-    if all(one.name not in step.traced.parameters for one in _made_of(step, node)):
+    if all(origin.name not in step.traced.parameters for origin in _made_of(step, node)):
         return None
     shape = step.facts.shape(node)
     cut = box_of(numbers, shape)
@@ -63,7 +63,7 @@ def spread_out(step: StepGraph, node: fx.Node, numbers: Int64) -> fx.Node | None
 
 
 def elements(step: StepGraph, constant: MovedElements, numbers: Int64) -> tuple[Int64, fx.Node]:
-    """Hold some elements of a constant: their numbers, ascending, and a tensor of them."""
+    """Hold some elements of a constant: their numbers in ascending order, and a tensor of them."""
     have, pieces = [], []
     for origin, size in zip(constant.origins, constant.sizes, strict=True):
         first = constant.first(origin)
@@ -85,16 +85,16 @@ def _flat(step: StepGraph, origin: fx.Node, numbers: Int64, size: int) -> fx.Nod
 
 
 def _made_of(step: StepGraph, node: fx.Node) -> set[fx.Node]:
-    """The tensors that a constant is made of, itself too; none if it is no constant."""
-    found, waiting = set[fx.Node](), [node]
+    """The nodes that a constant is made of, with itself; none if it is not a constant."""
+    made_of, waiting = set[fx.Node](), [node]
     while waiting:
-        one = waiting.pop()
-        if one in step.sources or one in step.facts.makers or step.is_sent(one):
+        origin = waiting.pop()
+        if origin in step.sources or origin in step.facts.makers or step.is_sent(origin):
             return set()
-        if one not in found:
-            found.add(one)
-            waiting.extend(step.operands(one))
-    return found
+        if origin not in made_of:
+            made_of.add(origin)
+            waiting.extend(step.operands(origin))
+    return made_of
 
 
 def _cut(values: Int64, box: Box) -> Int64:

@@ -1,4 +1,4 @@
-"""Where the channels of a layer lie in the tensors that it makes, and how some are cut out."""
+"""Where the channels of a layer lie in its tensors, and how some channels are cut out."""
 
 from __future__ import annotations
 
@@ -17,22 +17,21 @@ from hgpart.operators.ids import constant_along
 class ChannelLayout:
     """Where channels lie in a tensor.
 
-    Where a dimension merges samples with channels, as attention has heads beside its batch, both
-    are brought apart first: places along a dimension are then the same for every batch.
+    If a dimension merges samples with channels, as attention merges its heads with the batch, the
+    two are separated first: places along a dimension are then the same for every batch.
 
     Attributes
     ----------
     shape : tuple of int
-        Shape of the whole tensor with the traced batch size, where samples and channels that it
-        merges are brought apart.
+        Shape of the whole tensor for the traced batch size, with samples and channels separated.
     axes : tuple of int
-        Dimensions along which the channel changes; merged into one (in the place of the first)
-        when channels are cut out. Empty where all belongs to one task, which is never cut.
+        Dimensions along which the channel changes. They are merged into one, in the place of the
+        first, when channels are cut out. Empty if all belongs to one task, which is never cut.
     channels : int64 array
         Channel, numbered within its layer, at each place along the merged axes.
     merged : mapping of int to (int, int)
-        Dimensions of the tensor as it is that merge samples with channels, and the sizes of the
-        two; -1 is that of the batch.
+        Dimensions of the original tensor that merge samples with channels, and the sizes of the
+        two; -1 stands for that of the batch.
     """
 
     shape: tuple[int, ...]
@@ -42,24 +41,27 @@ class ChannelLayout:
 
     @property
     def axis(self) -> int | None:
-        """The one dimension of the tensor as it is along which places are channels, if it is so."""
+        """The dimension of the original tensor whose places are channels, if there is only one."""
         return self.axes[0] if len(self.axes) == 1 and not self.merged else None
 
     def apart(self, shape: Sequence[Any]) -> tuple[Any, ...]:
-        """The shape of the tensor, for whatever batch, when samples are brought apart.
+        """Shape of the tensor, for any batch, with samples and channels separated.
 
         >>> ChannelLayout((3, 4, 2), (1,), np.arange(4), {1: (4, -1)}).apart((3, 8))
         (3, 4, 2)
         """
-        found: list[Any] = []
+        shape_apart: list[Any] = []
         for dim, size in enumerate(shape):
             sizes = self.merged.get(dim)
-            batch = size // max(sizes) if sizes else size
-            found += [batch if one < 0 else one for one in sizes] if sizes else [size]
-        return tuple(found)
+            batch_size = size // max(sizes) if sizes else size
+            if sizes:
+                shape_apart += [batch_size if part < 0 else part for part in sizes]
+            else:
+                shape_apart.append(size)
+        return tuple(shape_apart)
 
     def positions(self, members: Int64) -> Int64:
-        """Places along the merged axes that belong to some channels, ascending."""
+        """Places along the merged axes that belong to these channels, ascending."""
         return np.flatnonzero(np.isin(self.channels, members))
 
 
@@ -69,9 +71,9 @@ def channel_layout(
     first_channel: int,
     merged: Mapping[int, tuple[int, int]] | None = None,
 ) -> ChannelLayout:
-    """Find the channels of a layer in the ids of a tensor, which change along `axes`.
+    """Find a layer's channels in the ids of a tensor, which change along `axes`.
 
-    Some of these may merge samples with channels.
+    Some of the axes may merge samples with channels.
     """
     if merged:
         ids = apart(ids, merged)
@@ -89,11 +91,11 @@ def varying_axes(ids: torch.Tensor) -> tuple[int, ...]:
     return tuple(dim for dim in range(ids.dim()) if not constant_along(ids, dim))
 
 
-# ------------------------------------------------------------------ what the submodules call
+# ------------------------------------------------------------------ functions that submodules call
 
 
 def apart(tensor: torch.Tensor, merged: Mapping[int, tuple[int, int]]) -> torch.Tensor:
-    """Make two dimensions of each that merges samples with something else.
+    """Split each dimension that merges samples with something else into two.
 
     >>> apart(torch.zeros(6, 5), {0: (-1, 2)}).shape
     torch.Size([3, 2, 5])
@@ -104,7 +106,7 @@ def apart(tensor: torch.Tensor, merged: Mapping[int, tuple[int, int]]) -> torch.
 
 
 def together(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Undo `apart`, which made two dimensions of each of some.
+    """Undo `apart` for these dimensions.
 
     >>> together(torch.zeros(3, 2, 5), [0]).shape
     torch.Size([6, 5])
@@ -115,7 +117,7 @@ def together(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 def merge(tensor: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
-    """Bring dimensions together in the place of the first and make them one.
+    """Move dimensions together, in the place of the first, and make them one.
 
     >>> merge(torch.zeros(5, 2, 7, 3), (1, 3)).shape
     torch.Size([5, 6, 7])
@@ -136,7 +138,7 @@ def unmerge(tensor: torch.Tensor, axes: Sequence[int], sizes: Sequence[int]) -> 
 
 
 def spread(tensor: torch.Tensor, dim: int, index: torch.Tensor, size: int) -> torch.Tensor:
-    """Put slices in their places along a dimension of `size`; zeros elsewhere.
+    """Put slices at their places along a dimension of `size`, with zeros elsewhere.
 
     >>> spread(torch.tensor([7, 8]), 0, torch.tensor([1, 3]), 4)
     tensor([0, 7, 0, 8])

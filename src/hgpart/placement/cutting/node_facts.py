@@ -1,4 +1,4 @@
-"""What is known of a traced graph's nodes, whatever the part: worked out once for all steps."""
+"""Facts about a traced graph's nodes, the same for all parts: found once for all steps."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Aligned:
     Attributes
     ----------
     maps : tuple of (fx.Node, int, int64 array)
-        Operands with channels: the dimension along which these change, and the position there
-        for each position of the result (one for all, where the operand is the same everywhere).
+        Operands with channels: the dimension along which the channels change, and the position
+        there for each position of the result (only one if the operand is the same everywhere).
     constants : tuple of (fx.Node, array)
-        Operands without: numbers of the elements that each position of the result meets, shape
-        (positions or 1, elements).
+        Operands without channels: numbers of the elements that each position of the result meets,
+        shape (positions or 1, elements).
     """
 
     maps: tuple[tuple[fx.Node, int, Int64], ...]
@@ -56,33 +56,34 @@ class Aligned:
 
 @dataclass(frozen=True, eq=False)
 class _Numbering:
-    """Positions of operands, numbered through all of them in the order in which they are added."""
+    """Numbers for the positions of several operands, in the order in which operands are added."""
 
     operands: list[fx.Node]
     ends: list[int]
 
     def add(self, operand: fx.Node, count: int) -> int:
-        """The number of an operand's first position."""
+        """Add an operand; return the number of its first position."""
         first = self.ends[-1] if self.ends else 0
         self.operands.append(operand)
         self.ends.append(first + count)
         return first
 
     def of(self, numbers: Int64) -> tuple[fx.Node, Int64]:
-        """The operand that numbers are of (it is one), and its positions."""
+        """The one operand that these numbers belong to, and its positions."""
         at = bisect_right(self.ends, int(numbers[0]))
         return self.operands[at], numbers - (self.ends[at - 1] if at else 0)
 
 
 @dataclass(eq=False)
 class NodeFacts:
-    """Facts of a traced model's nodes.
+    """Facts about a traced model's nodes.
 
     Attributes
     ----------
-    traced, graph : TracedModel, ChannelGraph
-        For the traced batch alone, and the whole of it at once, where samples and channels of what
-        a layer makes are merged into one dimension, and can't be told apart.
+    traced : TracedModel
+        Fixed to the traced batch size if samples and channels of some layer can't be separated.
+    graph : ChannelGraph
+        Then marked as mixing samples.
     """
 
     traced: TracedModel
@@ -92,46 +93,47 @@ class NodeFacts:
     _layouts: dict[fx.Node, ChannelLayout] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Find out whether what travels can be cut alike for every batch."""
+        """Find out whether the results of layers can be cut in the same way for every batch."""
         for node, at in self.makers.items():
             layer = self.graph.layers[at]
             maker = node.all_input_nodes[0] if node.target is operator.getitem else node
             is_last = layer.tasks > 1 and maker.name == layer.operators[-1]
             if is_last and self._merged(node) is None:
                 fixed = self.traced.batch_size
-                said = (
+                reason = (
                     f"{layer.name} merges samples and channels into one dimension, and a batch of "
                     f"{fixed} alone says which are which"
                 )
                 self.traced = replace(self.traced, batch_sizes=BatchSizes(fixed=fixed))
                 if not self.graph.mixing.operator:
-                    self.graph = replace(self.graph, mixing=Mixing(said))
+                    self.graph = replace(self.graph, mixing=Mixing(reason))
                 return
 
     @cached_property
     def makers(self) -> dict[fx.Node, int]:
-        """The operators of layers, and the results of those with several: the layer of each."""
+        """Index of the layer of each operator, and of each result where there are several."""
         names = {name: at for at, layer in enumerate(self.graph.layers) for name in layer.operators}
-        found = {}
+        layers = {}
         for node in self.traced.graph_module.graph.nodes:
             maker = node.all_input_nodes[0] if node.target is operator.getitem else node
             if maker.name in names:
-                found[node] = names[maker.name]
-        return found
+                layers[node] = names[maker.name]
+        return layers
 
     @cached_property
     def sent_parameters(self) -> frozenset[str]:
-        """Placeholders of parameters that are data: one task holds each and sends it."""
-        layers = (layer for layer in self.graph.layers if layer.kind == PARAMETER)
-        names = {name for layer in layers for name in layer.parameter_names}
-        return frozenset(at for at, name in self.traced.parameters.items() if name in names)
+        """Placeholders of parameters that are data: one task holds each of them and sends it."""
+        parameter_layers = (layer for layer in self.graph.layers if layer.kind == PARAMETER)
+        names = {name for layer in parameter_layers for name in layer.parameter_names}
+        parameters = self.traced.parameters.items()
+        return frozenset(placeholder for placeholder, name in parameters if name in names)
 
     @cached_property
     def carried(self) -> dict[fx.Node, fx.Node]:
-        """Buffers that a pass leaves to the next one with other values, and these values.
+        """Buffers whose new values the next pass needs, and these values.
 
-        They are those that the pass reads, and those whose next values it computes from
-        parameters, as the vectors of a spectral norm; and those of which these are computed.
+        These are buffers that the pass reads, buffers whose new values it computes from parameters,
+        such as the vectors of a spectral norm, and buffers from which these values are computed.
         """
         graph, new = self.traced.graph_module.graph, self.traced.updates
         buffers = {
@@ -141,20 +143,22 @@ class NodeFacts:
         }
         read = computed_nodes(graph, self.traced.results)
         read |= {node for node, value in buffers.items() if self.parameters_of(value)}
-        while more := {one for one in buffers if one in read and buffers[one] not in read}:
-            read |= live_nodes(buffers[one] for one in more)
+        while more := {
+            buffer for buffer in buffers if buffer in read and buffers[buffer] not in read
+        }:
+            read |= live_nodes(buffers[buffer] for buffer in more)
         return {node: value for node, value in buffers.items() if node in read}
 
     def parameters_of(self, node: fx.Node) -> set[fx.Node]:
-        """The placeholders of the parameters that a node is computed from."""
-        return {one for one in live_nodes([node]) if one.name in self.traced.parameters}
+        """Placeholders of the parameters that a node is computed from."""
+        return {origin for origin in live_nodes([node]) if origin.name in self.traced.parameters}
 
     def shape(self, node: fx.Node) -> tuple[int, ...]:
-        """Shape of a node's (first) tensor at the traced batch size."""
+        """Shape of a node's (first) tensor for the traced batch size."""
         return concrete(first_tensor(node.meta["val"]).shape)
 
     def varying(self, node: fx.Node) -> tuple[int, ...]:
-        """Dimensions along which the channels, or rows of parameters, of a node change."""
+        """Dimensions along which the channels of a node, or its rows of parameters, change."""
         if node not in self._varying:
             ids = self.graph.ids.get(node.name)
             ids = self.graph.rows.get(node.name) if ids is None else ids
@@ -162,60 +166,61 @@ class NodeFacts:
         return self._varying[node]
 
     def grows(self, node: fx.Node, dim: int) -> bool:
-        """Whether a dimension of a node's (first) tensor is as large as the batch says."""
+        """Whether a dimension of a node's (first) tensor grows with the batch."""
         size = first_tensor(node.meta["val"]).shape[dim]
         return self.traced.has_dynamic_batch and evenly(size) != (0, self.shape(node)[dim])
 
     def _merged(self, node: fx.Node) -> Mapping[int, tuple[int, int]] | None:
-        """What `ChannelLayout.merged` is; None if samples can't be told from channels."""
-        found = {}
+        """Merged dimensions as in `ChannelLayout.merged`; None if samples can't be separated."""
+        merged = {}
         for dim in self.varying(node):
             if self.grows(node, dim):
                 sizes = self._apart(node, dim)
                 if sizes is None:
                     return None
-                found[dim] = sizes
-        return found
+                merged[dim] = sizes
+        return merged
 
     def _apart(self, node: fx.Node, dim: int) -> tuple[int, int] | None:
-        """The sizes of what a dimension merges, of which samples are one and channels the other."""
+        """Sizes of the samples and channels that a dimension merges; None if they are not known."""
         grows, samples = evenly(node.meta["val"].shape[dim]), self._samples.get(node)
         if grows is None or grows[0] < 2 or grows[1] or samples is None:
             return None
-        each, ids = grows[0], self.graph.ids[node.name]
+        count, ids = grows[0], self.graph.ids[node.name]
         along = in_order(samples, dim)
         if along is None:
             return None
-        for sizes, batch in (((-1, each), dim), ((each, -1), dim + 1)):
-            numbers = np.arange(samples.shape[dim] // each)
-            expected = np.repeat(numbers, each) if batch == dim else np.tile(numbers, each)
+        for sizes, batch in (((-1, count), dim), ((count, -1), dim + 1)):
+            numbers = np.arange(samples.shape[dim] // count)
+            expected = np.repeat(numbers, count) if batch == dim else np.tile(numbers, count)
             if np.array_equal(along, expected) and constant_along(apart(ids, {dim: sizes}), batch):
                 return sizes
         return None
 
     @cached_property
     def _samples(self) -> Mapping[fx.Node, torch.Tensor]:
-        """Which sample each element of a node's value belongs to."""
+        """The sample that each element of a node's value belongs to."""
         return numbers_of_samples(self.traced)
 
     def layout(self, at: int, node: fx.Node) -> ChannelLayout:
-        """Where the channels of a layer lie in a tensor that one of its operators makes."""
+        """Where the channels of a layer lie in a result of one of its operators."""
         if node not in self._layouts:
             if self.graph.layers[at].tasks == 1:
-                found = ChannelLayout(self.shape(node), (), np.zeros(0, np.int64))
+                layout = ChannelLayout(self.shape(node), (), np.zeros(0, np.int64))
             else:
                 first = int(self.graph.first_channel[at])
                 merged = self._merged(node)
-                assert merged is not None  # or else the batch is fixed, and nothing grows
+                assert merged is not None  # else the batch would be fixed, and nothing would grow
                 ids = self.graph.ids[node.name]
-                found = channel_layout(ids, self.varying(node), first, merged)
-            self._layouts[node] = found
+                layout = channel_layout(ids, self.varying(node), first, merged)
+            self._layouts[node] = layout
         return self._layouts[node]
 
     def aligned(self, node: fx.Node, axis: int) -> Aligned | None:
-        """How a node's operands line up along a dimension; None if it is no same-index operator.
+        """How a node's operands line up along a dimension of its result.
 
-        Nor if an operand's channels change along another dimension as well.
+        None if it is not a same-index operator, or if the channels of an operand change along
+        another dimension as well.
         """
         if (node, axis) not in self._aligned:
             self._aligned[node, axis] = self._align(node, axis)
@@ -238,15 +243,15 @@ class NodeFacts:
             moved = core(elements.expand(shape).movedim(axis, 0))
             numbers = moved.reshape(moved.shape[0], -1).numpy()
             constants.append((origins[min(constant.origins)], numbers))
-        counted = [along for _, _, along in maps] + [numbers for _, numbers in constants]
-        if not any(len(places) == shape[axis] for places in counted):
+        places_of = [places for _, _, places in maps] + [numbers for _, numbers in constants]
+        if not any(len(places) == shape[axis] for places in places_of):
             return None  # nothing that could be cut has this dimension
         return Aligned(tuple(maps), tuple(constants))
 
     def effect(self, node: fx.Node) -> tuple[Any, dict[str, fx.Node]]:
-        """The effect of an operator of a layer, in which constants count their elements.
+        """The effect of a layer's operator, in which constants have the numbers of their elements.
 
-        Also returns the operand that each constant's origin stands for.
+        The operand for each origin of a constant is returned, too.
         """
         ids = self.graph.ids
         return self.effect_on(node, lambda operand: ids.get(operand.name))
@@ -254,15 +259,16 @@ class NodeFacts:
     def _position_effect(
         self, node: fx.Node, axis: int, numbering: _Numbering
     ) -> tuple[Any, dict[str, fx.Node]]:
-        """The effect on operands whose ids are positions along a dimension, numbered as it says.
+        """The effect on operands whose ids are positions along a dimension, by `numbering`.
 
-        Operands without channels are constants that count their elements; where there is none
-        with channels, rows of parameters stand for them. The effect is None where an operand's
-        channels change along several dimensions, so that no box holds some of them.
+        Operands without channels are constants that have the numbers of their elements; if no
+        operand has channels, rows of parameters take their place. The effect is None if an
+        operand's channels change along several dimensions, so that no box holds some of them.
         """
         has_maps = any(operand.name in self.graph.ids for operand in node.all_input_nodes)
         known = self.graph.ids if has_maps else self.graph.rows
-        if any(len(self.varying(one)) > 1 for one in node.all_input_nodes if one.name in known):
+        operands = (operand for operand in node.all_input_nodes if operand.name in known)
+        if any(len(self.varying(operand)) > 1 for operand in operands):
             return None, {}
 
         def positions(operand: fx.Node) -> torch.Tensor | None:
@@ -278,7 +284,7 @@ class NodeFacts:
     def effect_on(
         self, node: fx.Node, ids_of: Callable[[fx.Node], torch.Tensor | None]
     ) -> tuple[Any, dict[str, fx.Node]]:
-        """The same on operands that have other ids; where they have none they are constants."""
+        """The effect on operands with the given ids; operands without ids are constants."""
         origins: dict[str, fx.Node] = {}
 
         def value_of(operand: fx.Node) -> Any:
@@ -303,8 +309,8 @@ class NodeFacts:
     def _told_apart(self, operand: fx.Node, node: fx.Node, axis: int) -> tuple[int, ...]:
         """The dimension of an operand that a box along `axis` of its reader could cut.
 
-        That along which its channels change, or else the one in the same place: an operator that
-        mixes along it is then seen to do so.
+        That is the dimension along which its channels change, or else the one in the same place:
+        then an operator that mixes along it is found to do so.
         """
         axes, shape = self.varying(operand), self.shape(operand)
         same = axis - len(self.shape(node)) + len(shape)
@@ -314,6 +320,6 @@ class NodeFacts:
 
 
 def _along(ids: torch.Tensor, axis: int) -> Int64 | None:
-    """Ids along a dimension (one number if they do not change), if they change along no other."""
-    found = in_order(ids, axis)
-    return found[:1] if found is not None and constant_along(ids, axis) else found
+    """Ids along a dimension (one number if they are all equal), if they change along no other."""
+    along = in_order(ids, axis)
+    return along[:1] if along is not None and constant_along(ids, axis) else along

@@ -1,4 +1,4 @@
-"""Partition -> Ownership: who finishes each task, and what each part has of a split one."""
+"""Partition -> Ownership: which part finishes each task, and which cells of a split task it has."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Rectangle:
     Attributes
     ----------
     tasks : int64 array
-        Ascending.
+        Tasks, ascending.
     positions : int64 array
-        In the channels of the layer's split read, ascending.
+        Positions in the channels of the layer's split read, ascending.
     """
 
     tasks: Int64
@@ -29,19 +29,19 @@ class Rectangle:
 
 @dataclass(frozen=True, eq=False)
 class Ownership:
-    """Who computes what.
+    """Which part computes what.
 
     Attributes
     ----------
     k : int
     finish : tuple of int64 arrays or None
-        Per layer the part of each task; None for a layer without vertices.
+        The part of each task, per layer; None for a layer without vertices.
     cells : tuple of tuples of Rectangles, or None
-        Per layer that fine-grain splits, for each part what it has of the layer; no task is in
+        For each layer that the fine-grain model splits, the rectangles of each part; no task is in
         two rectangles of one part.
     splits : tuple of int or None
-        Per layer which of its reads is the one whose channels split its tasks: a number, for the
-        partition may be of a copy of the graph, as one that came from another process is.
+        Number of the read whose channels split the tasks, per layer. It is a number because the
+        partition may refer to a copy of the graph, as when it comes from another process.
     """
 
     k: int
@@ -51,7 +51,7 @@ class Ownership:
 
 
 def ownership(partition: Partition) -> Ownership:
-    """Read off a partition who computes what."""
+    """Read from a partition which part computes what."""
     model = partition.model
     parts = partition.parts.astype(np.int64)
     finish: list[Int64 | None] = []
@@ -59,7 +59,8 @@ def ownership(partition: Partition) -> Ownership:
     splits: list[int | None] = []
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         layer, read = view.layer, view.split if view.exists else None
-        splits.append(next((n for n, each in enumerate(layer.reads) if each is read), None))
+        is_split = (number for number, other in enumerate(layer.reads) if other is read)
+        splits.append(next(is_split, None))
         finish.append(None if layout is None else parts[model.task_vertices[at]])
         if layout is None or read is None:
             cells.append(None)
@@ -80,7 +81,7 @@ def ownership(partition: Partition) -> Ownership:
 
 
 def _cuts(layer: Layer, read: Read, rows: Int64, columns: Int64) -> tuple[Int64, Int64]:
-    """Blocks cut once more where groups begin, so that a cell lies in one group."""
+    """Cut blocks once more where groups begin, so that a cell lies in one group."""
     groups = np.arange(read.groups + 1)
     return (
         np.union1d(rows, -(-groups * layer.tasks // read.groups)),
@@ -89,13 +90,16 @@ def _cuts(layer: Layer, read: Read, rows: Int64, columns: Int64) -> tuple[Int64,
 
 
 def _rectangles(held: np.ndarray, rows: Int64, columns: Int64) -> tuple[Rectangle, ...]:
-    """Row blocks with the same columns make up one rectangle."""
+    """Make a rectangle of all row blocks that have the same columns."""
     members: dict[bytes, list[int]] = {}
     for row in np.flatnonzero(held.any(axis=1)).tolist():
         members.setdefault(held[row].tobytes(), []).append(row)
     return tuple(
-        Rectangle(_runs(rows, np.array(found)), _runs(columns, np.flatnonzero(held[found[0]])))
-        for found in members.values()
+        Rectangle(
+            _runs(rows, np.array(rows_of_blocks)),
+            _runs(columns, np.flatnonzero(held[rows_of_blocks[0]])),
+        )
+        for rows_of_blocks in members.values()
     )
 
 

@@ -25,23 +25,23 @@ from hgpart.placement.cutting.step_graph import StepGraph
 
 aten = torch.ops.aten
 
-MOST_RECTANGLES = 16  # of one part in one layer; more are computed as one, with zeros between
+MOST_RECTANGLES = 16  # of a part in a layer; more are computed as one, with zeros in between
 
 
 @dataclass(frozen=True)
 class ProductNode:
-    """A convolution, or a product with a matrix, of the traced graph.
+    """A convolution, or a product with a matrix, in the traced graph.
 
     Attributes
     ----------
     names : Product
-        What its arguments are called.
+        Names of its arguments.
     operand, weight, bias : fx.Node
-        None is no bias.
+        Its arguments; bias may be None.
     row_dim, column_dim : int
         Dimensions of the weight that count output and input channels.
     axis, contracted : int
-        Dimensions of the result and of the operand that do.
+        Dimensions of the result and of the operand that count output and input channels.
     """
 
     names: Product
@@ -55,7 +55,7 @@ class ProductNode:
 
 
 def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
-    """What is known of an operator, if it is a convolution or a product with a matrix."""
+    """Facts about an operator, if it is a convolution or a product with a matrix."""
     product = operator_of(node).product
     if product is None:
         return None
@@ -64,7 +64,9 @@ def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
     rank = len(step.facts.shape(weight))
     if product.is_matrix and rank != 2:
         return None
-    axis, contracted = (len(step.facts.shape(one)) + 1 - rank for one in (node, operand))
+    axis, contracted = (
+        len(step.facts.shape(operand_or_result)) + 1 - rank for operand_or_result in (node, operand)
+    )
     rows = product.rows(Call(node, node.args, dict(node.kwargs), ()))
     return ProductNode(product, operand, weight, bias, rows, 1 - rows, axis, contracted)
 
@@ -82,26 +84,26 @@ def filters(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) ->
         cut[product.bias] = _own_bias(step, node, product, product.bias)
     if read.groups == 1:
         return step.emit(node, {operand: step.value(operand), **cut})
-    found: list[fx.Node] = []
+    products: list[fx.Node] = []
     order = []
     for groups, members in _equal_groups(tasks, read, step.layer.tasks):
-        each = len(read.channels) // read.groups
-        columns = (groups[:, None] * each + np.arange(each)).ravel()
+        size = len(read.channels) // read.groups
+        columns = (groups[:, None] * size + np.arange(size)).ravel()
         within = np.searchsorted(tasks, members)
-        chosen = {one: step.take(value, 0, within, len(tasks)) for one, value in cut.items()}
+        chosen = {name: step.take(value, 0, within, len(tasks)) for name, value in cut.items()}
         value = step.value(operand, {product.contracted: columns})
         made = step.emit(node, {operand: value, **chosen})
-        found.append(_set_argument(made, node, "groups", len(groups)))
+        products.append(_set_argument(made, node, "groups", len(groups)))
         order.append(members)
-    return _in_order(step, found, order, product.axis)
+    return _in_order(step, products, order, product.axis)
 
 
 def _group_by_group(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) -> fx.Node:
     """A grouped transposed convolution, whose weight counts the filters within each group."""
     groups = step.tasks * read.groups // step.layer.tasks
-    each = len(read.channels) // read.groups
+    size = len(read.channels) // read.groups
     rectangles = [
-        Rectangle(step.tasks[groups == group], np.arange(group * each, (group + 1) * each))
+        Rectangle(step.tasks[groups == group], np.arange(group * size, (group + 1) * size))
         for group in np.unique(groups).tolist()
     ]
     sums = [_rectangle(step, node, product, read, rectangle) for rectangle in rectangles]
@@ -109,18 +111,18 @@ def _group_by_group(step: StepGraph, node: fx.Node, product: ProductNode, read: 
 
 
 def _equal_groups(tasks: Int64, read: Read, count: int) -> list[tuple[Int64, Int64]]:
-    """Groups of which the step has equally many tasks, and those tasks."""
+    """Groups of which the step has the same number of tasks, and those tasks."""
     groups = tasks * read.groups // count
     present, sizes = np.unique(groups, return_counts=True)
-    found = []
-    for size in np.unique(sizes).tolist():
-        chosen = present[sizes == size]
-        found.append((chosen, tasks[np.isin(groups, chosen)]))
-    return found
+    equal = []
+    for count_in_group in np.unique(sizes).tolist():
+        chosen = present[sizes == count_in_group]
+        equal.append((chosen, tasks[np.isin(groups, chosen)]))
+    return equal
 
 
 def _set_argument(made: fx.Node, node: fx.Node, name: str, value: Any) -> fx.Node:
-    """Change an argument of an emitted operator, wherever its schema has it."""
+    """Change an argument of an emitted operator, wherever it is in the schema."""
     schema = node.target._schema  # type: ignore[union-attr]
     position = [argument.name for argument in schema.arguments].index(name)
     if position < len(made.args):
@@ -131,21 +133,21 @@ def _set_argument(made: fx.Node, node: fx.Node, name: str, value: Any) -> fx.Nod
 
 
 def _in_order(
-    step: StepGraph, found: Sequence[fx.Node], order: Sequence[Int64], axis: int
+    step: StepGraph, pieces: Sequence[fx.Node], order: Sequence[Int64], axis: int
 ) -> fx.Node:
-    """Put pieces together along a dimension, in ascending order of what they are."""
-    if len(found) == 1:
-        return found[0]
+    """Join pieces along a dimension, in ascending order of the tasks in `order`."""
+    if len(pieces) == 1:
+        return pieces[0]
     members = np.concatenate(list(order))
-    made = step.call(aten.cat.default, list(found), axis)
+    made = step.call(aten.cat.default, list(pieces), axis)
     return step.take(made, axis, np.argsort(members), len(members))
 
 
 def _own_bias(step: StepGraph, node: fx.Node, product: ProductNode, bias: fx.Node) -> fx.Node:
-    """The bias of the step's filters, or all of one that is spread over the filters."""
+    """The bias of the step's filters, or the whole bias if it is not one number per filter."""
     shape = step.facts.shape(bias)
-    one_each = shape[-1:] == (step.facts.shape(node)[product.axis],)
-    return step.value(bias, {len(shape) - 1: step.tasks} if one_each else {})
+    is_per_filter = shape[-1:] == (step.facts.shape(node)[product.axis],)
+    return step.value(bias, {len(shape) - 1: step.tasks} if is_per_filter else {})
 
 
 # ------------------------------------------------------------------ some channels of some filters
@@ -158,7 +160,7 @@ def partial_sums(
     read: Read,
     rectangles: Sequence[Rectangle],
 ) -> fx.Node:
-    """What a part's cells add to the filters that it has any of, in ascending order of filters."""
+    """What a part's cells add to the filters that they belong to, in ascending order of filters."""
     if len(rectangles) > MOST_RECTANGLES:
         return _scattered_cells(step, node, product, read, rectangles)
     sums = [_rectangle(step, node, product, read, rectangle) for rectangle in rectangles]
@@ -181,9 +183,9 @@ def _rectangle(
 def _sum_of(
     step: StepGraph, node: fx.Node, product: ProductNode, inputs: Int64, cut: fx.Node
 ) -> fx.Node:
-    """The product of some input features with a weight, without a bias and without groups."""
+    """Product of some input features with a weight, without a bias and without groups."""
     value = step.value(product.operand, {product.contracted: inputs})
-    if product.names.is_scaled:  # the factor stays, the bias comes with the reduction
+    if product.names.is_scaled:  # the factor stays here, the bias is added by the reduction
         made, alpha = step.call(aten.mm.default, value, cut), argument(node, "alpha")
         return made if alpha == 1 else step.call(aten.mul.Scalar, made, alpha)
     operands = {product.operand: value, product.weight: cut}
@@ -198,14 +200,14 @@ def _sum_of(
 def _places(
     step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rectangle: Rectangle
 ) -> tuple[Int64, Int64, Int64]:
-    """Features of the operand, and rows and columns of the weight, that a rectangle stands for."""
+    """Features of the operand, and rows and columns of the weight, of a rectangle."""
     tasks, positions = rectangle.tasks, rectangle.positions
     if read.groups > 1 and product.row_dim == 1:
         return positions, tasks % (step.layer.tasks // read.groups), positions
     if read.groups > 1:
         return positions, tasks, positions % (len(read.channels) // read.groups)
     channels = in_order(step.graph.ids[product.operand.name], product.contracted)
-    assert channels is not None  # else its filters would not be split
+    assert channels is not None  # else the filters would not be split
     places = np.flatnonzero(np.isin(channels, read.channels[positions]))
     return places, tasks, places
 
@@ -217,12 +219,12 @@ def _scattered_cells(
     read: Read,
     rectangles: Sequence[Rectangle],
 ) -> fx.Node:
-    """Cells in no pattern: one product whose weight is zero where the part has no cell."""
+    """Cells without a pattern: one product whose weight is zero where the part has no cell."""
     constant = moved_elements(product.weight)
-    assert constant is not None  # the weight of partial sums is not computed
+    assert constant is not None  # the weight of a split layer is not computed
     tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in rectangles]))
-    every = np.unique(np.concatenate([rectangle.positions for rectangle in rectangles]))
-    inputs, _, _ = _places(step, node, product, read, Rectangle(tasks, every))
+    positions = np.unique(np.concatenate([rectangle.positions for rectangle in rectangles]))
+    inputs, _, _ = _places(step, node, product, read, Rectangle(tasks, positions))
     whole = np.moveaxis(constant.numbers.numpy(), (product.row_dim, product.column_dim), (0, 1))
     numbers, places = [], []
     local = np.arange(len(tasks) * len(inputs) * int(np.prod(whole.shape[2:]))).reshape(
@@ -243,14 +245,14 @@ def _scattered_cells(
 
 
 def add_bias(step: StepGraph, node: fx.Node, product: ProductNode, total: fx.Node) -> fx.Node:
-    """What a product adds to the sum of its terms."""
+    """Add a product's bias to the sum of its terms."""
     if product.bias is None:
         return total
     cut = _own_bias(step, node, product, product.bias)
     beta = argument(node, "beta") if product.names.is_scaled else 1
     if beta != 1:
         cut = step.call(aten.mul.Scalar, cut, beta)
-    behind = len(step.facts.shape(node)) - product.axis - 1
-    if behind:
-        cut = step.call(aten.reshape.default, cut, [-1, *[1] * behind])
+    trailing = len(step.facts.shape(node)) - product.axis - 1
+    if trailing:
+        cut = step.call(aten.reshape.default, cut, [-1, *[1] * trailing])
     return step.call(aten.add.Tensor, total, cut)

@@ -1,4 +1,4 @@
-"""Operators that only move elements about, cut down to a box."""
+"""Operators that only move elements, cut down to a box."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 
 def takes_some(node: fx.Node) -> bool:
-    """Whether an operator has some of its operand only, so that not all of that need be there."""
+    """Whether an operator reads only some of its operand, so that the rest need not be there."""
     if node.target is operator.getitem:
         return is_reindexing(node.all_input_nodes[0])
     return operator_of(node).cut in ("slice", "narrow", "select", "index")
@@ -31,7 +31,7 @@ def is_reindexing(node: fx.Node) -> bool:
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    """The box of an operator's result, made of no more of its operands than it needs."""
+    """The box of an operator's result, made of no more of its operands than needed."""
     if node.target is operator.getitem:
         return _piece(step, node, box)
     rule = _RULES.get(operator_of(node).cut)
@@ -52,29 +52,29 @@ def _detach(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _view(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    """Views keep the order of elements, so a box is a view of a box where both are boxes."""
+    """A view keeps the order of elements, so a box of it is a view of a box, if that exists."""
     operand = node.all_input_nodes[0]
-    found = _same_elements(step.facts.shape(node), step.facts.shape(operand), box)
-    if found is None or any(step.facts.grows(operand, dim) for dim in found):
+    operand_box = _same_elements(step.facts.shape(node), step.facts.shape(operand), box)
+    if operand_box is None or any(step.facts.grows(operand, dim) for dim in operand_box):
         return None
-    return step.call(aten.reshape.default, step.value(operand, found), step.sizes(node, box))
+    return step.call(aten.reshape.default, step.value(operand, operand_box), step.sizes(node, box))
 
 
 def _same_elements(
     shape: tuple[int, ...], other: tuple[int, ...], box: Box
 ) -> dict[int, Int64] | None:
-    """The box of a tensor of another shape that holds the same elements in the same order."""
+    """The box of a tensor of another shape with the same elements in the same order, if any."""
     if any((np.diff(kept) <= 0).any() for kept in box.values()):
         return None
-    if shape and other and shape[0] == other[0] and 0 not in box:  # samples are alike
+    if shape and other and shape[0] == other[0] and 0 not in box:  # all samples are alike
         shape, other = (1, *shape[1:]), (1, *other[1:])
     kept = [box.get(dim, np.arange(size)) for dim, size in enumerate(shape)]
     numbers = np.ravel_multi_index(np.ix_(*kept), shape).ravel() if shape else np.zeros(1, np.int64)
     places = np.unravel_index(numbers, other) if other else ()
-    found = [np.unique(along) for along in places]
-    if np.prod([len(along) for along in found], dtype=np.int64) != len(numbers):
+    axes = [np.unique(along) for along in places]
+    if np.prod([len(along) for along in axes], dtype=np.int64) != len(numbers):
         return None
-    return {dim: along for dim, along in enumerate(found) if len(along) < other[dim]}
+    return {dim: along for dim, along in enumerate(axes) if len(along) < other[dim]}
 
 
 def _permutation(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -87,21 +87,23 @@ def _permutation(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _cat(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    tensors = [one for one in argument(node, "tensors") if len(step.facts.shape(one)) > 1 or box]
+    tensors = [
+        tensor for tensor in argument(node, "tensors") if len(step.facts.shape(tensor)) > 1 or box
+    ]
     dim = argument(node, "dim") % len(step.facts.shape(node))
-    if any(len(step.facts.shape(one)) != len(step.facts.shape(node)) for one in tensors):
+    if any(len(step.facts.shape(tensor)) != len(step.facts.shape(node)) for tensor in tensors):
         return None
     wanted = box.get(dim, np.arange(step.facts.shape(node)[dim]))
     if (np.diff(wanted) <= 0).any():
         return None
-    found, first = [], 0
-    for one in tensors:
-        size = step.facts.shape(one)[dim]
+    pieces, first = [], 0
+    for tensor in tensors:
+        size = step.facts.shape(tensor)[dim]
         here = wanted[(wanted >= first) & (wanted < first + size)] - first
         first += size
         if len(here):
-            found.append(step.value(one, {**box, dim: here}))
-    return found[0] if len(found) == 1 else step.call(aten.cat.default, found, dim)
+            pieces.append(step.value(tensor, {**box, dim: here}))
+    return pieces[0] if len(pieces) == 1 else step.call(aten.cat.default, pieces, dim)
 
 
 def _slice(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -125,7 +127,7 @@ def _narrow(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _piece(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    """One of the pieces that an operator cuts its operand into."""
+    """One of the pieces into which an operator cuts its operand."""
     parent, at = node.args
     assert isinstance(parent, fx.Node)
     assert isinstance(at, int)
@@ -152,13 +154,13 @@ def _select(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _without(step: StepGraph, operand: fx.Node, dim: int, at: int, box: Box) -> fx.Node:
-    wanted = {(one if one < dim else one + 1): kept for one, kept in box.items()}
+    wanted = {(axis if axis < dim else axis + 1): kept for axis, kept in box.items()}
     made = step.value(operand, {**wanted, dim: np.array([at])})
     return step.call(aten.squeeze.dim, made, dim)
 
 
 def copied(step: StepGraph, node: fx.Node, box: Box) -> fx.Node:
-    """What `copy` writes over its first operand, of which nothing is left; it has no derivative."""
+    """What `copy` writes over all of its first operand; the value written over has no gradient."""
     operand, dtype = argument(node, "src"), node.meta["val"].dtype
     made = _expanded(step, node, operand, box)
     same = operand.meta["val"].dtype == dtype
@@ -170,7 +172,7 @@ def _expand(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _expanded(step: StepGraph, node: fx.Node, operand: fx.Node, box: Box) -> fx.Node:
-    """The box of what an operand is in the shape of a node."""
+    """The box of an operand that is expanded to a node's shape."""
     shape = step.facts.shape(operand)
     new = len(step.facts.shape(node)) - len(shape)
     wanted = {dim - new: kept for dim, kept in box.items() if dim >= new and shape[dim - new] > 1}

@@ -21,9 +21,9 @@ aten = torch.ops.aten
 
 
 def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node | None:
-    """An operator in another form, which stands for its first result; None if it has none."""
+    """The first result of an operator in another form; None if it has no other form."""
     operator = operator_of(node)
-    if operator.makes:  # the operand that it is shaped after need not be there for that
+    if operator.makes:  # only the shape of its operand is needed
         value = argument(node, "fill_value")
         return filled(step, node, operator.makes, {}, *([] if value is None else [value]))
     if operator.cut == "overwrite":
@@ -40,13 +40,13 @@ def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx
 
 
 def filled(step: StepGraph, node: fx.Node, made: Any, box: Box, *values: Any) -> fx.Node:
-    """A new tensor in the shape of a box of a node's value."""
+    """A new tensor with the shape of a box of a node's value."""
     like = {"dtype": node.meta["val"].dtype, "device": torch.device("cpu")}
     return step.fx_graph.call_function(made, (step.sizes(node, box), *values), like)
 
 
 def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
-    """Batch norm that updates its running statistics in place, as the module does."""
+    """Batch norm that updates its running statistics in place, like the module."""
 
     def operand(name: str) -> Any:
         value = argument(node, name)
@@ -66,7 +66,7 @@ def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
 
 
 def _share_of_batch(step: StepGraph, node: fx.Node) -> fx.Node:
-    """What the batch counts for, of all that the norm has met."""
+    """Weight of the batch in the mean over all batches that the norm has seen."""
     mean = argument(node, "running_mean")
     norm = step.name_of(first_version(mean)).removesuffix("running_mean")
     updates = (new for new in node.users if new.args[1] in operator_of(node).updates)
@@ -78,13 +78,13 @@ def _share_of_batch(step: StepGraph, node: fx.Node) -> fx.Node:
         )
     placeholders = step.traced.graph_module.graph.find_nodes(op="placeholder")
     counter = next(
-        one for one in placeholders if step.traced.buffers.get(one.name) == f"{norm}{COUNTER}"
+        node for node in placeholders if step.traced.buffers.get(node.name) == f"{norm}{COUNTER}"
     )
     return step.call(share_of_next, step.whole(counter))
 
 
 def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
-    """Batch norm by statistics that the part is sent, or has."""
+    """Batch norm with statistics that another step computes."""
     given, channels = step.given[node], step.facts.shape(node)[1]
     box = boxes.get(argument(node, "input"), {})
     if not np.array_equal(box.get(1, np.arange(channels)), given.channels):
@@ -97,13 +97,16 @@ def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
         normalised,
         step.placeholder(given.operand),
         step.joined(given.statistics, 1, given.channels, channels),
-        *(step.value(one, boxes.get(one, {})) if one is not None else None for one in vectors),
+        *(
+            step.value(vector, boxes.get(vector, {})) if vector is not None else None
+            for vector in vectors
+        ),
         argument(node, "eps"),
     )
 
 
 def first_version(node: fx.Node) -> fx.Node:
-    """The buffer itself, where the statistic is what an earlier call of the norm made of it."""
+    """The buffer behind a statistic that earlier calls of the norm have updated."""
     while is_norms_statistic(node):
         norm, index = node.args
         assert isinstance(norm, fx.Node)
@@ -116,7 +119,7 @@ def first_version(node: fx.Node) -> fx.Node:
 
 
 def _dropout(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
-    """Dropout with a mask that was drawn for the whole tensor, so that all parts drop alike."""
+    """Dropout with a mask drawn for the whole tensor, so that all parts drop the same elements."""
     operand = node.all_input_nodes[0]
     box = boxes.get(operand, {})
     value = step.value(operand, box)

@@ -1,4 +1,4 @@
-"""Operators that work channel by channel, cut down to the channels that are wanted."""
+"""Operators that work channel by channel, cut down to the wanted channels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hgpart.tracing.traced_nodes import first_result
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    """The operator on operands cut like its result along one dimension, if it can be cut so."""
+    """The operator on operands cut along one dimension like its result, if it can be cut so."""
     if len(box) != 1 or node.op != "call_function":
         return None
     boxes = _operand_boxes(step, node, box)
@@ -26,13 +26,13 @@ def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 
 def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Box] | None:
-    """What an operator needs of each operand for one box of its result; None if not a box."""
+    """The box of each operand that one box of the result needs; None if some is not a box."""
     ((axis, kept),) = box.items()
-    found = step.facts.aligned(node, axis)
-    if found is None or any(step.facts.grows(one, dim) for one, dim, _ in found.maps):
+    aligned = step.facts.aligned(node, axis)
+    if aligned is None or any(step.facts.grows(operand, dim) for operand, dim, _ in aligned.maps):
         return None
     boxes: dict[fx.Node, Box] = {}
-    for operand, dim, along in found.maps:
+    for operand, dim, along in aligned.maps:
         wanted = along[kept] if len(along) > 1 else along
         if len(wanted) != len(kept) or (np.diff(wanted) <= 0).any():
             return None
@@ -40,10 +40,10 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
             return None
         boxes[operand] = {dim: wanted}
     met: dict[fx.Node, list[NDArray[np.int32]]] = {}
-    for operand, numbers in found.constants:
+    for operand, numbers in aligned.constants:
         met.setdefault(operand, []).append(numbers[kept] if len(numbers) > 1 else numbers)
-    for operand, several in met.items():
-        elements = np.unique(np.concatenate([one.ravel() for one in several]))
+    for operand, numbers_met in met.items():
+        elements = np.unique(np.concatenate([numbers.ravel() for numbers in numbers_met]))
         cut = box_of(elements.astype(np.int64), step.facts.shape(operand))
         if cut is None:
             return None
@@ -52,10 +52,10 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
 
 
 def on_whole_tensors(step: StepGraph, node: fx.Node) -> fx.Node:
-    """An operator of a divided layer on whole tensors: what other parts hold is zero.
+    """An operator of a divided layer on whole tensors, with zeros for what other parts hold.
 
-    Channels do not mix, or each task takes only its own slice of every parameter, so the step's
-    own results are right; the others are never used.
+    Channels do not mix, or each task takes only its own slice of every parameter: so the step's own
+    results are right, and the others are never used.
     """
     operands = {}
     for operand in step.operands(node):
@@ -67,16 +67,16 @@ def on_whole_tensors(step: StepGraph, node: fx.Node) -> fx.Node:
 
 
 def _is_read(step: StepGraph, operand: fx.Node) -> bool:
-    """Whether a constant is, or is computed from, what another task holds and sends."""
+    """Whether a constant is, or is computed from, something that another task holds and sends."""
     return operand in step.sources or (
         operand.op == "call_function"
         and operand not in step.facts.makers
-        and any(_is_read(step, one) for one in operand.all_input_nodes)
+        and any(_is_read(step, origin) for origin in operand.all_input_nodes)
     )
 
 
 def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
-    """What the step's tasks hold of a constant, with zeros for the rest of it."""
+    """The elements of a constant that the step's tasks hold, with zeros for the rest."""
     numbers = _met_by_own_channels(step, node, operand)
     if numbers is not None:
         made = held_constants.spread_out(step, operand, numbers)
@@ -91,7 +91,7 @@ def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
 
 
 def _met_by_own_channels(step: StepGraph, node: fx.Node, operand: fx.Node) -> Int64 | None:
-    """Numbers of a constant's elements that meet the step's channels, if each meets some."""
+    """Numbers of a constant's elements that meet the step's channels, for a same-index operator."""
     effect, origins = step.facts.effect(node)
     ids = step.graph.ids.get(first_result(node).name)
     if isinstance(effect, SameIndex) and ids is not None:
@@ -103,7 +103,7 @@ def _met_by_own_channels(step: StepGraph, node: fx.Node, operand: fx.Node) -> In
 
 
 def _slice_of_tasks(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
-    """The slices of a constant that the step's tasks hold, one each; all where it has none."""
+    """The slices of a constant that the step's tasks hold, one each; {} for the whole constant."""
     effect, shape = step.facts.effect(node)[0], step.facts.shape(operand)
     axes = [dim for dim, size in enumerate(shape) if size == step.layer.tasks]
     if isinstance(effect, Mix):

@@ -1,4 +1,4 @@
-"""Slice: which elements of a parameter or buffer a part holds."""
+"""Slice: the elements of a parameter or buffer that a part holds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Slice:
     Attributes
     ----------
     name : str
-        In the model's state_dict.
+        Name in the model's state_dict.
     shape : tuple of int
-        Of the whole.
+        Shape of the whole tensor.
     positions : mapping of int to int64 array
-        Per dimension that is cut, the positions held, ascending; a dimension that is not named is
-        held whole.
+        For each dimension that is cut, the positions held, ascending; other dimensions are held
+        whole.
     elements : int64 array or None
-        Instead of positions: numbers of single elements in the flattened whole. The local tensor
+        Instead of positions, numbers of single elements in the flattened whole; the local tensor
         is then one-dimensional.
     """
 
@@ -48,12 +48,12 @@ class Slice:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it is all of the tensor."""
+        """Whether it is the whole tensor."""
         return self.local_shape == self.shape
 
     @property
     def places(self) -> tuple[Any, ...]:
-        """An index into a numpy array of the whole that has the elements held."""
+        """Index of the held elements in a numpy array of the whole."""
         if self.elements is not None:
             return np.unravel_index(self.elements, self.shape)
         if not self.positions:
@@ -63,12 +63,12 @@ class Slice:
 
     @property
     def numbers(self) -> Int64:
-        """Number of each element held in the flattened whole, shape `local_shape`."""
+        """Number of each held element in the flattened whole; shape `local_shape`."""
         numbers: Int64 = np.arange(math.prod(self.shape)).reshape(self.shape)[self.places]
         return numbers
 
     def take(self, full: torch.Tensor) -> torch.Tensor:
-        """Copy the elements held out of the whole.
+        """Copy the held elements out of the whole tensor.
 
         >>> import numpy as np
         >>> Slice("weight", (4, 2), {0: np.array([0, 3])}).take(torch.arange(8).reshape(4, 2))
@@ -83,7 +83,7 @@ class Slice:
         return full if self.positions else full.clone()
 
     def put(self, full: torch.Tensor, local: torch.Tensor) -> None:
-        """Write the elements held into the whole (which is contiguous), in place."""
+        """Write the held elements into the whole tensor (which is contiguous), in place."""
         local = local.detach().to(full.device, full.dtype)
         if self.elements is not None:
             full.view(-1)[torch.from_numpy(self.elements).to(full.device)] = local
@@ -92,35 +92,35 @@ class Slice:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal for slices of equal elements."""
+        """Equal for slices with the same elements."""
         held = tuple((dim, kept.tobytes()) for dim, kept in sorted(self.positions.items()))
         return (self.name, held, None if self.elements is None else self.elements.tobytes())
 
 
 def box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
-    """The box of the elements with these numbers, each once; None if they make up no box."""
-    found = [np.unique(along) for along in np.unravel_index(numbers, shape)] if shape else []
-    if shape and math.prod(map(len, found)) != len(numbers):
+    """The box of the elements with these numbers (no duplicates); None if they are not a box."""
+    axes = [np.unique(along) for along in np.unravel_index(numbers, shape)] if shape else []
+    if shape and math.prod(map(len, axes)) != len(numbers):
         return None
-    return {dim: along for dim, along in enumerate(found) if len(along) < shape[dim]}
+    return {dim: along for dim, along in enumerate(axes) if len(along) < shape[dim]}
 
 
 def slice_of(name: str, shape: tuple[int, ...], numbers: Int64) -> Slice:
-    """The slice with the elements of these numbers: a box, if they make up one."""
+    """The slice with the elements of these numbers; with positions, if they are a box."""
     numbers = np.unique(numbers)
     cut = box_of(numbers, shape)
     return Slice(name, shape, elements=numbers) if cut is None else Slice(name, shape, cut)
 
 
 def overlap(slices: Sequence[Slice]) -> bool:
-    """Whether an element of a tensor is in two slices of it."""
+    """Whether two slices of a tensor share an element."""
     if len(slices) < 2:
         return False
     taken = np.zeros(slices[0].shape, dtype=np.bool_)
-    for one in slices:
-        if taken[one.places].any():
+    for piece in slices:
+        if taken[piece.places].any():
             return True
-        taken[one.places] = True
+        taken[piece.places] = True
     return False
 
 

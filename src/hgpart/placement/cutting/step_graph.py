@@ -1,7 +1,7 @@
-"""A step under construction, as the rules see it that say how operators are cut.
+"""A step under construction, as the rules that cut operators see it.
 
-A step computes one layer's share in one part. It has nodes of the traced graph cut down to a *box*:
-the positions that are wanted along some dimensions.
+A step computes one layer's share in one part. It consists of nodes of the traced graph that are cut
+down to a *box*: the wanted positions along some dimensions.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ WHOLE: Box = {}
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A tensor of another layer as a part has it.
+    """A tensor of another layer, as the part has it.
 
     Attributes
     ----------
     layout : ChannelLayout
     pieces : tuple of (str, int64 array)
-        Placeholder of each piece, and the channels that it holds, ascending.
+        Placeholder of each piece, and the channels in it, ascending.
     is_held : bool
-        Whether it is a parameter that the part has all of, and no pieces.
+        Whether it is a parameter that the part holds whole; then there are no pieces.
     """
 
     layout: ChannelLayout
@@ -54,16 +54,16 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class GivenNorm:
-    """What a step has of a norm that it begins with, whose statistics are of the whole batch.
+    """A norm that a step begins with, whose statistics are those of the whole batch.
 
     Attributes
     ----------
     operand : str
-        Placeholder of what is normalised.
+        Placeholder of the norm's operand.
     channels : int64 array
-        The norm's channels that it has.
+        Channels of the norm in this step.
     statistics : tuple of (str, int64 array)
-        Placeholder of each piece of the statistics, and the channels that it holds, ascending.
+        Placeholder of each piece of the statistics, and the channels in it, ascending.
     """
 
     operand: str
@@ -73,12 +73,12 @@ class GivenNorm:
 
 @dataclass(eq=False)
 class StepGraph(GrowingModule, ABC):
-    """A step under construction, as the rules see it that cut its operators.
+    """A step under construction, as the rules that cut operators see it.
 
     Attributes
     ----------
     facts : NodeFacts
-        Of the traced graph.
+        Facts about the traced graph.
     at : int
         Index of the layer.
     tasks : int64 array
@@ -86,11 +86,11 @@ class StepGraph(GrowingModule, ABC):
     sources : mapping of fx.Node to Source
         Nodes of the traced graph whose values come from outside.
     draws : mapping of fx.Node to str
-        Random nodes, and the placeholder of what was drawn for them.
+        Random nodes, and the placeholder of their draws.
     united : mapping of str to Slice
-        By parameter, what the part holds as one tensor, of which the step takes what it needs.
+        Slices that the part holds as one tensor and that the step takes its own from, by parameter.
     given : dict of fx.Node to GivenNorm
-        The norm that the step begins with, if another step computes what it normalises.
+        The norm that the step begins with, if another step computes its operand.
     """
 
     facts: NodeFacts
@@ -101,7 +101,7 @@ class StepGraph(GrowingModule, ABC):
     united: Mapping[str, Slice] = field(default_factory=dict)
     given: dict[fx.Node, GivenNorm] = field(default_factory=dict)
     slices: dict[str, Slice] = field(default_factory=dict)
-    single: set[fx.Node] = field(default_factory=set)  # that stand for an operator's first result
+    single: set[fx.Node] = field(default_factory=set)  # stand for an operator's first result
     _held: dict[object, str] = field(default_factory=dict)
 
     # -------------------------------------------------------------- facts of the traced graph
@@ -113,7 +113,7 @@ class StepGraph(GrowingModule, ABC):
 
     @property
     def graph(self) -> ChannelGraph:
-        """Its layers."""
+        """Layers of the traced model."""
         return self.facts.graph
 
     @property
@@ -128,13 +128,13 @@ class StepGraph(GrowingModule, ABC):
         )
 
     def is_sent(self, node: fx.Node) -> bool:
-        """Whether a node is a parameter that the task of another layer holds and sends."""
+        """Whether a node is a parameter that a task of another layer holds and sends."""
         held_here = self.traced.parameters.get(node.name) in self.layer.parameter_names
         return node.name in self.facts.sent_parameters and not held_here
 
     @property
     def own_channels(self) -> Int64:
-        """Channels that the step's tasks make."""
+        """Channels of the step's tasks."""
         channels: Int64 = self.graph.first_channel[self.at] + self.tasks
         return channels
 
@@ -146,17 +146,17 @@ class StepGraph(GrowingModule, ABC):
 
     @abstractmethod
     def of_rows(self, node: fx.Node, rows: Int64) -> fx.Node:
-        """A constant, with zeros for the parameters that it is made of but for some rows."""
+        """A constant for whose parameters only some rows are held, the others being zero."""
 
     @abstractmethod
     def copy(self, node: fx.Node, boxes: Mapping[fx.Node, Box] | None = None) -> fx.Node:
-        """Call a node's operator on operands that are cut to boxes (whole, if there is none)."""
+        """Call a node's operator on operands that are cut to boxes (whole without a box)."""
 
     @abstractmethod
     def joined(
         self, pieces: Sequence[tuple[str, Int64]], axis: int, wanted: Int64, size: int
     ) -> fx.Node:
-        """Positions along a dimension of `size`, of placeholders that hold some of them each."""
+        """Join placeholders that hold some positions of a dimension of `size` each."""
 
     @abstractmethod
     def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:
@@ -165,7 +165,7 @@ class StepGraph(GrowingModule, ABC):
     # -------------------------------------------------------------- state that the part holds
 
     def name_of(self, node: fx.Node) -> str:
-        """What a parameter, buffer or constant is called in the model's state."""
+        """Name of a parameter, buffer or constant in the model's state."""
         traced = self.traced
         for names in (traced.parameters, traced.buffers):
             if node.name in names:
@@ -175,11 +175,11 @@ class StepGraph(GrowingModule, ABC):
         return node.name
 
     def whole(self, node: fx.Node) -> fx.Node:
-        """A buffer as the part holds it, to be changed."""
+        """A whole buffer of the part, which the step may change."""
         return self.hold(node, Slice(self.traced.buffers[node.name], self.facts.shape(node)))
 
     def hold(self, node: fx.Node, held: Slice) -> fx.Node:
-        """A slice that the part holds, as an attribute of the step, or part of one."""
+        """A slice that the part holds, as an attribute of the step or taken from a larger one."""
         united = self.united.get(held.name, held)
         if united.key != held.key:
             return self._part_of(self.hold(node, united), united, held)
@@ -196,7 +196,7 @@ class StepGraph(GrowingModule, ABC):
         return self.fx_graph.get_attr(self._held[held.key])
 
     def _part_of(self, made: fx.Node, united: Slice, held: Slice) -> fx.Node:
-        """Take a slice out of another."""
+        """Take a slice out of a larger one."""
         if united.elements is None and held.elements is None:
             for dim, kept in held.positions.items():
                 have = united.positions.get(dim, np.arange(united.shape[dim]))
@@ -210,7 +210,7 @@ class StepGraph(GrowingModule, ABC):
     # -------------------------------------------------------------- boxes and sizes
 
     def in_part(self, node: fx.Node, box: Box) -> Box:
-        """The dimensions of a box that are not whole."""
+        """The dimensions of a box that are cut."""
         shape = self.facts.shape(node) if box else ()
         return {
             dim: kept
@@ -225,7 +225,7 @@ class StepGraph(GrowingModule, ABC):
         return made
 
     def operands(self, node: fx.Node) -> Sequence[fx.Node]:
-        """The operands of a node that are tensors."""
+        """Operands of a node that are tensors."""
         return [operand for operand in node.all_input_nodes if holds_tensors(operand)]
 
     def number(self, node: fx.Node) -> Any:
@@ -233,7 +233,7 @@ class StepGraph(GrowingModule, ABC):
         return self.at_any_batch(node.meta["val"])
 
     def at_any_batch(self, value: Any) -> Any:
-        """A size of the traced graph for whatever batch the step is given."""
+        """A size of the traced graph, for any batch that the step is given."""
         if not isinstance(value, SYMBOLIC):
             return value
         grows = evenly(value)
@@ -242,15 +242,15 @@ class StepGraph(GrowingModule, ABC):
                 f"{self.layer.name} computes {size_said(value)} with the batch size: accepted are "
                 "sizes that grow evenly with it"
             )
-        each, fixed = grows
-        if each == 0:
+        per_sample, fixed = grows
+        if per_sample == 0:
             return fixed
-        found = self.placeholder("batch_size")
-        found = found if each == 1 else self.call(operator.mul, found, each)
-        return found if fixed == 0 else self.call(operator.add, found, fixed)
+        size = self.placeholder("batch_size")
+        size = size if per_sample == 1 else self.call(operator.mul, size, per_sample)
+        return size if fixed == 0 else self.call(operator.add, size, fixed)
 
     def sizes(self, node: fx.Node, box: Box) -> list[Any]:
-        """Shape of a node's value, cut to a box, for whatever batch."""
+        """Shape of a node's value, cut to a box, for any batch."""
         shape = first_tensor(node.meta["val"]).shape
         return [
             len(box[dim]) if dim in box else self.at_any_batch(size)

@@ -31,14 +31,15 @@ class Step:
     Attributes
     ----------
     module : torch.fx.GraphModule
-        Called with `operands`, it returns `outputs` (a tuple of them if there are several).
+        Module that is called with `operands` and returns `outputs`, as a tuple if there are
+        several.
     operands : tuple of str
-        Its placeholders: pieces of maps, random masks, the batch size.
+        Names of its placeholders: pieces of maps, random masks, the batch size.
     outputs : int
-        How many tensors it returns.
+        Number of tensors that it returns.
     slices : mapping of str to Slice
-        By attribute of the module, what it holds of parameters and buffers; all on the meta
-        device until they are loaded.
+        Slices of parameters and buffers by attribute of the module, on the meta device until they
+        are loaded.
     """
 
     module: fx.GraphModule
@@ -53,26 +54,26 @@ def finishing_step(
     updates: Mapping[fx.Node, fx.Node],
     sums: Sequence[tuple[str, Int64]] | None = None,
 ) -> Step:
-    """Make the maps of a step's tasks.
+    """Make the step that computes the maps of its tasks.
 
     Parameters
     ----------
     step : CutGraph
-        Just begun.
+        A new step.
     results : sequence of fx.Node
-        The tensors that the layer makes for others.
+        Tensors that the layer makes for others.
     updates : mapping of fx.Node to fx.Node
         Buffers that the step changes, and their new values.
     sums : sequence of (str, int64 array), optional
-        Where the tasks are split: the placeholders of partial sums, and the tasks of each.
+        If tasks are split, the placeholders of partial sums, and the tasks of each.
     """
     if sums is not None:
         begin_with_sums(step, sums)
     outputs = step.returned([_own_result(step, node) for node in results], results)
-    if step.layer.operators and not results:  # a norm of which only its statistics are of use
+    if step.layer.operators and not results:  # only the statistics of a norm are used
         step.own(first_result(_operator(step, -1)))
-    made = [(buffer, step.value(new)) for buffer, new in updates.items()]
-    for buffer, value in made:
+    new_values = [(buffer, step.value(new)) for buffer, new in updates.items()]
+    for buffer, value in new_values:
         if step.facts.parameters_of(updates[buffer]):  # a buffer has no gradient
             value = step.call(aten.detach.default, value)
         step.call(aten.copy_.default, step.whole(buffer), value)
@@ -80,7 +81,7 @@ def finishing_step(
 
 
 def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
-    """Make what a part's cells add to their tasks, one slice for each task, ascending."""
+    """Make the step that computes what a part's cells add to their tasks, in order of tasks."""
     head = _operator(step, 0)
     product = product_of(step, head)
     assert product is not None
@@ -94,21 +95,21 @@ def statistics_step(
     box: Box,
     sums: Sequence[tuple[str, Int64]] | None = None,
 ) -> tuple[Step, str | None]:
-    """Make what a norm is given of a step's tasks: its statistics, and it itself.
+    """Make the step that computes a norm's operand and its statistics, for some tasks.
 
     Returns
     -------
     Step and str or None
-        The placeholder that is what the norm is given, where nothing has to be made: then
-        statistics are all that the step makes.
+        The str is the placeholder of the operand, if the operand need not be computed: then the
+        step computes only statistics.
     """
     if sums is not None:
         begin_with_sums(step, sums)
     made = step.value(operand, box)
-    found = step.call(statistics_of, made)
+    statistics = step.call(statistics_of, made)
     if made.op == "placeholder":
-        return finished_step(step, [found]), str(made.target)
-    return finished_step(step, [found, made]), None
+        return finished_step(step, [statistics]), str(made.target)
+    return finished_step(step, [statistics, made]), None
 
 
 def _operator(step: CutGraph, at: int) -> fx.Node:
@@ -117,7 +118,7 @@ def _operator(step: CutGraph, at: int) -> fx.Node:
 
 
 def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
-    """Add up partial sums, and the bias."""
+    """Add up partial sums and the bias."""
     head = _operator(step, 0)
     product = product_of(step, head)
     assert product is not None
@@ -155,7 +156,7 @@ def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
 
 
 def _activate_in_place(graph: fx.Graph) -> None:
-    """Save the memory of a map that only an activation reads, as models do themselves."""
+    """Save the memory of a map that only an activation reads, like models do."""
     for node in graph.nodes:
         if in_place := operator_of(node).in_place:
             operand = node.all_input_nodes[0]
@@ -165,25 +166,25 @@ def _activate_in_place(graph: fx.Graph) -> None:
 
 
 def _join_at_once(graph: fx.Graph) -> None:
-    """Copy only once what is joined to what is joined, as the maps of a dense block are."""
+    """Join all tensors at once where joins follow each other, as in a dense block."""
     for node in graph.nodes:
         if operator_of(node).cut == "join":
             tensors: list[fx.Node] = []
             inner = []
-            for one in node.args[0]:
-                alike = one.target is node.target and one.args[1:] == node.args[1:]
-                if alike and one.kwargs == node.kwargs and len(one.users) == 1:
-                    tensors += one.args[0]
-                    inner.append(one)
+            for tensor in node.args[0]:
+                alike = tensor.target is node.target and tensor.args[1:] == node.args[1:]
+                if alike and tensor.kwargs == node.kwargs and len(tensor.users) == 1:
+                    tensors += tensor.args[0]
+                    inner.append(tensor)
                 else:
-                    tensors.append(one)
+                    tensors.append(tensor)
             node.args = (tensors, *node.args[1:])
-            for one in dict.fromkeys(inner):
-                graph.erase_node(one)
+            for join in dict.fromkeys(inner):
+                graph.erase_node(join)
 
 
 def finished_step(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
-    """The step that has grown, with what it returns."""
+    """The finished step, with its outputs."""
     step.fx_graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))
     _join_at_once(step.fx_graph)
     _activate_in_place(step.fx_graph)

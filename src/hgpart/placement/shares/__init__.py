@@ -1,1 +1,1 @@
-"""Partition over slices of the batch -> shares of it, and copies of what these have in common."""
+"""Partition over slices of the batch -> shares of the batch, and copies of what they share."""

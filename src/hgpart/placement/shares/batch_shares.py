@@ -1,8 +1,8 @@
 """Partition over slices of the batch <-> partitions of the model, one for each share of the batch.
 
-Slices that lie alike on all parts are one share, with the samples of all of them: what is computed
-is a batch of these, and what mixes samples, as a norm in training, mixes theirs. The samples of a
-batch go to the shares in order, those that the first needs first.
+Slices with the same layout on all parts are one share, with the samples of all of them: they are
+computed as one batch, and what mixes samples, as a norm in training does, mixes these. The samples
+of a batch go to the shares in order, beginning with the first share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hgpart.work.figures import Work
 
 
 def in_shares(partition: Partition, work: Work) -> list[tuple[Share, Partition]]:
-    """Each share of the batch, by its first slice, and the partition of the model that it has."""
+    """Each share of the batch, ordered by its first slice, with its partition of the model."""
     slices = partition.modelling.slices
     if slices == 1:
         return [(Share(), partition)]
@@ -35,14 +35,14 @@ def in_shares(partition: Partition, work: Work) -> list[tuple[Share, Partition]]
 
 
 def joined(shares: Sequence[tuple[Share, Partition]], work: Work) -> Partition:
-    """The partition over slices of which these are the shares: `in_shares` the other way."""
+    """The partition over slices that these shares make up: the inverse of `in_shares`."""
     share, first = shares[0]
     if share.of == 1:
         return first
     model = _in_slices(first.model, work, share.of)
     parts = np.empty((share.of, len(first.parts)), dtype=np.int32)
-    for one, partition in shares:
-        parts[[*one.slices]] = partition.parts
+    for own, partition in shares:
+        parts[[*own.slices]] = partition.parts
     return _of(first, model, parts.ravel())
 
 

@@ -1,6 +1,6 @@
-"""What parts hold -> Exchanges: which elements one part has of another's state, to be kept alike.
+"""What parts hold -> Exchanges: the elements of a part's state that another part has copies of.
 
-An element of the model's state belongs to one part, see `owners`; those that need it besides have
+An element of the model's state belongs to one part (see `owners`); other parts that need it have
 copies.
 """
 
@@ -14,21 +14,21 @@ from functools import reduce
 import numpy as np
 import torch
 
-from hgpart.execution.weights.exchanges import EVERY, Copied, Elements, Exchange, Key, Places
+from hgpart.execution.weights.exchanges import EVERY, Copied, Exchange, Key, Places, SharedElements
 from hgpart.placement.cutting.slices import Slice, slice_of
 from hgpart.placement.shares.messages import is_large
 
 
 @dataclass(frozen=True, eq=False)
 class Holding:
-    """What a part has of the model's state.
+    """What a part holds of the model's state.
 
     Attributes
     ----------
     own : mapping of Key to Slice
-        What belongs to it, by the key of its tensor.
+        Slices that belong to the part, by the key of their tensor.
     copies : mapping of Key to Slice
-        What it has besides.
+        Copies of other slices, by the key of their tensor.
     """
 
     own: Mapping[Key, Slice]
@@ -36,22 +36,22 @@ class Holding:
 
 
 def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tuple[Exchange, ...]:
-    """Find what each part has of each other's.
+    """Find what parts have copies of.
 
     Parameters
     ----------
     holdings : mapping of int to Holding
-        Of all parts.
+        Holdings of all parts.
     layers : mapping of str to str
-        By name in the model's state, the layer that it travels with, in the order in which they are
-        computed. What is not named is not looked at.
+        Layer that a parameter or buffer travels with, by its name in the model's state, in the
+        order of computation. Other names are ignored.
 
     Returns
     -------
     tuple of Exchange
-        In the order of layers. What a part has of its own comes before what others have.
+        Exchanges in the order of layers; those within a part come before those with other parts.
     """
-    found: dict[tuple[str, int, int], list[Elements]] = {}
+    by_ends: dict[tuple[str, int, int], list[SharedElements]] = {}
     owners: dict[str, list[tuple[int, Key, Slice]]] = {}
     for part, holding in sorted(holdings.items()):
         for key, own in holding.own.items():
@@ -64,27 +64,27 @@ def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tup
             for owner, key, own in owners.get(name, []) if name in layers else []:
                 elements = _elements(key, own, copies)
                 if elements is not None:
-                    found.setdefault((layers[name], owner, holder), []).append(elements)
+                    by_ends.setdefault((layers[name], owner, holder), []).append(elements)
     order = {layer: at for at, layer in enumerate(dict.fromkeys(layers.values()))}
-    ways = sorted(found, key=lambda way: (order[way[0]], way[1], way[1] != way[2], way[2]))
-    return tuple(Exchange(*way, together) for way in ways for together in _together(found[way]))
+    ends = sorted(by_ends, key=lambda end: (order[end[0]], end[1], end[1] != end[2], end[2]))
+    return tuple(Exchange(*end, together) for end in ends for together in _together(by_ends[end]))
 
 
-def _together(elements: Sequence[Elements]) -> list[tuple[Elements, ...]]:
-    """What travels in one message: large tensors by themselves."""
-    found: dict[str, list[Elements]] = {}
-    for one in elements:
-        found.setdefault(one.name if is_large(one.shape) else "", []).append(one)
-    return [tuple(several) for several in found.values()]
+def _together(elements: Sequence[SharedElements]) -> list[tuple[SharedElements, ...]]:
+    """Elements that travel in one message: large tensors travel alone."""
+    messages: dict[str, list[SharedElements]] = {}
+    for item in elements:
+        messages.setdefault(item.name if is_large(item.shape) else "", []).append(item)
+    return [tuple(items) for items in messages.values()]
 
 
-def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> Elements | None:
+def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> SharedElements | None:
     common = [(copy_key, copy, _common(own, copy)) for copy_key, copy in copies]
     some = [(copy_key, copy, both) for copy_key, copy, both in common if both is not None]
     if not some:
         return None
     travelling = reduce(_united, (both for _, _, both in some))
-    return Elements(
+    return SharedElements(
         own.name,
         own.shape,
         key,
@@ -98,22 +98,22 @@ def _elements(key: Key, own: Slice, copies: Sequence[tuple[Key, Slice]]) -> Elem
 
 
 def _common(first: Slice, second: Slice) -> Slice | None:
-    """The elements that are in both."""
+    """The elements that are in both slices."""
     if first.key == second.key:
         return first
     if first.elements is None and second.elements is None:
         positions = dict(first.positions)
         for dim, kept in second.positions.items():
             positions[dim] = np.intersect1d(positions[dim], kept) if dim in positions else kept
-        found = Slice(first.name, first.shape, positions)
+        common = Slice(first.name, first.shape, positions)
     else:
         numbers = np.intersect1d(first.numbers, second.numbers)
-        found = slice_of(first.name, first.shape, numbers)
-    return found if math.prod(found.local_shape) else None
+        common = slice_of(first.name, first.shape, numbers)
+    return common if math.prod(common.local_shape) else None
 
 
 def _united(first: Slice, second: Slice) -> Slice:
-    """The elements that are in either."""
+    """The elements that are in either slice."""
     if first.key == second.key:
         return first
     numbers = np.concatenate([first.numbers.ravel(), second.numbers.ravel()])
@@ -121,7 +121,7 @@ def _united(first: Slice, second: Slice) -> Slice:
 
 
 def _places(held: Slice, some: Slice) -> Places:
-    """Where elements are in the flattened tensor of a slice that has them."""
+    """Where some elements are in the flattened tensor of a slice that holds them."""
     if held.key == some.key:
         return EVERY
     rows = {*held.positions, *some.positions} == {0} and some.elements is None
@@ -129,15 +129,15 @@ def _places(held: Slice, some: Slice) -> Places:
         have = held.positions.get(0, np.arange(held.shape[0]))
         at = np.searchsorted(have, some.positions.get(0, have))
         if at[-1] - at[0] + 1 == len(at):
-            each = math.prod(held.shape[1:])
-            return slice(int(at[0]) * each, (int(at[-1]) + 1) * each)
+            row = math.prod(held.shape[1:])
+            return slice(int(at[0]) * row, (int(at[-1]) + 1) * row)
     have, want = held.numbers.ravel(), some.numbers.ravel()
     order = np.argsort(have, kind="stable")
     return torch.from_numpy(order[np.searchsorted(have[order], want)])
 
 
 def window(held: Slice, some: Slice) -> tuple[slice, ...] | None:
-    """Where elements are in the tensor of a slice that has them all; None if not in one box of it.
+    """Where some elements are in the tensor of a slice with all of them; None if not in one box.
 
     >>> rows = Slice("weight", (8, 2), {0: np.array([1, 2, 5, 7])})
     >>> window(rows, Slice("weight", (8, 2), {0: np.array([2, 5])}))
@@ -145,12 +145,12 @@ def window(held: Slice, some: Slice) -> tuple[slice, ...] | None:
     """
     if held.name != some.name or held.elements is not None or some.elements is not None:
         return None
-    found = []
+    axes = []
     for dim, size in enumerate(held.shape):
         have = held.positions.get(dim, np.arange(size))
         want = some.positions.get(dim, np.arange(size))
         first = int(np.searchsorted(have, want[0])) if len(want) else 0
         if not len(want) or not np.array_equal(have[first : first + len(want)], want):
             return None
-        found.append(slice(first, first + len(want)))
-    return tuple(found)
+        axes.append(slice(first, first + len(want)))
+    return tuple(axes)

@@ -1,4 +1,4 @@
-"""A step of several shares of the batch: their samples one behind another, and apart again."""
+"""A step for several shares of the batch: their samples are joined, and split by share again."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ aten = torch.ops.aten
 
 
 class Join(NamedTuple):
-    """What each share has, by the names of operands, and the dimension of the samples.
+    """Operands of each share by name, and the dimension of their samples.
 
-    None is of sizes, which add up.
+    The dimension is None for batch sizes, which are added up.
     """
 
     names: tuple[str, ...]
@@ -30,17 +30,18 @@ class Join(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class JoinedGraph(CutGraph):
-    """A step under construction, which returns each result whole, and then by share.
+    """A step under construction that returns each result whole, and then by share.
 
-    Samples of a share lie together, so by share results are views of the whole; what comes from
-    shares that were computed apart is copied. Neither needs zeros in backward passes.
+    The samples of a share are consecutive, so results by share are views of the whole; operands
+    from shares that were computed separately are copied. Neither needs zeros in backward passes.
 
     Attributes
     ----------
     joins : mapping of str to Join
-        Operands that are those of all shares together. One of them is the batch size.
+        Operands that are joined from all shares; one of them is the batch size.
     apart : mapping of fx.Node to sequence of Source
-        Nodes of which the shares' pieces have other channels each, and come together whole.
+        Nodes whose pieces have other channels in each share: they are joined after they are
+        complete.
     """
 
     joins: Mapping[str, Join]
@@ -48,40 +49,40 @@ class JoinedGraph(CutGraph):
     _joined: dict[str, fx.Node] = field(default_factory=dict)
 
     def placeholder(self, name: str) -> fx.Node:
-        """An operand, the same one whenever it is asked for."""
+        """An operand by name, always the same node."""
         if name not in self.joins:
             return super().placeholder(name)
         if name not in self._joined:
             join = self.joins[name]
-            each = self._of_shares(name)
+            by_share = self._of_shares(name)
             self._joined[name] = (
-                reduce(lambda one, other: self.call(operator.add, one, other), each)
+                reduce(lambda total, size: self.call(operator.add, total, size), by_share)
                 if join.dim is None
-                else self.call(aten.cat.default, each, join.dim)
+                else self.call(aten.cat.default, by_share, join.dim)
             )
         return self._joined[name]
 
     def _of_shares(self, name: str) -> list[fx.Node]:
-        found = []
-        for one in self.joins[name].names:
-            found.append(super().placeholder(one))
-        return found
+        operands = []
+        for own_name in self.joins[name].names:
+            operands.append(super().placeholder(own_name))
+        return operands
 
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
         if node not in self.apart:
             return super()._from_source(node, box)
-        sources, each = self.sources, []
-        for one in self.apart[node]:
-            self.sources = {node: one}
-            each.append(super()._from_source(node, box))
+        sources, by_share = self.sources, []
+        for source in self.apart[node]:
+            self.sources = {node: source}
+            by_share.append(super()._from_source(node, box))
         self.sources = sources
-        return self.call(aten.cat.default, each, dimension(node))
+        return self.call(aten.cat.default, by_share, dimension(node))
 
     def returned(self, made: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
-        """What the step returns, of what it made of nodes: that, and then each by share."""
+        """Outputs of the step: its own versions of some nodes, and then each of them by share."""
         sizes, by_share = self._of_shares("batch_size"), []
-        for one, node in zip(made, nodes, strict=True):
+        for value, node in zip(made, nodes, strict=True):
             dim = dimension_of_piece(node, self.facts.layout(self.at, node))
-            pieces = self.call(aten.split_with_sizes.default, one, sizes, dim)
+            pieces = self.call(aten.split_with_sizes.default, value, sizes, dim)
             by_share += [self.call(operator.getitem, pieces, at) for at in range(len(sizes))]
         return [*made, *by_share]

@@ -1,9 +1,9 @@
-"""Partitions of all shares -> a partition of whom the model's parameters belong to.
+"""Partitions of all shares -> a partition by the owners of the model's parameters.
 
 An element that several parts compute with belongs to one of them, whose optimizer changes it. That
-part sends the others what it is, and adds up their gradients: so what belongs to parts is to be
-even. Layer after layer, the largest first, goes to whom least of it belongs to as yet; a layer that
-is much by itself is divided by its tasks.
+part sends its value to the others and adds up their gradients: so ownership should be balanced.
+Layers go, the largest first, to the part that owns the least of what is given away so far; a layer
+that is large by itself is divided by its tasks.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from hgpart.partition import Partition
 from hgpart.sequences import equal_rows
 from hgpart.work.figures import Work
 
-MUCH = 8  # a layer is divided if it is more than a part's share of everything, divided by this
-FEW = 2  # tasks for each of the parts: a layer that has less stays whole
+MUCH = 8  # a layer is divided if it exceeds this fraction (1/8) of a part's share of everything
+FEW = 2  # tasks per part: a layer with fewer stays whole
 
 
 def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Partition:
     """Choose for each vertex one of the parts that have it in some share.
 
-    It depends on the partitions alone, so all processes choose alike. What does not learn belongs
-    to the part of the first share.
+    The choice depends on the partitions alone, so all processes choose alike. Vertices that do not
+    learn belong to the part of the first share.
 
     Parameters
     ----------
     shares : sequence of Partition
-        Of the model, with the same blocks.
+        Partitions of the model, with the same blocks.
     learning : ChannelGraph
-        The model's, whose layers have the parameters that learn and no others.
+        The model's graph, with only the parameters that learn.
     work : Work
 
     Returns
     -------
     Partition
-        Of the model, with blocks within those of the shares.
+        Partition of the model, whose blocks are within those of the shares.
     """
     first = shares[0]
     model, every = first.model, np.arange(len(first.parts))
     held = np.zeros((len(every), first.k), dtype=np.int64)
-    for one in shares:
-        held[every, one.parts] = 1
-    # What each vertex's owner has to send.
+    for share in shares:
+        held[every, share.parts] = 1
+    # Bytes that each vertex's owner has to send.
     costs = _parameter_bytes(model, learning) * (held.sum(axis=1) - 1)
     classes, examples = equal_rows(np.column_stack([model.vertex_layers, held]))
     totals = np.zeros(len(examples), dtype=np.int64)
@@ -59,21 +59,23 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
     parts, loads = first.parts.copy(), np.zeros(first.k, dtype=np.int64)
     divided: dict[int, Int64] = {}  # by class, the part of each task, or -1
     rows = [*model.blocks.rows]
-    for number in sorted(np.flatnonzero(totals).tolist(), key=lambda one: (-totals[one], one)):
+    for number in sorted(
+        np.flatnonzero(totals).tolist(), key=lambda row_class: (-totals[row_class], row_class)
+    ):
         vertices, holders = members[number], np.flatnonzero(held[examples[number]])
         view = model.views[model.vertex_layers[examples[number]]]
-        each = _bytes_of_tasks(model, view.at, vertices, costs[vertices])
-        few = np.count_nonzero(each >= 0) < FEW * len(holders)
+        of_task = _bytes_of_tasks(model, view.at, vertices, costs[vertices])
+        few = np.count_nonzero(of_task >= 0) < FEW * len(holders)
         if few or view.is_solid or totals[number] * MUCH <= totals.sum() // first.k:
             part = holders[np.argmin(loads[holders])]
             parts[vertices] = part
             loads[part] += totals[number]
             continue
-        tasks = np.flatnonzero(each >= 0)
-        middles = 2 * np.cumsum(each[tasks]) - each[tasks]
+        tasks = np.flatnonzero(of_task >= 0)
+        middles = 2 * np.cumsum(of_task[tasks]) - of_task[tasks]
         ends = np.cumsum(_filled(loads[holders], int(totals[number])))
         owners = holders[np.minimum(np.searchsorted(2 * ends, middles), len(holders) - 1)]
-        np.add.at(loads, owners, each[tasks])
+        np.add.at(loads, owners, of_task[tasks])
         divided[number] = np.full(view.layer.tasks, -1)
         divided[number][tasks] = owners
         cuts = tasks[1:][np.diff(owners) != 0]
@@ -95,9 +97,9 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
 
 
 def in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:
-    """The vertex of a model that each vertex of finer blocks is in; those of the first slice."""
-    found = np.zeros(finer.slice_vertices, dtype=np.int64)
-    layers = finer.vertex_layers[: len(found)]
+    """The vertex of a model that contains each vertex of finer blocks, in the first slice."""
+    containing = np.zeros(finer.slice_vertices, dtype=np.int64)
+    layers = finer.vertex_layers[: len(containing)]
     for at, layout in enumerate(model.layouts):
         if layout is None or not model.views[at].is_own:
             continue
@@ -106,17 +108,17 @@ def in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:
         row = np.searchsorted(model.blocks.rows[at], begin, "right") - 1
         column = finer.vertex_columns[own].astype(np.int64)
         cell = layout.cell(row, np.maximum(column, 0))
-        found[own] = np.where(column < 0, layout.finish + row, cell)
-    return found
+        containing[own] = np.where(column < 0, layout.finish + row, cell)
+    return containing
 
 
 def _parameter_bytes(model: CnnHypergraph, learning: ChannelGraph) -> Int64:
-    """Bytes of the parameters of each vertex that learn."""
+    """Bytes of each vertex's parameters that learn."""
     return vertex_parameters(replace(model, views=model.modelling.views(learning)))[1]
 
 
 def _bytes_of_tasks(model: CnnHypergraph, at: int, vertices: Int64, costs: Int64) -> Int64:
-    """What tasks of a layer have in some vertices of it; -1 of tasks that these are not for."""
+    """Bytes of each task of a layer in some of its vertices; -1 for tasks without any of these."""
     rows = model.blocks.rows[at]
     total, some = np.zeros(len(rows) - 1, dtype=np.int64), np.zeros(len(rows) - 1, dtype=np.bool_)
     np.add.at(total, model.vertex_rows[vertices], costs)
@@ -126,7 +128,7 @@ def _bytes_of_tasks(model: CnnHypergraph, at: int, vertices: Int64, costs: Int64
 
 
 def _filled(loads: Int64, amount: int) -> Int64:
-    """What each is to get of an amount, so that the least loaded come to one level.
+    """Shares of an amount that bring the least loaded to one level.
 
     >>> _filled(np.array([5, 0, 2]), 6).tolist()
     [0, 4, 2]

@@ -1,7 +1,7 @@
-"""Traced nodes -> whether what computes them keeps the samples of a batch apart.
+"""Traced nodes -> whether their computation keeps the samples of a batch apart.
 
-What does can be computed for several shares of the batch at once, with the same results. The
-channel rules say so: on operands whose samples are their channels.
+If it does, several shares of the batch can be computed at once with the same results. The channel
+rules tell, on operands whose samples play the role of channels.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from hgpart.tracing.traced_nodes import first_tensor, holds_tensors
 
 
 def dimension(node: fx.Node) -> int | None:
-    """Where samples lie one after the other in a value, and in no other dimension."""
+    """The dimension along which a value's samples lie, one after the other, and nowhere else."""
     growing = _growing(node)
     return growing[0][0] if len(growing) == 1 and growing[0][1] == (1, 0) else None
 
 
 def dimension_of_piece(node: fx.Node, layout: ChannelLayout) -> int | None:
-    """The same in some channels of it, whose dimensions are merged."""
+    """The same dimension in some channels of the value, whose channel dimensions are merged."""
     dim = dimension(node)
     return None if dim is None else dim - sum(axis < dim for axis in layout.axes[1:])
 
 
 def _growing(node: fx.Node) -> list[tuple[int, tuple[int, int] | None]]:
-    """The dimensions whose size depends on the batch, and how."""
+    """Dimensions whose size depends on the batch, and how it does."""
     sizes = enumerate(map(evenly, first_tensor(node.meta["val"]).shape))
     return [(dim, grows) for dim, grows in sizes if grows is None or grows[0]]
 
@@ -49,7 +49,7 @@ def keeps_apart(
 ) -> bool:
     """Whether each sample of some nodes depends on the same sample of sources, and on no other.
 
-    `drawn` are random nodes whose numbers are given.
+    The numbers of the random nodes `drawn` are given.
     """
     waiting, seen = [*results], set[fx.Node]()
     while waiting:
@@ -64,17 +64,19 @@ def keeps_apart(
             continue
         if node.target is not operator.getitem and not _keeps_apart(facts, node):
             return False
-        waiting += [one for one in node.all_input_nodes if holds_tensors(one)]
+        waiting += [operand for operand in node.all_input_nodes if holds_tensors(operand)]
     return bool(results) and all(dimension(node) is not None for node in results)
 
 
 def _keeps_apart(facts: NodeFacts, node: fx.Node) -> bool:
     known, dim = operator_of(node), dimension(node)
-    numbers = any(not holds_tensors(one) for one in node.all_input_nodes)
-    growing = [one for one in node.all_input_nodes if holds_tensors(one) and _growing(one)]
+    numbers = any(not holds_tensors(operand) for operand in node.all_input_nodes)
+    growing = [
+        operand for operand in node.all_input_nodes if holds_tensors(operand) and _growing(operand)
+    ]
     if not growing:
         return not _growing(node) or (known.cut == "expand" and dim is not None)
-    dims = {one: dimension(one) for one in growing}
+    dims = {operand: dimension(operand) for operand in growing}
     if dim is None or None in dims.values() or facts.shape(node)[dim] < 2:
         return False
     if numbers and not (known.moves_only or known.cut == "expand"):
@@ -87,7 +89,7 @@ def _keeps_apart(facts: NodeFacts, node: fx.Node) -> bool:
         features = len(facts.shape(operand)) + 1 - rank
         is_plain = growing == [operand] and (rank == 2 or not known.product.is_matrix)
         return is_plain and dims[operand] == dim < features
-    if known.cut == "norm" and not known.is_batch_norm:  # by running statistics
+    if known.cut == "norm" and not known.is_batch_norm:  # normalises by running statistics
         return len(growing) == 1 and dims[growing[0]] == dim
 
     def samples(operand: fx.Node) -> torch.Tensor | None:
@@ -100,14 +102,14 @@ def _keeps_apart(facts: NodeFacts, node: fx.Node) -> bool:
 
     effect, _ = facts.effect_on(node, samples)
     if isinstance(effect, SameIndex):
-        found = [ids.expand(facts.shape(node)) for ids in effect.operands]
+        sample_ids = [ids.expand(facts.shape(node)) for ids in effect.operands]
     elif isinstance(effect, Reindex):
-        found = [effect.ids] if isinstance(effect.ids, torch.Tensor) else [*effect.ids]
+        sample_ids = [effect.ids] if isinstance(effect.ids, torch.Tensor) else [*effect.ids]
     else:
         return False
-    return all(_are_samples(ids, dim) for ids in found)
+    return all(_are_samples(ids, dim) for ids in sample_ids)
 
 
 def _are_samples(ids: torch.Tensor, dim: int) -> bool:
-    found = in_order(ids, dim) if dim < ids.dim() else None
-    return found is not None and np.array_equal(found, np.arange(len(found)))
+    along = in_order(ids, dim) if dim < ids.dim() else None
+    return along is not None and np.array_equal(along, np.arange(len(along)))

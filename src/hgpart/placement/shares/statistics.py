@@ -1,8 +1,8 @@
-"""Norms of the whole batch -> SharedStatistics: who sends whom the statistics of their channels.
+"""Norms of the whole batch -> SharedStatistics: the statistics that parts send each other.
 
 The statistics of a channel belong to the part that has it in the first share of the batch. The
-others send it the mean and the variance of the samples that they have; it sends back those of all
-samples. Backward, gradients of both go the other ways.
+other parts send it the mean and variance of their samples; it sends back those of all samples.
+Backward, gradients of both go in the opposite directions.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from hgpart.tracing.traced_nodes import first_result
 
 @dataclass(frozen=True, eq=False)
 class NormOfBatch:
-    """A norm whose statistics are of all shares of the batch.
+    """A norm with statistics over all shares of the batch.
 
     Attributes
     ----------
     layer : int
-        Index of the layer that it is in.
+        Index of its layer.
     number : int
-        Among the layer's.
+        Its number among the layer's norms.
     node : fx.Node
-        Of the traced graph.
+        Node of the traced graph.
     layout : ChannelLayout
-        Of what it makes.
+        Layout of its result.
     values : int
-        Of a channel in each sample.
+        Values per channel and sample.
     """
 
     layer: int
@@ -59,41 +59,42 @@ class NormOfBatch:
 
     @property
     def operand(self) -> fx.Node:
-        """What it is given."""
-        found = argument(self.node, "input")
-        assert isinstance(found, fx.Node)
-        return found
+        """The value that it normalises."""
+        value = argument(self.node, "input")
+        assert isinstance(value, fx.Node)
+        return value
 
     def positions(self, tasks: Int64) -> Int64:
-        """Which of the norm's channels are those of some tasks of the layer, ascending."""
+        """The norm's channels that belong to some tasks of the layer, ascending."""
         if not self.layout.axes:
             return np.arange(self.layout.shape[1])
         return self.layout.positions(tasks)
 
     def box(self, tasks: Int64) -> Box:
-        """What the norm makes of some tasks, and what it needs for that."""
+        """Box of the norm's result, and of its operand, for some tasks."""
         return {1: self.positions(tasks)} if self.layout.axes else {}
 
 
 def norms_of_batch(facts: NodeFacts) -> dict[int, tuple[NormOfBatch, ...]]:
-    """Per layer that has some, the norms that take a mean and a variance over the batch, in order.
+    """Norms that take a mean and variance over the batch, in order, for each layer with some.
 
     Raises
     ------
     PlacementError
-        If the statistics of one can't be put together of those of samples, channel by channel.
+        If the statistics of a norm can't be combined, channel by channel, from those of some
+        samples.
     """
     nodes = {node.name: node for node in facts.traced.graph_module.graph.nodes}
-    found: dict[int, tuple[NormOfBatch, ...]] = {}
+    by_layer: dict[int, tuple[NormOfBatch, ...]] = {}
     for at, layer in enumerate(facts.graph.layers):
         norms = [nodes[name] for name in layer.operators if _is_of_batch(nodes[name])]
         if norms:
-            found[at] = tuple(_norm(facts, at, *pair) for pair in enumerate(norms))
-    return found
+            by_layer[at] = tuple(_norm(facts, at, *pair) for pair in enumerate(norms))
+    return by_layer
 
 
 def _is_of_batch(node: fx.Node) -> bool:
-    """Whether it counts among `Layer.batch_statistics`."""
+    """Whether a node counts in `Layer.batch_statistics`."""
     if not (operator_of(node).is_batch_norm and argument(node, "training", True)):
         return False
     shape = first_result(node).meta["val"].shape
@@ -115,7 +116,7 @@ def _norm(facts: NodeFacts, at: int, number: int, node: fx.Node) -> NormOfBatch:
             f"{named} normalises maps whose channels lie along dimensions {layout.axes}: accepted "
             "in norms of the batch, which is in slices, is dimension 1"
         )
-    if value.element_size() < 4:  # too few bits for sums to be put together of
+    if value.element_size() < 4:  # too few bits to combine statistics
         raise PlacementError(
             f"{named} normalises {value.dtype}: accepted in norms of the batch, which is in "
             "slices, are float32 and float64"
@@ -137,10 +138,10 @@ class Statistics:
     ----------
     norm : NormOfBatch
     whole : bool
-        Whether they are of the batch, and not of the sender's samples.
+        Whether they are those of the batch, not only of the sender's samples.
     sender, receiver : int
     tasks : int64 array
-        Of whose channels, ascending.
+        Tasks whose channels they are for, ascending.
     transfer : Transfer
     """
 
@@ -154,22 +155,23 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class SharedStatistics:
-    """What parts send each other of the statistics of norms of the whole batch.
+    """The statistics of norms of the whole batch that parts send each other.
 
     Attributes
     ----------
     norms : mapping of int to tuple of NormOfBatch
-        Per layer; none where the norms of each share are its own.
+        Norms of each layer; empty if the norms of each share are its own.
     graph : ChannelGraph
     owners : sequence of Ownership
-        Who computes what in each share of the batch.
+        Which part computes what, for each share of the batch.
     slices : int
-        Of the batch.
+        Slices of the batch.
     learns : sequence of bool
-        Per layer whether gradients go back through it.
+        Whether gradients go back through each layer.
     names : sequence of str
-        What parts call each layer.
+        Names of the layers in parts.
     first_transfer : int
+        Number of the first transfer of statistics.
     """
 
     norms: Mapping[int, tuple[NormOfBatch, ...]]
@@ -181,39 +183,40 @@ class SharedStatistics:
     first_transfer: int
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedStatistics:
-        """Itself, as a Blueprint."""
+        """The same object, as for a Blueprint."""
         return self
 
     def finish(self, at: int) -> Int64:
         """The part of each task of a layer in each share, shape (shares, tasks)."""
-        return np.stack([found for one in self.owners if (found := one.finish[at]) is not None])
+        by_share = (owners.finish[at] for owners in self.owners)
+        return np.stack([finish for finish in by_share if finish is not None])
 
     def name(self, norm: NormOfBatch, whole: bool, beside: str = "") -> str:
-        """What statistics of the batch, or else of some samples, are called."""
+        """Name of the statistics of the batch, or of some samples."""
         stem = "statistics" if whole else "before"
         return f"{self.names[norm.layer]}_{stem}_{norm.number}{beside}"
 
     def owned(self, at: int, part: int) -> Int64:
-        """The tasks of a layer whose statistics belong to a part."""
+        """Tasks of a layer whose statistics belong to a part."""
         return np.flatnonzero(self.finish(at)[0] == part)
 
     @cached_property
     def travelling(self) -> tuple[Statistics, ...]:
-        """All that travels, by norm, to whom it belongs and then back from there."""
-        found: list[Statistics] = []
+        """All statistics that are sent, by norm: first to their owner, then back from there."""
+        sent: list[Statistics] = []
         for norm in (norm for norms in self.norms.values() for norm in norms):
             finish = self.finish(norm.layer)
             parts = np.unique(finish).tolist()
-            ways = [(holder, owner) for holder in parts for owner in parts if holder != owner]
+            pairs = [(holder, owner) for holder in parts for owner in parts if holder != owner]
             for whole in (False, True):
-                for holder, owner in ways:
+                for holder, owner in pairs:
                     tasks = np.flatnonzero((finish == holder).any(axis=0) & (finish[0] == owner))
                     if len(tasks):
-                        way = (owner, holder) if whole else (holder, owner)
-                        number = self.first_transfer + len(found)
-                        transfer = self._transfer(norm, number, *way, tasks)
-                        found.append(Statistics(norm, whole, *way, tasks, transfer))
-        return tuple(found)
+                        ends = (owner, holder) if whole else (holder, owner)
+                        number = self.first_transfer + len(sent)
+                        transfer = self._transfer(norm, number, *ends, tasks)
+                        sent.append(Statistics(norm, whole, *ends, tasks, transfer))
+        return tuple(sent)
 
     def _transfer(
         self, norm: NormOfBatch, number: int, sender: int, receiver: int, tasks: Int64
@@ -232,33 +235,33 @@ class SharedStatistics:
         )
 
     def coming(self, norm: NormOfBatch, whole: bool, receiver: int) -> list[Statistics]:
-        """What a part is sent of a norm."""
+        """Statistics of a norm that a part receives."""
         return [
-            one
-            for one in self.travelling
-            if (one.norm, one.whole, one.receiver) == (norm, whole, receiver)
+            item
+            for item in self.travelling
+            if (item.norm, item.whole, item.receiver) == (norm, whole, receiver)
         ]
 
     def leaving(self, norm: NormOfBatch, whole: bool, sender: int) -> list[Statistics]:
-        """What a part sends of a norm."""
+        """Statistics of a norm that a part sends."""
         return [
-            one
-            for one in self.travelling
-            if (one.norm, one.whole, one.sender) == (norm, whole, sender)
+            item
+            for item in self.travelling
+            if (item.norm, item.whole, item.sender) == (norm, whole, sender)
         ]
 
 
 @dataclass(frozen=True, eq=False)
-class Taken:
-    """Statistics that a part has, to be combined with others.
+class SourceStatistics:
+    """Statistics in a part that are to be combined with others.
 
     Attributes
     ----------
     name : str
     tasks : int64 array
-        Of whose channels, ascending.
+        Tasks whose channels they are for, ascending.
     shares : bool array, shape (shares, tasks of the layer)
-        Of which shares of the batch they are.
+        Whether they include a share of the batch, for each task of the layer.
     """
 
     name: str
@@ -269,28 +272,28 @@ class Taken:
 def combining_step(
     step: CutGraph,
     norm: NormOfBatch,
-    taken: Sequence[Taken],
+    sources: Sequence[SourceStatistics],
     samples: Sequence[str],
     updates: bool,
 ) -> Step:
-    """Make the statistics of the channels of a step's tasks, of those of some samples each.
+    """Make the step that combines statistics for the channels of its tasks.
 
     Parameters
     ----------
     step : CutGraph
-        Just begun.
+        A new step.
     norm : NormOfBatch
-    taken : sequence of Taken
+    sources : sequence of SourceStatistics
     samples : sequence of str
-        What the number of samples of each share of the batch is called.
+        Names of the number of samples of each share of the batch.
     updates : bool
-        Whether the norm's running statistics are updated by them.
+        Whether the step updates the norm's running statistics.
     """
     channels = norm.positions(step.tasks)
     terms: list[fx.Node] = []
     places: list[fx.Node | None] = []
     members: list[Bool] = []
-    for source in taken:
+    for source in sources:
         here = np.isin(step.tasks, source.tasks)
         if here.any():
             have, some = norm.positions(source.tasks), norm.positions(step.tasks[here])
@@ -299,7 +302,7 @@ def combining_step(
             every = len(some) == len(channels)
             places.append(None if every else step.index(np.searchsorted(channels, some)))
             members.append(source.shares[:, step.tasks] & here)
-    made = terms[0]
+    statistics = terms[0]
     counts = [step.placeholder(name) for name in samples]
     if len(terms) > 1:
         rows = np.stack(members).reshape(-1, len(step.tasks))
@@ -309,10 +312,12 @@ def combining_step(
         if kinds.shape[1] > 1:
             tasks = np.searchsorted(step.tasks, norm.layout.channels[channels])
             of_channel = step.index(of_task.reshape(-1)[tasks])
-        made = step.call(combined, terms, places, step.index(by_kind.ravel()), of_channel, counts)
+        statistics = step.call(
+            combined, terms, places, step.index(by_kind.ravel()), of_channel, counts
+        )
     running = [argument(norm.node, name) for name in ("running_mean", "running_var")]
     if updates and isinstance(running[0], fx.Node):
-        held = [step.value(first_version(one), {0: channels}) for one in running]
+        held = [step.value(first_version(buffer), {0: channels}) for buffer in running]
         momentum = argument(norm.node, "momentum")
-        step.call(update_running, *held, made, counts, norm.values, momentum)
-    return finished_step(step, [made])
+        step.call(update_running, *held, statistics, counts, norm.values, momentum)
+    return finished_step(step, [statistics])

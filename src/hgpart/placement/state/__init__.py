@@ -1,1 +1,1 @@
-"""A state_dict of the whole model: what it has, how it is read, whether a placement takes it."""
+"""A state_dict of the whole model: its entries, files, and whether a placement accepts it."""

@@ -1,7 +1,7 @@
-"""Programs of parts -> the same, whose norms have running statistics of batches, not micro-batches.
+"""Programs of parts -> the same, with running statistics per batch instead of per micro-batch.
 
-Each micro-batch is normalised by its own statistics; the running ones are updated when all of a
-batch are done, by the mean and variance of all that the norm was given, as torchgpipe's
+Each micro-batch is normalised by its own statistics. Running statistics are updated once all
+micro-batches of a batch are done, by the mean and variance over all of them, as torchgpipe's
 DeferredBatchNorm does (Kim et al., arXiv 2004.09910, section 3.3).
 """
 
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, fx, nn
 
 from hgpart.errors import PlacementError, not_one_of
-from hgpart.execution.again import notes_statistics
 from hgpart.execution.batch_norms import unbiased, update_running
 from hgpart.execution.program import PartProgram
+from hgpart.execution.recomputation import notes_statistics
 from hgpart.operators.calls import argument, module_of, only_updated
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.slices import Slice
@@ -31,31 +31,31 @@ NORMS = ("micro-batch", "batch")
 
 
 def check_norms(norms: str) -> None:
-    """Raise an ArgumentError if running statistics can't be of that."""
+    """Raise an ArgumentError if this is not a known scope of running statistics."""
     if norms not in NORMS:
         raise not_one_of("norms", norms, NORMS)
 
 
 class OnceABatch(nn.Module):
-    """What a step leaves to the end of a batch, in the place of an operator.
+    """A module that replaces an operator and does some of its work at the end of a batch.
 
     Attributes
     ----------
     operands : tuple of str
-        What it takes of the operator's arguments.
+        Names of the operator's arguments that it takes.
     """
 
     operands: tuple[str, ...]
 
     def begin(self) -> None:
-        """Forget a batch that came to no end."""
+        """Forget a batch that was not finished."""
 
     def finish(self) -> None:
-        """All micro-batches of a batch are done."""
+        """Do what is left, after all micro-batches of a batch."""
 
 
 class BatchNorm(OnceABatch):
-    """Batch norm in training."""
+    """Batch norm in training mode."""
 
     operands = "input", "weight", "bias", "running_mean", "running_var", "momentum"
 
@@ -63,7 +63,9 @@ class BatchNorm(OnceABatch):
         super().__init__()
         self.eps = eps
         self._momentum = 0.0
-        self._found: list[tuple[int, Tensor, Tensor]] = []  # values per channel, mean, variance
+        self._statistics: list[
+            tuple[int, Tensor, Tensor]
+        ] = []  # values per channel, mean, variance
         self._running: tuple[Tensor, Tensor] | None = None
 
     def forward(
@@ -78,12 +80,12 @@ class BatchNorm(OnceABatch):
         """Normalise a micro-batch."""
         own = torch.zeros_like(running_mean), torch.zeros_like(running_var)
         cudnn = torch.backends.cudnn.enabled
-        made: Tensor = aten.batch_norm(
+        normalised: Tensor = aten.batch_norm(
             operand, weight, bias, *own, True, 1.0, self.eps, cudnn
-        )  # by its momentum, `own` is what it has found
+        )  # with a momentum of 1, `own` becomes the statistics of this micro-batch
         running = running_mean, running_var
-        self._note(made.numel() // len(running_mean), own, running, momentum)
-        return made
+        self._note(normalised.numel() // len(running_mean), own, running, momentum)
+        return normalised
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _note(
@@ -96,24 +98,24 @@ class BatchNorm(OnceABatch):
         if not notes_statistics():
             return
         self._momentum = momentum
-        self._found.append((count, *own))
+        self._statistics.append((count, *own))
         self._running = running
 
     def begin(self) -> None:
-        """Forget a batch that came to no end."""
-        self._found.clear()
+        """Forget a batch that was not finished."""
+        self._statistics.clear()
         self._running = None
 
     def finish(self) -> None:
-        """Update running statistics; their variance is the unbiased one."""
-        if self._running is None:  # of no micro-batch here
+        """Update running statistics, with the unbiased variance."""
+        if self._running is None:  # no micro-batch was run here
             return
         running_mean, running_var = self._running
-        total = sum(count for count, _, _ in self._found)
+        total = sum(count for count, _, _ in self._statistics)
         mean, squares = torch.zeros_like(running_mean), torch.zeros_like(running_var)
-        for count, own, _ in self._found:
+        for count, own, _ in self._statistics:
             mean += own * (count / total)
-        for count, own, variance in self._found:
+        for count, own, variance in self._statistics:
             squares += variance * (count - 1) + (own - mean).square() * count
         running_mean.lerp_(mean, self._momentum)
         running_var.lerp_(squares / (total - 1), self._momentum)
@@ -121,7 +123,7 @@ class BatchNorm(OnceABatch):
 
 
 class SharedBatchNorm(BatchNorm):
-    """What is left of a norm whose batch is in several shares: it is given what they make up."""
+    """The update of a norm whose batch is in several shares, given their combined statistics."""
 
     def __init__(self) -> None:
         super().__init__(eps=0.0)
@@ -141,34 +143,34 @@ class SharedBatchNorm(BatchNorm):
 
 
 class Update(OnceABatch):
-    """A new value of a buffer that all micro-batches find the same: a counter, or of parameters."""
+    """A new value of a buffer that is the same in all micro-batches, such as a counter."""
 
     operands = "self", "src"
 
     def __init__(self) -> None:
         super().__init__()
-        self._found: tuple[Tensor, Tensor] | None = None  # the buffer, and its new value
+        self._noted: tuple[Tensor, Tensor] | None = None  # the buffer, and its new value
 
     def forward(self, buffer: Tensor, value: Tensor) -> Tensor:
-        """Note it."""
+        """Note the value."""
         if notes_statistics():
-            self._found = buffer, value
+            self._noted = buffer, value
         return buffer
 
     def begin(self) -> None:
-        """Forget a batch that came to no end."""
-        self._found = None
+        """Forget a batch that was not finished."""
+        self._noted = None
 
     def finish(self) -> None:
-        """Put it in place."""
-        if self._found is not None:
-            buffer, value = self._found
+        """Write the value to the buffer."""
+        if self._noted is not None:
+            buffer, value = self._noted
             buffer.copy_(value)
         self.begin()
 
 
 def check_deferrable(traced: TracedModel) -> None:
-    """Raise a PlacementError if something else than batch norms has running statistics."""
+    """Raise a PlacementError if anything except batch norms has running statistics."""
     for node in traced.graph_module.graph.nodes:
         if only_updated(node) and operator_of(node).cut != "norm":
             raise PlacementError(
@@ -178,7 +180,7 @@ def check_deferrable(traced: TracedModel) -> None:
 
 
 def check_averages(traced: TracedModel) -> None:
-    """Raise a PlacementError if a norm averages all batches, of which parts have no number."""
+    """Raise a PlacementError if a norm averages over all batches, as parts do not count them."""
     for node in traced.graph_module.graph.nodes:
         if averages_batches(node):
             raise PlacementError(
@@ -194,9 +196,10 @@ def defer(
     traced: TracedModel,
     from_parameters: Collection[str],
 ) -> None:
-    """Let a part's steps update statistics, and count batches, once a batch.
+    """Let a part's steps update statistics, and count batches, once per batch.
 
-    And the buffers that are computed `from_parameters`, which all micro-batches find the same.
+    The buffers that are computed `from_parameters` are updated once, too: all micro-batches have
+    the same new value for them.
     """
     once = {
         f"{traced.buffers[placeholder].rpartition('.')[0]}.{COUNTER}".removeprefix(".")
@@ -221,16 +224,16 @@ def defer(
                 attribute = f"once_a_batch_{len(list(step.children()))}"
                 step.add_submodule(attribute, later)
                 with step.graph.inserting_before(node):
-                    given = operands or [argument(node, one) for one in later.operands]
-                    called = step.graph.call_module(attribute, tuple(given))
-                called.meta = dict(node.meta)
-                node.replace_all_uses_with(called)
+                    arguments = operands or [argument(node, operand) for operand in later.operands]
+                    call = step.graph.call_module(attribute, tuple(arguments))
+                call.meta = dict(node.meta)
+                node.replace_all_uses_with(call)
                 step.graph.erase_node(node)
         step.recompile()
 
 
 def _is_written(node: fx.Node) -> bool:
-    """Whether it gives a buffer a new value."""
+    """Whether an operator writes to a buffer."""
     operator = node.target
     writes = isinstance(operator, torch._ops.OpOverload) and operator._schema.is_mutable
     return writes and getattr(node.args[0], "op", None) == "get_attr"
@@ -238,15 +241,12 @@ def _is_written(node: fx.Node) -> bool:
 
 @contextmanager
 def batch_of(programs: Mapping[int, PartProgram]) -> Iterator[None]:
-    """Where all micro-batches of one batch are run."""
-    waiting = [
-        one
-        for one in chain.from_iterable(program.module.modules() for program in programs.values())
-        if isinstance(one, OnceABatch)
-    ]
-    for one in waiting:
-        one.begin()
+    """Run all micro-batches of one batch within this context."""
+    modules = chain.from_iterable(program.module.modules() for program in programs.values())
+    deferred = [module for module in modules if isinstance(module, OnceABatch)]
+    for module in deferred:
+        module.begin()
     yield
     with torch.no_grad():
-        for one in waiting:
-            one.finish()
+        for module in deferred:
+            module.finish()

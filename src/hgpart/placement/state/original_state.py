@@ -1,4 +1,4 @@
-"""What a model's state_dict has: the names and shapes that a placement loads and saves."""
+"""Names and shapes in a model's state_dict, which a placement loads and saves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from hgpart.errors import PlacementError
 
 @dataclass(frozen=True)
 class Original:
-    """An entry of the model's state_dict; entries of one tensor are held under one name.
+    """An entry of the model's state_dict; entries that are one tensor are held under one name.
 
     Attributes
     ----------
     held_as : str
+        Name under which the tensor is held.
     shape : tuple of int
     dtype : torch.dtype
     parameter : bool
-        Whether it is one, and not a buffer.
+        Whether it is a parameter, not a buffer.
     """
 
     held_as: str
@@ -31,7 +32,7 @@ class Original:
 
 
 def original_state(model: nn.Module, used: Iterable[str]) -> dict[str, Original]:
-    """The entries of a model's state_dict, by name; `used` names come first where several agree."""
+    """Entries of a model's state_dict by name; tensors with several names have a `used` one."""
     tensors = {
         **dict(model.named_buffers(remove_duplicate=False)),
         **dict(model.named_parameters(remove_duplicate=False)),
@@ -54,12 +55,12 @@ def original_state(model: nn.Module, used: Iterable[str]) -> dict[str, Original]
 def compared_names(
     state: Iterable[str], original: Iterable[str], strict: bool = True
 ) -> tuple[list[str], list[str]]:
-    """Names of a model's state that another state lacks, and those of the other that are unknown.
+    """Names of a model's state that another state lacks, and names that only the other state has.
 
     Raises
     ------
     PlacementError
-        If there are any, and that is not accepted.
+        If there are any such names, and `strict`.
     """
     have, wanted = dict.fromkeys(state), dict.fromkeys(original)
     missing = [name for name in wanted if name not in have]
@@ -71,7 +72,7 @@ def compared_names(
 
 
 def hooked(model: nn.Module) -> Iterator[str]:
-    """Hooks of a model that run in its backward pass, by the name of what has them."""
+    """Hooks of a model that run in its backward pass, each with its module or parameter."""
     for name, module in model.named_modules():
         if module._backward_hooks or module._backward_pre_hooks:
             yield f"a hook on the module {name or type(model).__name__}"
@@ -81,7 +82,7 @@ def hooked(model: nn.Module) -> Iterator[str]:
 
 
 def has_hooks(parameter: torch.Tensor) -> bool:
-    """Whether something is told its gradient."""
+    """Whether anything is called with its gradient."""
     return bool(
         parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None)
     )

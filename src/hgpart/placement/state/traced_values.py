@@ -1,7 +1,7 @@
-"""A state -> whether a placement serves for it that was traced with the values of another.
+"""A state -> whether a placement that was traced with other values can take it.
 
-An index in a buffer says which channels are read, and a mask how many: a placement has the parts
-hold and send these.
+An index in a buffer may say which channels are read, and a mask how many: a placement's parts hold
+and send exactly these.
 """
 
 from __future__ import annotations
@@ -19,18 +19,20 @@ from hgpart.tracing.traced_model import TracedModel
 
 
 def check_values(traced: TracedModel, graph: ChannelGraph, state: Mapping[str, Tensor]) -> None:
-    """Raise a PlacementError if with a state the model would read other channels.
+    """Raise a PlacementError if the model would read other channels with this state.
 
     Parameters
     ----------
-    traced, graph : TracedModel, ChannelGraph
-        Of the model as it was placed.
+    traced : TracedModel
+        The model as it was placed.
+    graph : ChannelGraph
+        Its channels.
     state : mapping
-        By name in the model's state_dict, what is to be loaded.
+        Values to be loaded, by their names in the model's state_dict.
     """
-    made = [node for node in traced.graph_module.graph.nodes if node.op == "call_function"]
-    sized = _behind(node for node in made if node.name in traced.values)
-    others: dict[str, Tensor] = {}
+    calls = [node for node in traced.graph_module.graph.nodes if node.op == "call_function"]
+    sized = _behind(node for node in calls if node.name in traced.values)
+    new_values: dict[str, Tensor] = {}
     for placeholder, name in traced.buffers.items():
         known = traced.values.get(placeholder)
         if known is None or name not in state or placeholder in traced.updated:
@@ -38,11 +40,12 @@ def check_values(traced: TracedModel, graph: ChannelGraph, state: Mapping[str, T
         if placeholder in sized or not known.is_floating_point():
             value = state[name].to(known)
             if not torch.equal(value, known):
-                others[placeholder] = value
-    if others and (others.keys() & sized or not _reads_alike(traced, graph, others)):
+                new_values[placeholder] = value
+    if new_values and (new_values.keys() & sized or not _reads_alike(traced, graph, new_values)):
         raise PlacementError(
-            f"{traced.buffers[min(others)]} has other values than the model was placed with, which "
-            "say who reads which channels: accepted is placing the model after its state is loaded"
+            f"{traced.buffers[min(new_values)]} has other values than the model was placed with, "
+            "which say who reads which channels: accepted is placing the model after its state is "
+            "loaded"
         )
 
 
@@ -64,6 +67,6 @@ def _reads_alike(traced: TracedModel, graph: ChannelGraph, values: Mapping[str, 
     except TraceError:
         return False
     return other.fingerprint == graph.fingerprint and all(
-        one.keys() == found.keys() and all(torch.equal(one[name], found[name]) for name in one)
-        for one, found in ((graph.ids, other.ids), (graph.rows, other.rows))
+        new_ids.keys() == ids.keys() and all(torch.equal(new_ids[name], ids[name]) for name in ids)
+        for ids, new_ids in ((graph.ids, other.ids), (graph.rows, other.rows))
     )

@@ -15,15 +15,15 @@ import torch
 from hgpart.errors import CheckpointError, first_line, not_installed
 from hgpart.files.writing import replacing
 
-# What torch.save writes of tensors by name (those of types are in lower case). torch.load would
-# also call bytearray and torch.Tensor with a number from the file: gigabytes for some bytes.
+# Names that torch.save writes for tensors (lower-case names are types). torch.load would also
+# call bytearray and torch.Tensor with a number from the file: gigabytes for a few bytes.
 _NAMES = re.compile(
     r"collections OrderedDict|torch(\.storage)? \w+Storage|torch ([a-z]\w*|Size)|"
     r"torch\._utils _rebuild_(tensor_v[23]|parameter|parameter_with_state)"
 )
 
 
-# What files begin with that torch has written before its version 1.6.
+# First bytes of files that torch wrote before its version 1.6.
 _OLD_FORMAT = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
 
 State = Mapping[str, torch.Tensor]
@@ -31,20 +31,20 @@ State = Mapping[str, torch.Tensor]
 
 @contextmanager
 def opened_weights(path: Path | str, names: Collection[str] = ()) -> Iterator[State]:
-    """A mapping of names to tensors, each read from the file when it is asked for.
+    """A mapping of names to tensors, each read from the file when it is accessed.
 
     Parameters
     ----------
-    path : path
+    path : Path or str
     names : collection of str, optional
-        The model's: where the file has the same behind a prefix, as ``module.``, that is left out,
-        and of several state_dicts in a file the one that has these is taken.
+        Names of the model's state. If the file has them with a prefix, such as ``module.``, the
+        prefix is removed; if the file has several state_dicts, the one with these names is taken.
 
     Raises
     ------
     CheckpointError
-        If the file is missing, truncated, or something else than tensors by name. If it has
-        several state_dicts, or others' tensors beside those that have a prefix.
+        If the file is missing, truncated, or not a mapping of names to tensors, if it has several
+        state_dicts, or if it has tensors without the prefix that others have.
     MissingPackageError
         If it is a safetensors file, and safetensors is not installed.
     """
@@ -71,7 +71,7 @@ def opened_weights(path: Path | str, names: Collection[str] = ()) -> Iterator[St
 
 
 def _the_models(content: Any, names: Collection[str], path: Path) -> State:
-    """The state_dict of a file, which may be an entry of a dict, as ``"state_dict"``."""
+    """The state_dict of a file, which may be an entry of a dict, such as ``"state_dict"``."""
     if _is_state(content):
         return _without_prefix(content, names, path)
     entries = content if isinstance(content, dict) else {}
@@ -83,9 +83,9 @@ def _the_models(content: Any, names: Collection[str], path: Path) -> State:
         return _without_prefix(state, names, path)
     of_model = [state for state in states.values() if _prefixes(state, names)]
     if len(of_model) != 1:
-        each = ", ".join(map(repr, states))
+        keys = ", ".join(map(repr, states))
         raise CheckpointError(
-            f"{path}: each of {each} is a state_dict: accepted is a file of one, as "
+            f"{path}: each of {keys} is a state_dict: accepted is a file of one, as "
             f"torch.save(torch.load(FILE)[{next(iter(states))!r}], OTHER) writes"
         )
     return _without_prefix(of_model[0], names, path)
@@ -98,28 +98,28 @@ def _is_state(value: Any) -> bool:
 
 
 def _prefixes(state: State, names: Collection[str]) -> list[str]:
-    """What a state has in front of all of a model's names, as DataParallel and Lightning do."""
+    """Prefixes of a model's names in a state, as DataParallel and Lightning add them."""
     if not names:
         return []
-    one = next(iter(names))
-    found = {name.removesuffix(one) for name in state if name.endswith(one)}
+    first = next(iter(names))
+    prefixes = {name.removesuffix(first) for name in state if name.endswith(first)}
     return [
         prefix
-        for prefix in sorted(found, key=len)
+        for prefix in sorted(prefixes, key=len)
         if prefix[-1:] in ("", ".") and all(prefix + name in state for name in names)
     ]
 
 
 def _without_prefix(state: State, names: Collection[str], path: Path) -> State:
-    """The same under the model's names, if these are its names behind a prefix."""
+    """The state with the model's names, if they have a prefix in the file."""
     prefix = next(iter(_prefixes(state, names)), "")
     if not prefix:
         return state
-    others = [name for name in state if not name.startswith(prefix)]
-    if others:
+    without = [name for name in state if not name.startswith(prefix)]
+    if without:
         raise CheckpointError(
-            f"{path}: the model's names have {prefix!r} in front, {others[0]} has not "
-            f"({len(others)} names): accepted is a file of the model's tensors alone"
+            f"{path}: the model's names have {prefix!r} in front, {without[0]} has not "
+            f"({len(without)} names): accepted is a file of the model's tensors alone"
         )
     return _Renamed(state, prefix)
 
@@ -137,12 +137,12 @@ def check_can_save(path: Path | str) -> None:
 
 
 def save_weights(state: Mapping[str, torch.Tensor], path: Path | str) -> None:
-    """Write a state_dict: as safetensors by that ending of the name, else as torch.save does.
+    """Write a state_dict: as safetensors if the name ends so, else as torch.save does.
 
     Raises
     ------
     MissingPackageError
-        If it is to be a safetensors file, and safetensors is not installed.
+        If it is to be a safetensors file and safetensors is not installed.
     OutputError
         If the file can't be written.
     """
@@ -157,12 +157,12 @@ def save_weights(state: Mapping[str, torch.Tensor], path: Path | str) -> None:
 
 
 def load_tensors(path: Path) -> Any:
-    """What torch.save wrote to a file, with its tensors mapped into memory: all is on the disk.
+    """Read what torch.save wrote, with its tensors mapped into memory: the data stays on the disk.
 
     Raises
     ------
     Exception
-        Any; ValueError if the file could take more memory than it has bytes.
+        Whatever torch raises; ValueError if the file could take more memory than it has bytes.
     """
     size = path.stat().st_size
     with path.open("rb") as start:
@@ -197,7 +197,7 @@ def _safetensors(path: Path) -> Any:
 
 
 class _Renamed(Mapping[str, torch.Tensor]):
-    """A state whose names have a prefix, without it."""
+    """A state whose names have a prefix, under the names without it."""
 
     def __init__(self, state: State, prefix: str) -> None:
         self.state, self.prefix = state, prefix

@@ -29,7 +29,7 @@ def as_bytes(tensor: Tensor) -> Tensor:
 
 
 class RankMessages(Mailbox):
-    """The messages of a part in a pass; each is the bytes of all pieces that are sent together.
+    """The messages of a pass, as the `Channel` of a part: each is the bytes of all its pieces.
 
     Nobody waits for a message to leave before `settle`: gloo's leaves when its receiver has begun
     to receive.

@@ -1,4 +1,4 @@
-"""Needs -> order of all actions: a rule is one function, in a file of its own."""
+"""Needs -> order of all actions: each rule is one function in its own file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES: Mapping[str, Callable[[Needs], list[Action]]] = {
     "greedy": greedy,
 }
 DEFAULT = "greedy"
-# Not of a step, but of a stream of batches: parts update their weights.
+# Rules of a stream of batches, not of a step: parts update their weights.
 STREAMS: Mapping[str, Callable[[Needs], list[Action]]] = {"async": asynchronous}
-IN_FLIGHT, MOST_IN_FLIGHT = 2, 1000  # where nothing is said, and that may be asked for
-LONGEST = 256  # batches of a stream: its order should stay short; then none is in flight
+IN_FLIGHT, MOST_IN_FLIGHT = 2, 1000  # the default, and the most that can be asked for
+LONGEST = 256  # most batches of a stream, to keep its order short; then the pipeline is drained

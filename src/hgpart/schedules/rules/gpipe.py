@@ -7,8 +7,12 @@ from hgpart.schedules.schedule import Action
 
 
 def gpipe(needs: Needs) -> list[Action]:
-    """Keep the maps of all micro-batches; a part goes through one after the other."""
+    """Keep the maps of all micro-batches; a part goes through them one after the other."""
     return sorted(
         needs.actions(),
-        key=lambda one: (one.direction is not FORWARD, one.micro_batch, needs.rank(one)),
+        key=lambda action: (
+            action.direction is not FORWARD,
+            action.micro_batch,
+            needs.rank(action),
+        ),
     )

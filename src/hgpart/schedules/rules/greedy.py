@@ -1,4 +1,4 @@
-"""List scheduling by estimated cost: what a part could do while it would wait, it does."""
+"""List scheduling by estimated cost: a part that would wait does something else meanwhile."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hgpart.schedules.simulation import times
 
 
 def greedy(needs: Needs) -> list[Action]:
-    """Backward first, earlier micro-batches first; keep as many as it takes to fill the gaps.
+    """Backward first, earlier micro-batches first; keep as many as needed to fill the gaps.
 
-    Backward is whole, or in halves as in `zero_bubble`, whichever ends earlier by the costs.
+    Backward is whole, or in halves as in `zero_bubble`: whichever ends earlier by the costs.
     """
 
-    def priority(one: Action) -> Any:
-        return one.direction is FORWARD, one.micro_batch, one.chunk
+    def priority(action: Action) -> Any:
+        return action.direction is FORWARD, action.micro_batch, action.chunk
 
     def end(order: list[Action]) -> float:
         return max((until for _, until in times(needs.outlines, order, needs.costs)), default=0.0)

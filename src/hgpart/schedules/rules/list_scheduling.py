@@ -1,4 +1,4 @@
-"""Needs + priority -> order: each part that is free takes the best of what it could begin."""
+"""Needs + priority -> order: each free part takes the best of the actions that are ready."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ def list_schedule(
 ) -> list[Action]:
     """Order actions as they begin in a simulation by their costs.
 
-    No cap can bring it to a stop: micro-batches begin in their order in each part, so the first
-    that is not done everywhere is held back nowhere.
+    No limit can bring it to a stop: each part begins micro-batches in order, so no part holds back
+    the first that is not done everywhere.
 
     Parameters
     ----------
     needs : Needs
     priority : callable
-        Of two actions that a part could begin, it takes the one with less.
+        Sort key: among a part's ready actions the smallest runs first.
     alive : sequence of int
-        How many micro-batches each part may have begun and not ended.
+        Micro-batches that each part may have begun and not ended.
     """
     missing: dict[Action, int] = {}
     behind: dict[Action, list[Action]] = defaultdict(list)
@@ -35,8 +35,8 @@ def list_schedule(
         before = [*needs.before(action)]
         missing[action] = len(before)
         left[action.part, action.micro_batch] += 1
-        for one in before:
-            behind[one].append(action)
+        for needed in before:
+            behind[needed].append(action)
     k = len(needs.outlines)
     waiting: list[list[tuple[Any, Action]]] = [[] for _ in range(k)]
     begun, ended = [0] * k, [0] * k
@@ -68,19 +68,19 @@ def list_schedule(
         working[part] = False
         left[part, action.micro_batch] -= 1
         ended[part] += not left[part, action.micro_batch]
-        for one in behind[action]:
-            missing[one] -= 1
+        for following in behind[action]:
+            missing[following] -= 1
             arrives = now
-            if one.part != part:
+            if following.part != part:
                 chunk = needs.chunks(part, action.direction)[action.chunk]
-                arrives += needs.costs.travel(action, chunk, one.part)
-            arrival[one] = max(arrival.get(one, 0.0), arrives)
-            if not missing[one]:
-                heapq.heappush(events, (arrival[one], next(numbers), one, False))
+                arrives += needs.costs.travel(action, chunk, following.part)
+            arrival[following] = max(arrival.get(following, 0.0), arrives)
+            if not missing[following]:
+                heapq.heappush(events, (arrival[following], next(numbers), following, False))
 
     arrival: dict[Action, float] = {}
-    for action, needed in missing.items():
-        if not needed:
+    for action, count_missing in missing.items():
+        if not count_missing:
             heapq.heappush(events, (0.0, next(numbers), action, False))
     while events:
         now = events[0][0]

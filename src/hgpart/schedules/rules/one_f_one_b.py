@@ -1,4 +1,4 @@
-"""1F1B (PipeDream-Flush; Narayanan et al., arXiv 2006.09503): a forward, a backward, in turn."""
+"""1F1B (PipeDream-Flush; Narayanan et al., arXiv 2006.09503): forward and backward in turn."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from hgpart.schedules.schedule import Action
 
 
 def one_f_one_b(needs: Needs) -> list[Action]:
-    """Keep the maps of as many micro-batches as there are stages from the part on.
+    """Keep the maps of as many micro-batches as there are stages from the part to the end.
 
-    Turn t is the backward pass of micro-batch t and before it the forward pass of the one that is
-    as far ahead as the stages. What a stage takes of the one before comes in the same turn or an
-    earlier one. Parts that depend on each other in a circle are one stage: on a partition inside
-    layers that is `sequential`.
+    Turn t is the backward pass of micro-batch t, and before it the forward pass of the micro-batch
+    that is ahead by the number of stages. What a stage gets from the one before is sent in the same
+    turn or an earlier one. Parts that depend on each other in a circle are one stage: for a
+    partition inside layers this rule is `sequential`.
     """
 
-    def turn(one: Action) -> tuple[int, bool, int, int]:
-        backward = one.direction is not FORWARD
-        ahead = 0 if backward else needs.depths[one.part] - 1
-        return one.micro_batch - ahead, backward, one.micro_batch, needs.rank(one)
+    def turn(action: Action) -> tuple[int, bool, int, int]:
+        backward = action.direction is not FORWARD
+        ahead = 0 if backward else needs.depths[action.part] - 1
+        return action.micro_batch - ahead, backward, action.micro_batch, needs.rank(action)
 
     return sorted(needs.actions(), key=turn)

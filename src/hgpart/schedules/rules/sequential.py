@@ -10,5 +10,9 @@ def sequential(needs: Needs) -> list[Action]:
     """Keep the maps of one micro-batch only; a part that waits does nothing else meanwhile."""
     return sorted(
         needs.actions(),
-        key=lambda one: (one.micro_batch, one.direction is not FORWARD, needs.rank(one)),
+        key=lambda action: (
+            action.micro_batch,
+            action.direction is not FORWARD,
+            needs.rank(action),
+        ),
     )

@@ -1,4 +1,4 @@
-"""Zero bubble (Qi et al., arXiv 2401.10241): backward in two halves, the weights' fills gaps."""
+"""Zero bubble (Qi et al., arXiv 2401.10241): backward in halves; the weights' half fills gaps."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ORDER = (Direction.MAPS, Direction.FORWARD, Direction.WEIGHTS)
 
 
 def zero_bubble(needs: Needs) -> list[Action]:
-    """What others wait for first: gradients of maps, then maps; gradients of weights last."""
+    """First what others wait for: gradients of maps, then maps; gradients of weights last."""
 
-    def priority(one: Action) -> Any:
-        return ORDER.index(one.direction), one.micro_batch, one.chunk
+    def priority(action: Action) -> Any:
+        return ORDER.index(action.direction), action.micro_batch, action.chunk
 
     halved = replace(needs, halves=needs.backward)
     return list_schedule(halved, priority, needs.in_flight)

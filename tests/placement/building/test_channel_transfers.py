@@ -1,4 +1,4 @@
-"""Shipments are what each task lacks, and add up to the traffic of the hypergraph."""
+"""Transfers are what each task lacks, and add up to the traffic of the hypergraph."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
-from hgpart.placement.building.shipments import RESULT_PART, shipments
+from hgpart.placement.building.channel_transfers import RESULT_PART, channel_transfers
 from hgpart.placement.cutting.ownership import Ownership, ownership
 
 
 @given(partitioned_graphs())
-def test_a_partition_of_another_process_ships_the_same(case):
+def test_a_partition_of_another_process_sends_the_same(case):
     """The read that splits a layer was looked for by identity, among those of another copy."""
     graph, partition = case
-    other = shipments(graph, ownership(pickle.loads(pickle.dumps(partition))))
-    assert list(map(repr, other)) == list(map(repr, shipments(graph, ownership(partition))))
+    other = channel_transfers(graph, ownership(pickle.loads(pickle.dumps(partition))))
+    assert list(map(repr, other)) == list(map(repr, channel_transfers(graph, ownership(partition))))
 
 
 @given(partitioned_graphs())
-def test_counted_shipments_add_up_to_the_traffic_and_the_messages(case):
+def test_counted_transfers_add_up_to_the_traffic_and_the_messages(case):
     graph, partition = case
     modelling = partition.modelling
     traffic = np.zeros((partition.k, partition.k), dtype=np.int64)
     messages = np.zeros_like(traffic)
-    for item in shipments(graph, ownership(partition)):
+    for item in channel_transfers(graph, ownership(partition)):
         if not item.counted:
             assert not modelling.output_vertex
             continue
@@ -50,7 +50,7 @@ def test_a_part_gets_what_its_tasks_read_and_it_does_not_make(case):
     graph, partition = case
     owners = ownership(partition)
     found = {}
-    for item in shipments(graph, owners):
+    for item in channel_transfers(graph, owners):
         key = (item.layer, item.partial, item.sender, item.receiver, item.counted)
         assert key not in found
         assert (np.diff(item.members) > 0).all()

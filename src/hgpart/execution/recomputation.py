@@ -1,4 +1,4 @@
-"""A forward chunk -> what is kept of it, where backward computes it again: what it read."""
+"""A forward chunk that backward recomputes -> what is kept of it: the values that it read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _notes_statistics: ContextVar[bool] = ContextVar("notes_statistics", default=Tru
 
 @contextmanager
 def without_statistics() -> Iterator[None]:
-    """Where steps note nothing for statistics of the batch: it is a pass that was there before."""
+    """Turn off the updates of batch statistics, for a second run of the same pass."""
     token = _notes_statistics.set(False)
     try:
         yield
@@ -35,23 +35,23 @@ def without_statistics() -> Iterator[None]:
 
 
 def notes_statistics() -> bool:
-    """Whether steps are to note what statistics of the batch are made of."""
+    """Whether steps are to update batch statistics."""
     return _notes_statistics.get()
 
 
 @dataclass(frozen=True, eq=False)
-class Again:
-    """What a chunk is computed again from, with the same bits.
+class Recomputation:
+    """What is needed to compute a chunk a second time with the same bits.
 
     Attributes
     ----------
     instructions : sequence of Compute or Pack
-        Those that a backward pass needs, in order.
+        The chunk's instructions that backward needs, in order.
     values : mapping of int to Any
-        By slot, what they read of what others made.
+        By slot, the values that they read and do not write.
     buffers : mapping
-        By step, what was in those of its buffers that passes change. These are changed again, and
-        not the step's own.
+        By step, the contents of those of its buffers that passes change. The second time these
+        copies change, not the step's own.
     """
 
     instructions: Sequence[Made]
@@ -60,11 +60,11 @@ class Again:
 
     @property
     def held(self) -> list[Any]:
-        """What takes memory, in any structure."""
+        """All that takes memory, in any structure."""
         return [{**self.values}, [*self.buffers.values()]]
 
     def run(self, run: PartState) -> None:
-        """Let the graphs be there for backward, and nothing else."""
+        """Restore the autograd graphs for backward, and nothing else."""
         run.values = [None] * len(run.differentiable)
         for slot, value in self.values.items():
             run.values[slot] = value
@@ -79,48 +79,52 @@ class Again:
 def read_by(
     instructions: Sequence[Instruction], graphs: Sequence[Compute], values: Mapping[int, Any]
 ) -> tuple[list[Made], dict[int, Any]]:
-    """The instructions of a chunk that graphs come of, and what they read from outside.
+    """Find the instructions of a chunk that graphs depend on, and the values read from outside.
 
     Parameters
     ----------
     instructions : sequence of Instruction
-        Of the chunk.
+        Instructions of the chunk.
     graphs : sequence of Compute
-        Those whose graphs a backward pass goes through.
+        Instructions whose graphs a backward pass goes through.
     values : mapping of int to Any
-        By slot, all that the chunk's instructions read.
+        By slot, all values that the chunk's instructions read.
     """
     wanted, needed, reads = {*graphs}, list[Made](), set[int]()
-    for one in reversed(instructions):
-        if isinstance(one, Made) and (one in wanted or not reads.isdisjoint(one.makes)):
-            needed.append(one)
-            reads.difference_update(one.makes)
-            reads.update(one.reads)
+    for instruction in reversed(instructions):
+        if isinstance(instruction, Made) and (
+            instruction in wanted or not reads.isdisjoint(instruction.makes)
+        ):
+            needed.append(instruction)
+            reads.difference_update(instruction.makes)
+            reads.update(instruction.reads)
     return needed[::-1], {slot: values[slot] for slot in sorted(reads)}
 
 
 def changing(program: PartProgram) -> Mapping[str, tuple[str, ...]]:
-    """By the name of a step, those of its buffers that a pass of the program changes."""
-    found = _changing.get(program)
-    if found is None:
-        computes = (one for one, _ in prepare(program).instructions if isinstance(one, Compute))
-        every = chain.from_iterable(one.steps for one in computes)
+    """Names of the buffers that a pass of the program changes, by the name of their step."""
+    changing_names = _changing.get(program)
+    if changing_names is None:
+        computes = (item for item, _ in prepare(program).instructions if isinstance(item, Compute))
+        every = chain.from_iterable(compute.steps for compute in computes)
         steps = {step.name: step.find(program.module) for step in every}
-        changed = {id(one) for step in steps.values() for one in _changed(step)}
-        found = {}
+        changed = {id(buffer) for step in steps.values() for buffer in _changed(step)}
+        changing_names = {}
         for name, step in steps.items():
             buffers = step.named_buffers(remove_duplicate=False)
-            if names := tuple(each for each, buffer in buffers if id(buffer) in changed):
-                found[name] = names
-        _changing[program] = found
-    return found
+            if names := tuple(
+                buffer_name for buffer_name, buffer in buffers if id(buffer) in changed
+            ):
+                changing_names[name] = names
+        _changing[program] = changing_names
+    return changing_names
 
 
 _changing: WeakKeyDictionary[PartProgram, Mapping[str, tuple[str, ...]]] = WeakKeyDictionary()
 
 
 def _changed(step: nn.Module) -> list[Tensor]:
-    """Buffers that a step writes to; of any module but a graph they may be all."""
+    """Buffers that a step writes to; all of them, if it is not a GraphModule."""
     if not isinstance(step, fx.GraphModule):
         return [*step.buffers()]
     written = (
@@ -131,13 +135,17 @@ def _changed(step: nn.Module) -> list[Tensor]:
         if argument.name in STATISTICS or (argument.alias_info and argument.alias_info.is_write)
     )
     buffers = dict(step.named_buffers(remove_duplicate=False))
-    nodes = (one for one in written if isinstance(one, fx.Node) and one.op == "get_attr")
+    nodes = (node for node in written if isinstance(node, fx.Node) and node.op == "get_attr")
     return [buffers[str(node.target)] for node in nodes]
 
 
 def _arguments(node: fx.Node) -> Iterator[tuple[Any, Any]]:
-    """What an operator's schema says of its arguments, and their values."""
+    """The schema of each argument of an operator, and its value."""
     assert isinstance(node.target, torch._ops.OpOverload)
-    said = node.target._schema.arguments
-    yield from zip(said, node.args, strict=False)
-    yield from ((one, node.kwargs[one.name]) for one in said if one.name in node.kwargs)
+    schema = node.target._schema.arguments
+    yield from zip(schema, node.args, strict=False)
+    yield from (
+        (argument, node.kwargs[argument.name])
+        for argument in schema
+        if argument.name in node.kwargs
+    )

@@ -1,4 +1,4 @@
-"""Queues between threads: what parts of one process send each other."""
+"""Queues between threads: messages between the parts of one process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from hgpart.schedules.schedule import Piece
 
 
 class StoppedError(Exception):
-    """Another part failed: there is nothing to wait for any more."""
+    """Another part failed, so there is nothing to wait for."""
 
 
-class LocalWires:
-    """All that travels in one pass between the threads of one process: `Wires` of all parts.
+class LocalChannel:
+    """All messages of one pass between the threads of one process: the `Channel` of all parts.
 
     Parameters
     ----------
     devices : sequence of torch.device
-        Of each part.
+        Device of each part.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -33,28 +33,28 @@ class LocalWires:
         self._is_stopped = False
 
     def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
-        """Let tensors depart."""
-        tensors = [tensor.contiguous() for tensor in tensors]  # as they arrive in processes
+        """Send tensors."""
+        tensors = [tensor.contiguous() for tensor in tensors]  # as processes receive them
         device = self._devices[receiver]
-        if device.type != "cpu":  # a copy to a CPU waits, so whoever needs it makes it
+        if device.type != "cpu":  # a copy to a CPU waits, so the receiver makes it
             tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
         self._queue(piece).put(tensors)
 
     def receive(self, piece: Piece) -> Sequence[Tensor]:
-        """Wait for what was sent."""
-        found: Sequence[Tensor] | None = self._queue(piece).get()
-        if found is None:
+        """Wait for a piece."""
+        tensors: Sequence[Tensor] | None = self._queue(piece).get()
+        if tensors is None:
             raise StoppedError
         with self._changing:
             del self._queues[piece]
-        return found
+        return tensors
 
     def settle(self) -> bool:
-        """What was sent is there."""
+        """Nothing to wait for: what was sent has arrived."""
         return False
 
     def stop(self) -> None:
-        """Wake all that wait and let none wait again."""
+        """Wake all that wait, and let nothing wait any more."""
         with self._changing:
             self._is_stopped = True
             for queue in self._queues.values():
