@@ -49,7 +49,7 @@ class Scheduling:
             )
         if not self.stash and not self.is_stream:
             raise ArgumentError(
-                f"--no-stash by {self.rule}, which has no other weights to keep: accepted with "
+                f"stash=no by {self.rule}, which has no other weights to keep: accepted with "
                 f"{', '.join(STREAMS)}"
             )
 

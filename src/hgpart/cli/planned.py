@@ -1,4 +1,4 @@
-"""PLAN, and MODEL where it is given -> the plan, and the model that is called."""
+"""PLAN, and MODEL where it is given -> the plan, and the model whose code is called."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AS_ARGUMENT = "MODEL, which names the code to call"
 
 
 def plan_and_model(path: Path, model: str | None) -> tuple[Plan, str]:
-    """Read a plan; the model is the one that is given, or else the plan's."""
+    """Read a plan; the model is the given one, or else the plan's."""
     from hgpart.plan import load_plan
 
     plan = load_plan(path)

@@ -1,4 +1,4 @@
-"""The stages of a command: timed, shown on a terminal, and those that every command begins with."""
+"""The stages of a command, timed and shown on a terminal; the first ones of every command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STARTED = time.perf_counter()
 
 
 class Stages:
-    """Times the stages of a command, and shows which one is running, or says it now and then."""
+    """A timer of the stages of a command, which shows, or says now and then, which one runs."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -40,7 +40,7 @@ class Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Show nothing any more."""
+        """Stop showing."""
         if self.status is not None:
             self.status.stop()
         if self._lines is not None:
@@ -61,14 +61,14 @@ class Stages:
             self.status.stop()
 
     def search(self, done: float, volume: int | None) -> None:
-        """Show how far a search is, and the bytes of the best that it has found."""
+        """Show how far a search is, and the bytes of its best partition so far."""
         best = "" if volume is None else f", {volume / 10**6:,.2f} MB so far"
         self._now = f"partition: {done:.0%}{best}"
         if self.status is not None:
             self.status.update(self._now)
 
     def all_seconds(self) -> dict[str, float]:
-        """Seconds of each stage, and since the command began."""
+        """Seconds of each stage, and in total since the command began."""
         return {**self.seconds, "total": time.perf_counter() - STARTED}
 
 
@@ -83,12 +83,7 @@ def traced_model(
     # What the model's own code prints must not get between the figures of --json -.
     with stage("load"), redirect_stdout(sys.stderr):
         module, own_shape = load_model(model, device="meta")
-        shape = input_shape or own_shape
-        if shape is None:
-            raise ArgumentError(
-                f"{model} does not say the shape of its input: give it, as in "
-                "--input-shape 3,224,224"
-            )
+        shape = shape_of(model, input_shape or own_shape)
         example = example_inputs(module, shape)
     with stage("trace"), redirect_stdout(sys.stderr):
         traced = trace(module, example)
@@ -97,6 +92,21 @@ def traced_model(
     with stage("graph"):
         graph = channel_graph(traced)
     return module, shape, traced, graph
+
+
+def shape_of(model: str, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of a sample, if it is known.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not.
+    """
+    if shape is None:
+        raise ArgumentError(
+            f"{model} does not say the shape of its input: give it, as in --input-shape 3,224,224"
+        )
+    return shape
 
 
 def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
@@ -132,11 +142,11 @@ def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str
 
 
 def _cautions(traced: TracedModel) -> Iterator[str]:
-    """What of a model is not as a plan of it seems to say."""
-    for said in traced.unheld:
-        yield f"{said} in each forward pass: the model can be divided, but not placed"
-    for said in traced.lost_gradients:
-        yield f"the backward pass has {said}: in parts the model runs, but can't be trained"
+    """Facts about a model that a plan of it would hide."""
+    for fact in traced.unheld:
+        yield f"{fact} in each forward pass: the model can be divided, but not placed"
+    for fact in traced.lost_gradients:
+        yield f"the backward pass has {fact}: in parts the model runs, but can't be trained"
     if not traced.has_dynamic_batch:
         yield (
             f"the model computes with its batch size, here {traced.batch_size}: in parts it takes "

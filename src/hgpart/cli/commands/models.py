@@ -11,7 +11,10 @@ from hgpart.cli.outputs import lead_on, plain_console
 
 
 def models(
-    names: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help="Only these.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="List these models only. Default: all."),
+    ] = None,
 ) -> None:
     """List the built-in models with their parameters and multiply-accumulates per sample."""
     from hgpart.report import print_models

@@ -5,50 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from hgpart.cli.options import (
-    Devices,
-    HtmlFile,
-    InFlight,
-    JsonFile,
-    MicroBatches,
-    NoStash,
-    OneProcess,
-    PlanFile,
-    PlannedModel,
-    Recompute,
-    ScheduleRule,
-    StepNorms,
-    Timeout,
-    Transport,
-    Unit,
-    Weights,
-    checked_unit,
-)
-from hgpart.cli.outputs import (
-    check_outputs,
-    in_micro_batches,
-    lead_on,
-    of_plan,
-    plain_console,
-    tables_wanted,
-)
+from hgpart.cli.groups import Ranks, StepWithNorms
+from hgpart.cli.options import PlannedModel
+from hgpart.cli.outputs import Timeline, in_micro_batches, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.planned import plan_and_model
-from hgpart.cli.processes import (
-    check_one_clock,
-    device_of_each,
-    on_several_machines,
-    start_ranks,
-    started_as_rank,
-)
+from hgpart.cli.processes import check_one_clock, on_several_machines
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, RunError
-from hgpart.run.processes.transports import check_transport
-from hgpart.schedule_wanted import Scheduling, scheduling_of
+from hgpart.schedule_wanted import Scheduling
 
 if TYPE_CHECKING:
     from hgpart.layers.channel_graph import ChannelGraph
@@ -57,101 +26,93 @@ if TYPE_CHECKING:
     from hgpart.run.processes.connection import Connection
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunStep(StepWithNorms):
+    """A step of a run.
+
+    Attributes
+    ----------
+    backward
+        Run a backward pass in each step, too. Default: forward only.
+    weights : FILE
+        Initial weights, a state_dict saved by torch or safetensors; each process reads its slices
+        only. Default: random.
+    seed : N
+        Seed of random weights and of the batch.
+    """
+
+    backward: bool = False
+    weights: Path | None = None
+    seed: int = 0
+
+
 def run(
     context: typer.Context,
-    plan: PlanFile,
+    plan: Path,
+    step: RunStep,
+    ranks: Ranks,
+    results: Timeline,
     model: PlannedModel = None,
-    steps: Annotated[int, typer.Option(help="Passes that are timed, after one that is not.")] = 10,
-    batch_size: Annotated[
-        int | None, typer.Option(help="Samples of a step; those of the plan when left out.")
-    ] = None,
-    backward: Annotated[
-        bool, typer.Option("--backward", help="A backward pass in each step, too.")
-    ] = False,
-    micro_batches: MicroBatches = None,
-    schedule: ScheduleRule = None,
-    norms: StepNorms = "micro-batch",
-    in_flight: InFlight = None,
-    no_stash: NoStash = False,
-    recompute: Recompute = False,
-    devices: Devices = "cpu",
-    transport: Transport = "gloo",
-    one_process: OneProcess = False,
-    weights: Weights = None,
-    seed: Annotated[
-        int, typer.Option(rich_help_panel="A step", help="Of the weights and of the batch.")
-    ] = 0,
-    timeout: Timeout = 300.0,
-    unit: Unit = "MB",
-    json: JsonFile = None,
-    html: HtmlFile = None,
-    timeline: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="What each part did when, for Perfetto and chrome://tracing."
-        ),
-    ] = None,
+    steps: int = 10,
+    batch_size: int | None = None,
 ) -> None:
-    """Run a model on the devices of a plan: throughput, waiting and what travels."""
-    check_outputs({"--json": json, "--html": html, "--timeline": timeline})
-    check_one_clock(timeline, one_process)
-    check_transport(transport)
+    """Run a model on the devices of a plan: throughput, waiting and traffic.
+
+    Parameters
+    ----------
+    plan : PLAN
+        Plan file, written by 'hgpart partition -o'.
+    steps : N
+        Timed steps, after one warm-up step.
+    batch_size : N
+        Samples per step. Default: the plan's batch size.
+    """
+    results.check()
+    check_one_clock(results.timeline, ranks.in_threads)
     if steps < 1:
         raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
+    ranks.check_transport()
     with Stages() as stage, stage("import"):
         from hgpart.hypergraph.modelling import LARGEST_FACTOR
-        from hgpart.run.processes.connection import check_timeout
     if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
-    checked_unit(unit)
-    check_timeout(timeout)
+    ranks.check_timeout()
     loaded, model = plan_and_model(plan, model)
-    scheduling = scheduling_of(
-        *(schedule, micro_batches, in_flight),
-        stash=not no_stash,
-        recompute=recompute,
-        planned=loaded.scheduling,
+    scheduling = step.scheduling(loaded.scheduling)
+    placing = Placing(
+        model, loaded, ranks.of_each(loaded.k), step.weights, step.seed, norms=step.norms
     )
-    placing = Placing(model, loaded, device_of_each(devices, loaded.k), weights, seed, norms=norms)
     samples = batch_size or loaded.modelling.batch_size
     scheduling.sizes(samples)
-    if scheduling.is_stream and not backward:
+    if scheduling.is_stream and not step.backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
-    wanted = _Run(placing, steps, samples, backward, scheduling, unit, json, html, timeline, plan)
-    if one_process:
-        placement = placing.here()
-        report = wanted.steps_of(placement, None, "threads")
-    elif started_as_rank():
-        with placing.connected(transport, timeout) as connection:
-            placement = placing.part_of(connection)
-            report = wanted.steps_of(placement, connection, transport)
-    else:
-        placing.check_here(transport)
-        placing.check_step(scheduling, samples, backward, transport)
-        start_ranks(context, loaded.k)
-        return
-    if report is not None:  # not before the others are done, who would fail with what fails here
-        wanted.show(report, placement.programs.blueprint.graph)
+    wanted = _Run(placing, steps, samples, step.backward, scheduling, results, plan, ranks)
+    ran = placing.run(
+        context,
+        ranks,
+        lambda: placing.check_step(scheduling, samples, step.backward),
+        wanted.steps_of,
+    )
+    if ran is not None:
+        wanted.show(*ran, unit_of(context))
 
 
 @dataclass(frozen=True)
 class _Run:
-    """What was asked for, checked."""
+    """A run that was asked for, checked."""
 
     placing: Placing
     steps: int
     batch_size: int
     backward: bool
     scheduling: Scheduling
-    unit: str
-    json: str | None
-    html: Path | None
-    timeline: Path | None
+    results: Timeline
     plan: Path
+    ranks: Ranks
 
     def steps_of(
-        self, placement: Placement, connection: Connection | None, carrier: str
-    ) -> RunReport | None:
+        self, placement: Placement, connection: Connection | None
+    ) -> tuple[RunReport, ChannelGraph] | None:
         """Run the steps; returns what they took in the first process."""
         import torch
 
@@ -161,6 +122,8 @@ class _Run:
         torch.manual_seed(self.placing.seed)
         batch = torch.randn(self.batch_size, *self.placing.plan.input_shape)
         first = connection is None or connection.rank == 0
+        # Clocks of several machines have nothing in common.
+        drawn = self.results.html is not None and not on_several_machines()
         with progress("steps", self.steps, first) as (bar, task):
             measured = measure(
                 placement,
@@ -169,17 +132,17 @@ class _Run:
                 backward=self.backward,
                 connection=connection,
                 scheduling=self.scheduling,
-                timeline=self.timeline is not None or self._draws_when(),
+                timeline=self.results.timeline is not None or drawn,
                 on_step=lambda done: bar.update(task, completed=done),
             )
         if not first:
             return None
         sizes = self.scheduling.sizes(self.batch_size)
         planned = placement.programs.expected_traffic(sizes, self.backward)
-        return RunReport(
+        report = RunReport(
             self.placing.model,
             self.placing.devices,
-            carrier,
+            self.ranks.backend,
             measured,
             planned.forward_bytes,
             planned.backward_bytes,
@@ -187,26 +150,20 @@ class _Run:
             self.placing.norms,
             shares_of_work(placement),
         )
+        return report, placement.programs.blueprint.graph
 
-    def _draws_when(self) -> bool:
-        """Whether the page has a timeline: clocks of several machines have nothing in common."""
-        return self.html is not None and not on_several_machines()
-
-    def show(self, report: RunReport, graph: ChannelGraph) -> None:
-        """Write the file, print, and say whether it was as planned."""
+    def show(self, report: RunReport, graph: ChannelGraph, unit: str) -> None:
+        """Write the files, print, and say whether the traffic was as planned."""
+        from hgpart.report.page.running import run_page
         from hgpart.report.running import print_run, run_json
         from hgpart.report.timeline import write_timeline
 
-        if self.timeline is not None:
-            found = report.measurement.timeline
-            write_timeline(self.timeline, found, report.model, report.devices)
-        if self.html is not None:
-            from hgpart.report.page.document import write_page
-            from hgpart.report.page.running import run_page
-
-            write_page(run_page(report), self.html)
-        if tables_wanted(self.json, run_json(report)):
-            print_run(report, plain_console(), self.unit)
+        if self.results.timeline is not None:
+            actions = report.measurement.timeline
+            write_timeline(self.results.timeline, actions, report.model, report.devices)
+        self.results.draw(lambda: run_page(report))
+        if self.results.want_tables(run_json(report)):
+            print_run(report, plain_console(), unit)
             lead_on(self._then(graph))
         sys.stdout.flush()
         difference = report.difference()
