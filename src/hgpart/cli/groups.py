@@ -211,8 +211,8 @@ class Ranks(Options):
         Device of each part, or one for all: cpu, cuda, cuda:1, or auto (the GPUs of this machine in
         turn, or else the CPU).
     backend : gloo|nccl|threads
-        What carries messages: gloo (between processes, through the CPU), nccl (between processes,
-        from GPU to GPU) or threads (of one process).
+        Transport of the messages: gloo (between processes, through the CPU), nccl (between
+        processes, from GPU to GPU) or threads (of one process).
     """
 
     panel: ClassVar[str] = "The devices"

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,9 +19,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.plan import Plan
     from hgpart.tracing.traced_model import TracedModel
 
 STARTED = time.perf_counter()
+AS_ARGUMENT = "MODEL, which names the code to call"
 
 
 class Stages:
@@ -92,6 +95,27 @@ def traced_model(
     with stage("graph"):
         graph = channel_graph(traced)
     return module, shape, traced, graph
+
+
+def plan_and_model(path: Path, model: str | None) -> tuple[Plan, str]:
+    """Read a plan; the model is the given one, or else the plan's."""
+    from hgpart.plan import load_plan
+
+    plan = load_plan(path)
+    return plan, model or trusted_model(plan, path, AS_ARGUMENT)
+
+
+def trusted_model(plan: Plan, path: Path, accepted: str) -> str:
+    """The model that a plan names, unless that is code which nobody has asked to be called."""
+    from hgpart.files.json_files import quoted
+    from hgpart.zoo import is_user_code
+
+    if is_user_code(plan.model):
+        raise ArgumentError(
+            f"{path} is a plan of {quoted(plan.model)}, code that is called only where you name "
+            f"it: accepted with {accepted}"
+        )
+    return plan.model
 
 
 def shape_of(model: str, shape: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -43,9 +43,9 @@ class SearchOptions(Options):
         Read the partition that another tool made instead: the part of each vertex, in the order of
         'hgpart export' with the same options.
     objective : volume|largest|links|time
-        What to minimise: volume (all bytes), largest (the bytes of the busiest part), links (bytes
-        times the cost of their link) or time (seconds of a step, simulated). links and time need
-        --machine, time also a file of 'hgpart profile' as --work. All but volume are for native.
+        Quantity to minimise: volume (all bytes), largest (the bytes of the busiest part), links
+        (bytes times the cost of their link) or time (seconds of a step, simulated). links and time
+        need --machine, time also a file of 'hgpart profile' as --work. All but volume need native.
     time_limit : SECONDS
         Time to search; the best partition by then counts. Default: 60 for exact, or else none.
     effort : TIMES

@@ -14,9 +14,8 @@ from hgpart.cli.groups import Step, runs_and_timeout
 from hgpart.cli.options import PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import on_several_machines, start_ranks, started_as_rank
-from hgpart.cli.stages import Stages
+from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError
 from hgpart.schedule_wanted import Scheduling
 

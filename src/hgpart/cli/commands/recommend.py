@@ -54,7 +54,7 @@ class Ranking(Options):
     Attributes
     ----------
     goal : time|memory|throughput
-        What to rank by: time (seconds per step), memory (bytes per device) or throughput (samples
+        Figure to rank by: time (seconds per step), memory (bytes per device) or throughput (samples
         per second, asynchronous training included).
     measure : N
         Run a few steps of the N best ways here, and rank these by the measured time. Append

@@ -13,9 +13,8 @@ from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel
 from hgpart.cli.outputs import Timeline, in_micro_batches, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import check_one_clock, on_several_machines
-from hgpart.cli.stages import Stages
+from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, RunError
 from hgpart.schedule_wanted import Scheduling
 

@@ -13,8 +13,7 @@ import typer
 
 from hgpart.cli.groups import Step
 from hgpart.cli.outputs import Graph, Table, lead_on, of_plan, plain_console, show_report, unit_of
-from hgpart.cli.planned import trusted_model
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages, traced_model, trusted_model
 from hgpart.errors import ArgumentError, TraceError
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import check_one_clock, on_several_machines
-from hgpart.cli.stages import Stages
+from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
 from hgpart.schedule_wanted import Scheduling
@@ -49,10 +48,10 @@ class Learning(Options):
         Training data: synthetic (random images), digits (scikit-learn's handwritten digits) or
         imagefolder:PATH (a folder per class).
     optimizer : sgd|adam
-        What updates the weights. Append ,momentum=M (sgd; default 0.9), ,weight-decay=W (default 0)
-        and ,decay=yes to multiply the learning rate by 0.8 when the test accuracy has not improved
-        for two epochs, and to stop when three such steps have not helped. With --resume the
-        defaults are those of the checkpoint.
+        Update rule of the weights. Append ,momentum=M (sgd; default 0.9), ,weight-decay=W (default
+        0) and ,decay=yes to multiply the learning rate by 0.8 when the test accuracy has not
+        improved for two epochs, and to stop when three such steps have not helped. With --resume
+        the defaults are those of the checkpoint.
     lr : RATE
         Learning rate. Default: that of the checkpoint, or else 0.001.
     seed : N
@@ -88,8 +87,8 @@ class Learning(Options):
         if self.checkpoint is None:
             return None
         values, settings = keyed("--checkpoint", self.checkpoint, every=int)
-        folder = one_value("--checkpoint", self.checkpoint, values)
-        if folder is None:
+        folder = ",".join(values)  # which may have commas
+        if not folder:
             raise ArgumentError(f"--checkpoint {self.checkpoint}: accepted is a folder")
         about: dict[str, str | int | float] = {
             "model": model,

@@ -17,9 +17,8 @@ from hgpart.cli.command_lines import typed
 from hgpart.cli.groups import StepWithNorms, Vertices
 from hgpart.cli.options import Eps, Names, PlannedModel
 from hgpart.cli.outputs import Figures, lead_on, of_plan, plain_console, unit_of
-from hgpart.cli.planned import plan_and_model
 from hgpart.cli.processes import device_of_each
-from hgpart.cli.stages import Stages, shape_of, then_of_plan
+from hgpart.cli.stages import Stages, plan_and_model, shape_of, then_of_plan
 from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
 from hgpart.schedule_wanted import Scheduling
 
