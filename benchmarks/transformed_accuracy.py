@@ -7,7 +7,8 @@ of the training digits of scikit-learn, as it is and by each kind of change with
 layers drawn anew (`fresh=True`), by plain gradient descent with momentum. The learning rate decays
 by the rule of F. Brakel's thesis (`hgpart train --optimizer sgd,decay=yes`) on the last fifth,
 which ends the training too. Test samples are classified once, behind the last epoch. In a seed all
-have the same batches; the intervals are Student's, of 95 %, beside the original: of the differences in each seed.
+have the same batches; the intervals are Student's, of 95 %, beside the original: of the differences
+in each seed.
 
 Fine-tuning: `split` and `grouped` of the trained original, with the blocks on the diagonal of its
 weights: loss and accuracy of the test samples before, and after 1 and 5 epochs at a fifth of the

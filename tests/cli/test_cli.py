@@ -150,7 +150,7 @@ def test_commands_write_pages(monkeypatch, tmp_path):
         assert len(html.encode()) < 1_500_000
         assert ('"name":"planned"' in html) is (name != "partition")  # over what was measured
     # Clocks of several machines have nothing in common.
-    monkeypatch.setattr("hgpart.cli.commands.run.on_several_machines", lambda: True)
+    monkeypatch.setattr("hgpart.cli.outputs.on_several_machines", lambda: True)
     hgpart(*commands["run"], "--html", tmp_path / "run.html")
     html = (tmp_path / "run.html").read_text()
     assert headings["run"][0] in html

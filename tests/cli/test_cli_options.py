@@ -147,6 +147,7 @@ def test_each_option_says_what_it_is_in_a_sentence(command, option, text):
     assert text.rstrip()[-1] in ".)"
     assert text.split()[0] not in ("That", "Of", "By", "As", "What", "With", "In", "When")
     assert "when left out" not in text
+    assert "$ hgpart" not in text  # the example stands below the options
 
 
 @pytest.mark.parametrize(

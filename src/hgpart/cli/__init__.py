@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.metadata import version
 from itertools import islice
@@ -32,10 +32,10 @@ from hgpart.cli.commands.trace import trace
 from hgpart.cli.commands.train import train
 from hgpart.cli.commands.transform import transform
 from hgpart.cli.commands.verify import verify
-from hgpart.cli.grouping import with_groups, without_values
+from hgpart.cli.grouping import help_of, with_groups, without_values
 from hgpart.cli.options import UNITS, Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
-from hgpart.cli.spellings import COMMANDS, now_spelled
+from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
 from hgpart.errors import (
     HgpartError,
     ModelError,
@@ -64,36 +64,16 @@ app = typer.Typer(
     help="Divide a CNN among devices, filter by filter, by hypergraph partitioning.",
     epilog=f"Begin with: hgpart {FIRST}\n\nExit status: {STATUSES}",
 )
-EXAMPLES: Mapping[str, Mapping[Callable[..., None], str]] = {
-    "Divide a model": {
-        recommend: "recommend vgg16 --devices 4 --batch-size 16",
-        partition: "partition vgg16 --k 8 --eps 0.1 -o plan.json",
-        compare: "compare vgg16 --k 4,8,16",
-        show: "show plan.json --schedule greedy --micro-batches 4",
-    },
-    "Run it in parts": {
-        verify: "verify lenet5 --k 4",
-        run_placed: "run --plan plan.json --backward --micro-batches 4",
-        train: "train --plan plan.json --steps 100",
-        bench: "bench lenet5 --ways single,ddp,coarse --processes 2",
-    },
-    "Measure and simulate": {
-        calibrate: "calibrate -o machine.json",
-        profile: "profile vgg16 --batch-size 16 --threads 1 -o times.json",
-        predict: "predict --plan plan.json --machine 10gbe --times times.json",
-    },
-    "Look at models; other partitioners": {
-        models: "models vgg16 resnet50",
-        trace: "trace lenet5",
-        transform: "transform resnet50+split:2 -o model.py",
-        export: "export lenet5 --format hmetis -o lenet5.hgr",
-    },
+COMMANDS: dict[str, tuple[Any, ...]] = {
+    "Divide a model": (recommend, partition, compare, show),
+    "Run it in parts": (verify, run_placed, train, bench),
+    "Measure and simulate": (calibrate, profile, predict),
+    "Look at models; other partitioners": (models, trace, transform, export),
 }
-for panel, examples in EXAMPLES.items():
-    for command, example in examples.items():
-        named = "run" if command is run_placed else None
-        epilog = f"Example: hgpart {example}"
-        app.command(named, rich_help_panel=panel, epilog=epilog)(with_groups(command))
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        text, example = help_of(command)
+        app.command(help=text, epilog=example, rich_help_panel=panel)(with_groups(command))
 
 
 def _print_version(asked: bool) -> None:
@@ -217,7 +197,7 @@ def _unreadable(error: typer.TyperException) -> str:
     if isinstance(error, typer.BadParameter) and typed:
         error.message = f"{typed[0]['input']!r}: {error.message}"
     message = error.format_message()
-    for command, now in COMMANDS.items():
+    for command, now in EARLIER_COMMANDS.items():
         if message.startswith(f"No such command {command!r}"):
             return f"hgpart {command} is now spelled {now}"
     if context is None or message.endswith("?"):

@@ -22,7 +22,8 @@ import typer
 WIDEST_METAVAR = 28  # characters, in a help of 80 columns
 SPELLED = {"evaluation": "--eval", "file_format": "--format"}
 SHORT = {"output": "-o", "k": "-k"}
-SECTION = re.compile(r"\n*^(?:Attributes|Parameters)\n-+\n", re.MULTILINE)
+SECTION = re.compile(r"\n*^(?:Attributes|Parameters|Examples)\n-+\n", re.MULTILINE)
+EXAMPLE = re.compile(r"^\$ (hgpart .+)$", re.MULTILINE)
 ENTRY = re.compile(r"^(\w+)(?: : (.+))?\n((?: {4}.*\n?)+)", re.MULTILINE)
 
 
@@ -55,10 +56,16 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
             values[name] = group(**{item.name: values.pop(item.name) for item in fields(group)})
         function(**values)
 
-    command.__doc__ = SECTION.split(inspect.getdoc(function) or "")[0]
     command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def help_of(command: Callable[..., None]) -> tuple[str, str]:
+    """The help of a command, and the example below it, from its docstring."""
+    text = inspect.getdoc(command) or ""
+    (example,) = EXAMPLE.findall(text)
+    return SECTION.split(text)[0], f"Example: {example}"
 
 
 def _options(group: Any) -> Iterator[Parameter]:
@@ -75,7 +82,7 @@ def _options(group: Any) -> Iterator[Parameter]:
 def _entries(documented: Any) -> dict[str, tuple[str, str]]:
     """The metavar and the help of each option that a docstring describes."""
     _, *sections = SECTION.split(f"{inspect.cleandoc(documented.__doc__ or '')}\n")
-    found = ENTRY.findall("".join(sections))
+    found = ENTRY.findall("\n".join(sections))
     return {name: (metavar, " ".join(text.split())) for name, metavar, text in found}
 
 

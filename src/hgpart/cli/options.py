@@ -14,6 +14,8 @@ Integers = Annotated[Any, typer.Option(parser=integers)]
 Numbers = Annotated[Any, typer.Option(parser=numbers)]
 Names = Annotated[Any, typer.Option(parser=names)]
 Whole = Annotated[Any, typer.Option(parser=whole)]
+Positive = Annotated[int, typer.Option(min=1)]
+PositiveOrNone = Annotated[int | None, typer.Option(min=1)]
 NotNegative = Annotated[float, typer.Option(min=0)]
 WholeOrAuto = Annotated[Any, typer.Option(parser=whole_or_auto)]
 
@@ -55,8 +57,7 @@ InputShape = Annotated[
 Eps = Annotated[
     float,
     typer.Option(
-        metavar="E",
-        help="Allowed imbalance: a device's work is at most (1 + eps) times its share.",
+        metavar="E", help="Allowed imbalance: a device's work is at most (1 + eps) times its share."
     ),
 ]
 Seed = Annotated[

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from hgpart.cli.grouping import Options
+from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.terminal import PlainConsole
 
@@ -67,12 +68,12 @@ class Page(Figures):
 
     html: Path | None = None
 
-    def draw(self, page: Callable[[], str]) -> None:
-        """Write the page, if one is wanted."""
+    def draw(self, page: Callable[..., str], *of: Any) -> None:
+        """Write a page, if one is wanted."""
         if self.html is not None:
             from hgpart.report.page.document import write_page
 
-            write_page(page(), self.html)
+            write_page(page(*of), self.html)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +87,6 @@ class Table(Page):
     """
 
     csv: Path | None = None
-
-    def draw_plan(self, report: Report, unit: str, *schedule: Any) -> None:
-        """Write the page of a plan, if one is wanted."""
-
-        def page() -> str:
-            from hgpart.report.page.plan import plan_page
-
-            return plan_page(report, unit, *schedule)
-
-        self.draw(page)
 
     def write_csv(self, figures: Callable[[], str]) -> None:
         """Write the table, if one is wanted."""
@@ -139,6 +130,11 @@ class Timeline(Page):
 
     timeline: Path | None = None
 
+    @property
+    def draws_timeline(self) -> bool:
+        """Whether times are wanted; a page has them of one machine alone, which has one clock."""
+        return self.timeline is not None or (self.html is not None and not on_several_machines())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Graph(Options):
@@ -147,7 +143,8 @@ class Graph(Options):
     Attributes
     ----------
     graph : FILE
-        Write the graph: FILE.dot for Graphviz, FILE.graphml for other programs.
+        Write the layers, or the parts' shares of them, as a graph: FILE.dot for Graphviz,
+        FILE.graphml for other programs.
     """
 
     panel: ClassVar[str] = "Results"

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from hgpart.placement import Placement
     from hgpart.plan import Plan
+    from hgpart.run.measuring import Measurement
     from hgpart.run.processes.connection import Connection
     from hgpart.schedule_wanted import Scheduling
 
@@ -155,6 +156,38 @@ class Placing:
             placement = self.without_memory(training)
             placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
+
+    def steps(
+        self,
+        placement: Placement,
+        connection: Connection | None,
+        steps: int,
+        batch_size: int,
+        scheduling: Scheduling,
+        *,
+        backward: bool,
+        timeline: bool,
+    ) -> Measurement | None:
+        """Run steps of random samples; returns what they took in the first process."""
+        import torch
+
+        from hgpart.run.measuring import measure
+
+        torch.manual_seed(self.seed)
+        batch = torch.randn(batch_size, *self.plan.input_shape)
+        first = connection is None or connection.rank == 0
+        with progress("steps", steps, first) as (bar, task):
+            measurement = measure(
+                placement,
+                batch,
+                steps,
+                backward=backward,
+                connection=connection,
+                scheduling=scheduling,
+                timeline=timeline,
+                on_step=lambda done: bar.update(task, completed=done),
+            )
+        return measurement if first else None
 
     def without_memory(self, training: bool) -> Placement:
         """All parts in this process, of which only the programs are wanted."""

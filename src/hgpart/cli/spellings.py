@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-COMMANDS = {"evaluate": "hgpart partition MODEL --partition FILE"}
+EARLIER_COMMANDS = {"evaluate": "hgpart partition MODEL --partition FILE"}
 
 OPTIONS = {
     "--grain": "--modelling grain=NAME",

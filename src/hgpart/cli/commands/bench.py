@@ -19,7 +19,16 @@ from hgpart.cli.command_lines import typed
 from hgpart.cli.forms import keyed, one_value
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import TIMEOUT, Counting
-from hgpart.cli.options import Eps, InputShape, Model, Names, NotNegative, Timeout
+from hgpart.cli.options import (
+    Eps,
+    InputShape,
+    Model,
+    Names,
+    NotNegative,
+    Positive,
+    PositiveOrNone,
+    Timeout,
+)
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
 from hgpart.cli.rows import KeptRows
 from hgpart.cli.stages import Stages, classes_of, traced_model
@@ -79,8 +88,8 @@ class Trained(Options):
     """
 
     panel: ClassVar[str] = "Training"
-    steps: int | None = None
-    rounds: int | None = None
+    steps: PositiveOrNone = None
+    rounds: PositiveOrNone = None
     until: str | None = None
     data: str = "synthetic"
     lr: float = 0.01
@@ -89,8 +98,6 @@ class Trained(Options):
     def check(self) -> None:
         """Refuse numbers that are out of range, and options that have no use for each other."""
         for name, value in (("steps", self.steps), ("rounds", self.rounds)):
-            if value is not None and value < 1:
-                raise ArgumentError(f"--{name} {value}: accepted is 1 or more")
             if value is not None and self.until is not None:
                 raise ArgumentError(
                     f"--{name} {value}: accepted is without --until, for which each way trains once"
@@ -128,7 +135,7 @@ def bench(
     results: GrowingTable,
     ways: Names = None,
     processes: int = 2,
-    batch_size: int = 32,
+    batch_size: Positive = 32,
     input_shape: InputShape = None,
     timeout: Timeout = TIMEOUT,
 ) -> None:
@@ -145,10 +152,12 @@ def bench(
         Processes that share a step; a parameter server is one more.
     batch_size : N
         Samples per step, over all processes together.
+
+    Examples
+    --------
+    $ hgpart bench lenet5 --ways single,ddp,coarse --processes 2
     """
     results.check()
-    if batch_size < 1:
-        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     trained.check()
     goal = trained.goal()
     chosen = chosen_ways(ways, processes)
@@ -303,7 +312,7 @@ class _Wanted:
         record = rows.close()
         if record.rows:
             self.results.write_csv(lambda: as_csv(record))
-            self.results.draw(lambda: as_page(record))
+            self.results.draw(as_page, record)
             if self.results.want_tables(rows.as_json(record)):
                 show(record)
                 lead_on(self.then)

@@ -10,12 +10,24 @@ import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.groups import Ranks
+from hgpart.cli.options import Positive
 from hgpart.cli.outputs import Figures, kept, lead_on, plain_console
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError
 from hgpart.run.processes.transports import check_carries, check_transport
 from hgpart.terminal import progress_bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Processes(Ranks):
+    """The processes that send each other messages.
+
+    Attributes
+    ----------
+    backend : gloo|nccl
+        Transport of the messages: gloo (through the CPU) or nccl (from GPU to GPU).
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +45,10 @@ class CalibrateResults(Figures):
 
 def calibrate(
     context: typer.Context,
-    ranks: Ranks,
+    ranks: Processes,
     results: CalibrateResults,
     processes: int | None = None,
-    threads: int = 1,
+    threads: Positive = 1,
 ) -> None:
     """Measure how fast messages between processes are here, and what slows computing.
 
@@ -46,11 +58,13 @@ def calibrate(
         Number of processes to start here. Default: one per usable core.
     threads : N
         Threads of each process.
+
+    Examples
+    --------
+    $ hgpart calibrate -o machine.json
     """
     results.check()
     check_transport(ranks.backend)
-    if threads < 1:
-        raise ArgumentError(f"--threads {threads}: accepted is 1 or more")
     k = _processes(processes)
     ranks.check_timeout()
     devices = ranks.of_each(k)
@@ -76,11 +90,7 @@ def _processes(wanted: int | None) -> int:
 
 
 def _measure(
-    k: int,
-    threads: int,
-    devices: tuple[str, ...],
-    ranks: Ranks,
-    results: CalibrateResults,
+    k: int, threads: int, devices: tuple[str, ...], ranks: Ranks, results: CalibrateResults
 ) -> None:
     """Measure as one of the processes; the first one writes and prints."""
     import torch

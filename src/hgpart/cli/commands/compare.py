@@ -58,8 +58,8 @@ class Grid(Options):
     strategies : NAME,NAME,...
         Compare these ways only. Default: all.
     jobs : N
-        Ways that are searched at the same time; 1 times each undisturbed. Default: 2, or 1 on a
-        single core.
+        Ways to search for at the same time; with 1 their search times are undisturbed. Default: 2,
+        or 1 on a single core.
     """
 
     panel: ClassVar[str] = "The search"
@@ -104,6 +104,10 @@ def compare(
         Numbers of devices to compare.
     eps : E,E,...
         Allowed imbalances, a row for each.
+
+    Examples
+    --------
+    $ hgpart compare vgg16 --k 4,8,16
     """
     results.check(work=counting.kept_work)
     seed = search.seed
@@ -198,10 +202,12 @@ def _progress(count: int, rows: KeptRows) -> Iterator[Callable[[Row], None]]:
 def _write(comparison: Comparison, plan: Report | None, unit: str, results: GrowingTable) -> None:
     """Write the table and the page."""
     from hgpart.compare.comparison import comparison_csv
-    from hgpart.report.page.comparison import comparison_page
 
     results.write_csv(lambda: comparison_csv(comparison))
-    results.draw(lambda: comparison_page(comparison, plan, unit))
+    if results.html is not None:
+        from hgpart.report.page.comparison import comparison_page
+
+        results.draw(comparison_page, comparison, plan, unit)
 
 
 def _fitting_unit(comparison: Comparison) -> str:

@@ -24,8 +24,8 @@ def export(
 ) -> None:
     """Write the full hypergraph of a model, for other partitioners.
 
-    Their sums of weights and costs have 32 bits: larger ones are divided, by a factor that is
-    printed.
+    Partitioners add up weights and costs in 32 bits: where the sums are larger, all are divided by
+    a factor, which is printed.
 
     Parameters
     ----------
@@ -33,6 +33,10 @@ def export(
         Write the hypergraph.
     file_format : patoh|hmetis
         File format.
+
+    Examples
+    --------
+    $ hgpart export lenet5 --format hmetis -o lenet5.hgr
     """
     check_outputs({"--work": counting.kept_work, "--output": output})
     with Stages() as stage:

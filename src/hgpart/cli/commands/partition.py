@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -108,13 +107,6 @@ class PartitionResults(Table):
     output: Path | None = None
 
 
-def refuse(options: Mapping[str, bool], beside: str, why: str = "") -> None:
-    """Refuse the first of these options that is given, beside one that has no use for it."""
-    for option, is_given in options.items():
-        if is_given:
-            raise ArgumentError(f"{option} with {beside}: accepted is without{why}")
-
-
 def partition(
     context: typer.Context,
     model: Model,
@@ -134,6 +126,10 @@ def partition(
     eps : E
         Allowed imbalance: a device's work is at most (1 + eps) times its share. Default: 0.1; with
         --objective time 1, which leaves the balance to the search.
+
+    Examples
+    --------
+    $ hgpart partition vgg16 --k 8 --eps 0.1 -o plan.json
     """
     results.check(work=counting.kept_work)
     output, write_partition = results.output, results.write_partition
@@ -144,13 +140,13 @@ def partition(
             from hgpart.compare.strategies import partition_by
             from hgpart.hypergraph.formats import write_partition as write_parts
             from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts
-            from hgpart.partition import partition_graph
             from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.partition import evaluated
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.objectives import WIDE
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
+            from hgpart.partition.stages import solve, solve_in_slices
             from hgpart.partitioned_model import evaluate_layerwise
             from hgpart.plan import make_plan, save_plan
             from hgpart.report import Report
@@ -177,13 +173,13 @@ def partition(
         with stage("work", spinner=False):  # profiling shows its own progress
             work = measure(module, traced, graph)
         chosen = None
-        problem = Problem(graph, work, modelling, k, eps, speeds, memory=memory)
+        problem = Problem(graph, work, modelling, k, eps, speeds, objective, memory)
+        limited = Search(search.seed, search.effort, search.time_limit, stage.search)
         with stage("partition"):
             if parts is not None:
                 blocks = blocks_of_parts(graph, work, modelling, parts)
                 found = evaluated(problem, *blocks, seed=0, backend=FROM_FILE, start=FROM_FILE)
             elif timing is not None:
-                limited = Search(search.seed, search.effort, search.time_limit, stage.search)
                 chosen = timing.choose(module, shape, problem, limited)
                 found = chosen.partition
             elif search.strategy is not None:
@@ -191,23 +187,8 @@ def partition(
                     search.strategy, graph, work, k, eps, modelling=modelling, seed=search.seed
                 )
             else:
-                found = partition_graph(
-                    graph,
-                    work,
-                    k,
-                    eps,
-                    modelling=modelling,
-                    slices=slices,
-                    backend=search.backend,
-                    seed=search.seed,
-                    speeds=speeds,
-                    objective=objective,
-                    memory=memory,
-                    time_limit=search.time_limit,
-                    best_effort=search.best_effort,
-                    effort=search.effort,
-                    on_progress=stage.search,
-                )
+                divide = solve_in_slices if slices == "auto" else solve
+                found = divide(problem, limited, search.backend, search.best_effort)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, work, found.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.strategy is None
@@ -232,7 +213,10 @@ def partition(
     if parts is not None:
         report = replace(report, backend=None, start=None, seed=None)
     unit = unit_of(context)
-    results.draw_plan(report, unit)
+    if results.html is not None:
+        from hgpart.report.page.plan import plan_page
+
+        results.draw(plan_page, report, unit)
     show_report(report, unit, results, run_of_plan(model, output, graph, report.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
@@ -246,27 +230,31 @@ def _check_together(
     """Refuse options that have no use beside others."""
     from hgpart.compare.strategies import strategy_named
 
-    is_sliced = counting.slices not in (1, "auto")
-    backend = {f"--backend {search.backend}": search.backend != "native"}
-    objective = {f"--objective {search.objective}": search.objective != "volume"}
-    equal = {"--speeds": devices.speeds is not None}
-    no_training = {"--modelling training=no": not modelling.training}
-    memory = {"--memory": devices.memory is not None}
+    given = {
+        "strategy": search.strategy is not None and f"--strategy {search.strategy}",
+        "backend": search.backend != "native" and f"--backend {search.backend}",
+        "objective": search.objective != "volume" and f"--objective {search.objective}",
+        "slices": counting.slices not in (1, "auto") and f"--slices {counting.slices}",
+        "auto": counting.slices == "auto" and "--slices auto",
+        "grain": modelling.grain != "coarse" and f"--modelling grain={modelling.grain}",
+        "norms": modelling.norms != "slice" and f"--modelling norms={modelling.norms}",
+        "training": not modelling.training and "--modelling training=no",
+        "speeds": devices.speeds is not None and "--speeds",
+        "memory": devices.memory is not None and "--memory",
+    }
+    beside, useless, why = "", "", ""
     if search.partition is not None:
-        strategy = {f"--strategy {search.strategy}": search.strategy is not None}
-        auto = {"--slices auto": counting.slices == "auto"}
-        refuse({**strategy, **backend, **objective, **memory, **auto}, "--partition FILE")
+        beside, useless = "--partition FILE", "strategy backend objective memory auto"
     elif search.strategy is not None:
         strategy_named(search.strategy)  # raises before the model is traced
-        grain = {f"--modelling grain={modelling.grain}": modelling.grain != "coarse"}
-        sliced = {f"--slices {counting.slices}": is_sliced}
-        norms = {f"--modelling norms={modelling.norms}": modelling.norms != "slice"}
-        options = {**backend, **grain, **sliced, **objective, **equal, **memory, **no_training}
-        refuse({**options, **norms}, f"--strategy {search.strategy}")
+        beside = f"--strategy {search.strategy}"
+        useless = "backend grain slices objective speeds memory training norms"
     elif search.objective == TIME:
-        sliced = {f"--slices {counting.slices}": counting.slices != 1}
+        beside, useless = "--objective time", "slices auto backend training speeds"
         why = ", as it tries slices of the batch itself, by native, for training on --machine"
-        refuse({**sliced, **backend, **no_training, **equal}, "--objective time", why)
+    for option in useless.split():
+        if given[option]:
+            raise ArgumentError(f"{given[option]} with {beside}: accepted is without{why}")
     for option, value in (("machine", devices.machine), ("micro-batches", devices.micro_batches)):
         needing = (LINKS, TIME) if option == "machine" else (TIME,)
         if value is not None and search.objective not in needing:

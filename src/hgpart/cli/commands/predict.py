@@ -6,22 +6,15 @@ import sys
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
 from hgpart.cli.groups import Step, runs_and_timeout
-from hgpart.cli.options import PlannedModel
+from hgpart.cli.options import PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Timeline, lead_on, of_plan, plain_console, unit_of
-from hgpart.cli.placing import Placing, progress
+from hgpart.cli.placing import Placing
 from hgpart.cli.processes import on_several_machines, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, plan_and_model
-from hgpart.errors import ArgumentError
-from hgpart.schedule_wanted import Scheduling
-
-if TYPE_CHECKING:
-    from hgpart.report.prediction.record import PredictionReport
-    from hgpart.run.measuring import Measurement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +39,7 @@ def predict(
     step: Step,
     results: PredictResults,
     model: PlannedModel = None,
-    batch_size: int | None = None,
+    batch_size: PositiveOrNone = None,
 ) -> None:
     """Simulate a training step of a plan on a machine: seconds, waiting, memory.
 
@@ -60,104 +53,65 @@ def predict(
         Layer times, a file of 'hgpart profile'.
     batch_size : N
         Samples per step. Default: the plan's batch size.
+
+    Examples
+    --------
+    $ hgpart predict --plan plan.json --machine 10gbe --times times.json
     """
     results.check()
-    if batch_size is not None and batch_size < 1:
-        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
-    steps, timeout = runs_and_timeout(results.measure) if results.measure else (None, 0.0)
-    loaded, model = plan_and_model(plan, model)
-    scheduling = step.scheduling(loaded.scheduling)
-    placing = Placing(model, loaded, ("cpu",) * loaded.k, None, seed=0)
-    samples = batch_size or loaded.modelling.batch_size
-    scheduling.sizes(samples)
-    placing.check_step(scheduling, samples, True)
-    wanted = _Predicting(placing, machine, times, samples, scheduling, results, plan)
-    if steps is None:
-        wanted.show(wanted.report(None), unit_of(context))
-    elif started_as_rank():
-        measured = wanted.measured(steps, timeout)
-        if measured is not None:
-            wanted.show(wanted.report(measured), unit_of(context))
-    else:
-        wanted.report(None)  # its errors are said before any process is started
-        start_ranks(context, loaded.k)
-
-
-@dataclass(frozen=True)
-class _Predicting:
-    """A prediction that was asked for, checked."""
-
-    placing: Placing
-    machine: str
-    times: Path
-    batch_size: int
-    scheduling: Scheduling
-    results: PredictResults
-    plan: Path
-
-    def report(self, measured: Measurement | None) -> PredictionReport:
-        """Simulate."""
-        from hgpart.machines.machine_files import load_machine
-        from hgpart.prediction.predict import predict
-        from hgpart.report.prediction.record import PredictionReport
-        from hgpart.run.scheduling import wanted_schedule
-        from hgpart.work.layer_times import load_layer_times
-
-        with Stages() as stage:
-            machine = load_machine(self.machine, self.placing.plan.k)
-            with stage("place"), redirect_stdout(sys.stderr):
-                placement = self.placing.without_memory(training=True)
-                times = load_layer_times(self.times, placement.programs.blueprint.graph)
-            with stage("schedule"):
-                schedule = wanted_schedule(
-                    placement,
-                    self.scheduling,
-                    True,
-                    batches=self.scheduling.sample_batches,
-                    batch_size=self.batch_size,
-                )
-            with stage("simulate"):
-                prediction = predict(placement, schedule, machine, times, self.batch_size)
-        return PredictionReport(
-            self.placing.model, machine, times.source, prediction, self.scheduling, measured
-        )
-
-    def measured(self, steps: int, timeout: float) -> Measurement | None:
-        """Run steps in this process, which is one of several; returns them in the first."""
-        import torch
-
-        from hgpart.run.measuring import measure
-
-        with self.placing.connected("gloo", timeout) as connection:
-            placement = self.placing.part_of(connection)
-            torch.manual_seed(self.placing.seed)
-            batch = torch.randn(self.batch_size, *self.placing.plan.input_shape)
-            first = connection.rank == 0
-            with progress("steps", steps, first) as (bar, task):
-                measurement = measure(
-                    placement,
-                    batch,
-                    steps,
+    measure = None if results.measure is None else runs_and_timeout(results.measure)
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.machines.machine_files import load_machine
+            from hgpart.prediction.predict import predict as simulate
+            from hgpart.report.prediction.fields import prediction_json
+            from hgpart.report.prediction.printing import print_prediction
+            from hgpart.report.prediction.record import PredictionReport
+            from hgpart.report.timeline import write_timeline
+            from hgpart.run.scheduling import wanted_schedule
+            from hgpart.work.layer_times import load_layer_times
+        loaded, named = plan_and_model(plan, model)
+        scheduling = step.scheduling(loaded.scheduling)
+        placing = Placing(named, loaded, ("cpu",) * loaded.k, None, seed=0)
+        samples = batch_size or loaded.modelling.batch_size
+        scheduling.sizes(samples)
+        placing.check_step(scheduling, samples, True)
+        measured = None
+        if measure is not None and started_as_rank():
+            with placing.connected("gloo", measure[1]) as connection:
+                measured = placing.steps(
+                    placing.part_of(connection),
+                    connection,
+                    measure[0],
+                    samples,
+                    scheduling,
                     backward=True,
-                    connection=connection,
-                    scheduling=self.scheduling,
-                    timeline=self.results.html is not None and not on_several_machines(),
-                    on_step=lambda done: bar.update(task, completed=done),
+                    timeline=results.html is not None and not on_several_machines(),
                 )
-        return measurement if first else None
-
-    def show(self, report: PredictionReport, unit: str) -> None:
-        """Write the files, and print."""
+            if measured is None:
+                return
+        devices = load_machine(machine, loaded.k)
+        with stage("place"), redirect_stdout(sys.stderr):
+            placement = placing.without_memory(training=True)
+            layer_times = load_layer_times(times, placement.programs.blueprint.graph)
+        with stage("schedule"):
+            batches = scheduling.sample_batches
+            schedule = wanted_schedule(
+                placement, scheduling, True, batches=batches, batch_size=samples
+            )
+        with stage("simulate"):
+            prediction = simulate(placement, schedule, devices, layer_times, samples)
+    if measure is not None and measured is None:  # its errors are said before any process starts
+        start_ranks(context, loaded.k)
+        return
+    report = PredictionReport(named, devices, layer_times.source, prediction, scheduling, measured)
+    if results.timeline is not None:
+        kinds = [device.kind for device in devices.devices[: schedule.k]]
+        write_timeline(results.timeline, report.timeline, named, kinds)
+    if results.html is not None:
         from hgpart.report.page.prediction import prediction_page
-        from hgpart.report.prediction.fields import prediction_json
-        from hgpart.report.prediction.printing import print_prediction
-        from hgpart.report.timeline import write_timeline
 
-        if self.results.timeline is not None:
-            devices = [device.kind for device in report.machine.devices]
-            devices = devices[: report.prediction.schedule.k]
-            write_timeline(self.results.timeline, report.timeline, report.model, devices)
-        self.results.draw(lambda: prediction_page(report))
-        if self.results.want_tables(prediction_json(report)):
-            print_prediction(report, plain_console(), unit)
-            lead_on(f"hgpart run {of_plan(self.placing.model, self.plan)} --backward")
+        results.draw(prediction_page, report)
+    if results.want_tables(prediction_json(report)):
+        print_prediction(report, plain_console(), unit_of(context))
+        lead_on(f"hgpart run {of_plan(named, plan)} --backward")

@@ -35,6 +35,10 @@ def profile(
         OMP_NUM_THREADS, or else all cores.
     output : FILE
         Write the times, for --work FILE and --times FILE of other commands.
+
+    Examples
+    --------
+    $ hgpart profile vgg16 --batch-size 16 --threads 1 -o times.json
     """
     check_outputs({"--output": output})
     with Stages() as stage:

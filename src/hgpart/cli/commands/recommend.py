@@ -12,7 +12,7 @@ from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import runs_and_timeout
-from hgpart.cli.options import InputShape, Model, Seed
+from hgpart.cli.options import InputShape, Model, Positive, PositiveOrNone, Seed
 from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
 from hgpart.cores import threads_of_each
@@ -41,7 +41,7 @@ class Available(Options):
     """
 
     panel: ClassVar[str] = "The devices"
-    devices: int | None = None
+    devices: PositiveOrNone = None
     machine: str | None = None
     times: Path | None = None
     memory: str | None = None
@@ -89,7 +89,7 @@ def recommend(
     available: Available,
     ranking: Ranking,
     results: RecommendResults,
-    batch_size: int = 32,
+    batch_size: Positive = 32,
     input_shape: InputShape = None,
 ) -> None:
     """Find the fastest way to train a model on some devices: how to divide it, in which order.
@@ -98,16 +98,16 @@ def recommend(
     ----------
     batch_size : N
         Samples per step, over all devices together.
+
+    Examples
+    --------
+    $ hgpart recommend vgg16 --devices 4 --batch-size 16
     """
     results.check()
     output = results.output
     devices, machine, times = available.devices, available.machine, available.times
     if devices is None and machine is None:
         raise ArgumentError("neither --devices nor --machine: accepted is --devices 4, say")
-    if devices is not None and devices < 1:
-        raise ArgumentError(f"--devices {devices}: accepted is 1 or more")
-    if batch_size < 1:
-        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     if not 0 <= ranking.time_limit < inf:
         raise ArgumentError(f"--time-limit {ranking.time_limit}: accepted is 0 s or more")
     with Stages() as stage:
@@ -118,10 +118,8 @@ def recommend(
             from hgpart.partition.problem.memory import number_of_bytes
             from hgpart.plan import save_plan
             from hgpart.recommendation.measured_here import machine_here, times_here
-            from hgpart.recommendation.memory import limits_of
             from hgpart.recommendation.ranking import check_goal
             from hgpart.recommendation.ways import rank_ways
-            from hgpart.report.page.recommended import recommendation_page
             from hgpart.report.recommendation.fields import recommendation_json
             from hgpart.report.recommendation.printing import print_recommendation
             from hgpart.work.layer_times import load_layer_times
@@ -171,7 +169,11 @@ def recommend(
         ranked = _measured(ranked, best, shape, classes, threads, ranking.seed, timeout)
     save_plan(ranked.best.plan, output)
     unit = unit_of(context)
-    results.draw(lambda: recommendation_page(ranked, limits_of(ranked.machine, limit), unit))
+    if results.html is not None:
+        from hgpart.recommendation.memory import limits_of
+        from hgpart.report.page.recommended import recommendation_page
+
+        results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
     if results.want_tables(recommendation_json(ranked)):
         print_recommendation(ranked, plain_console(), unit)
         plain_console().print()

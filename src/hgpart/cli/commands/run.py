@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import typer
 
 from hgpart.cli.groups import Ranks, StepWithNorms
-from hgpart.cli.options import PlannedModel
+from hgpart.cli.options import PlannedModel, Positive, PositiveOrNone
 from hgpart.cli.outputs import Timeline, in_micro_batches, lead_on, of_plan, plain_console, unit_of
-from hgpart.cli.placing import Placing, progress
-from hgpart.cli.processes import check_one_clock, on_several_machines
+from hgpart.cli.placing import Placing
+from hgpart.cli.processes import check_one_clock
 from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, RunError
 from hgpart.schedule_wanted import Scheduling
@@ -21,7 +21,6 @@ from hgpart.schedule_wanted import Scheduling
 if TYPE_CHECKING:
     from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.placement import Placement
-    from hgpart.report.running import RunReport
     from hgpart.run.processes.connection import Connection
 
 
@@ -52,8 +51,8 @@ def run(
     ranks: Ranks,
     results: Timeline,
     model: PlannedModel = None,
-    steps: int = 10,
-    batch_size: int | None = None,
+    steps: Positive = 10,
+    batch_size: PositiveOrNone = None,
 ) -> None:
     """Run a model on the devices of a plan: throughput, waiting and traffic.
 
@@ -65,116 +64,79 @@ def run(
         Timed steps, after one warm-up step.
     batch_size : N
         Samples per step. Default: the plan's batch size.
+
+    Examples
+    --------
+    $ hgpart run --plan plan.json --backward --micro-batches 4
     """
     results.check()
     check_one_clock(results.timeline, ranks.in_threads)
-    if steps < 1:
-        raise ArgumentError(f"--steps {steps}: accepted is 1 or more")
     ranks.check_transport()
     with Stages() as stage, stage("import"):
         from hgpart.hypergraph.modelling import LARGEST_FACTOR
-    if batch_size is not None and not 1 <= batch_size <= LARGEST_FACTOR:
+        from hgpart.report.running import RunReport, print_run, run_json, shares_of_work
+        from hgpart.report.timeline import write_timeline
+    if batch_size is not None and batch_size > LARGEST_FACTOR:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     ranks.check_timeout()
-    loaded, model = plan_and_model(plan, model)
+    loaded, named = plan_and_model(plan, model)
     scheduling = step.scheduling(loaded.scheduling)
-    placing = Placing(
-        model, loaded, ranks.of_each(loaded.k), step.weights, step.seed, norms=step.norms
-    )
+    devices = ranks.of_each(loaded.k)
+    placing = Placing(named, loaded, devices, step.weights, step.seed, norms=step.norms)
     samples = batch_size or loaded.modelling.batch_size
-    scheduling.sizes(samples)
+    sizes = scheduling.sizes(samples)
     if scheduling.is_stream and not step.backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
-    wanted = _Run(placing, steps, samples, step.backward, scheduling, results, plan, ranks)
-    ran = placing.run(
-        context,
-        ranks,
-        lambda: placing.check_step(scheduling, samples, step.backward),
-        wanted.steps_of,
-    )
-    if ran is not None:
-        wanted.show(*ran, unit_of(context))
 
-
-@dataclass(frozen=True)
-class _Run:
-    """A run that was asked for, checked."""
-
-    placing: Placing
-    steps: int
-    batch_size: int
-    backward: bool
-    scheduling: Scheduling
-    results: Timeline
-    plan: Path
-    ranks: Ranks
-
-    def steps_of(
-        self, placement: Placement, connection: Connection | None
+    def timed(
+        placement: Placement, connection: Connection | None
     ) -> tuple[RunReport, ChannelGraph] | None:
-        """Run the steps; returns what they took in the first process."""
-        import torch
-
-        from hgpart.report.running import RunReport, shares_of_work
-        from hgpart.run.measuring import measure
-
-        torch.manual_seed(self.placing.seed)
-        batch = torch.randn(self.batch_size, *self.placing.plan.input_shape)
-        first = connection is None or connection.rank == 0
-        # Clocks of several machines have nothing in common.
-        drawn = self.results.html is not None and not on_several_machines()
-        with progress("steps", self.steps, first) as (bar, task):
-            measured = measure(
-                placement,
-                batch,
-                self.steps,
-                backward=self.backward,
-                connection=connection,
-                scheduling=self.scheduling,
-                timeline=self.results.timeline is not None or drawn,
-                on_step=lambda done: bar.update(task, completed=done),
-            )
-        if not first:
+        measured = placing.steps(
+            placement,
+            connection,
+            steps,
+            samples,
+            scheduling,
+            backward=step.backward,
+            timeline=results.draws_timeline,
+        )
+        if measured is None:
             return None
-        sizes = self.scheduling.sizes(self.batch_size)
-        planned = placement.programs.expected_traffic(sizes, self.backward)
+        planned = placement.programs.expected_traffic(sizes, step.backward)
         report = RunReport(
-            self.placing.model,
-            self.placing.devices,
-            self.ranks.backend,
+            named,
+            devices,
+            ranks.backend,
             measured,
             planned.forward_bytes,
             planned.backward_bytes,
-            self.scheduling,
-            self.placing.norms,
+            scheduling,
+            step.norms,
             shares_of_work(placement),
         )
         return report, placement.programs.blueprint.graph
 
-    def show(self, report: RunReport, graph: ChannelGraph, unit: str) -> None:
-        """Write the files, print, and say whether the traffic was as planned."""
+    ran = placing.run(
+        context, ranks, lambda: placing.check_step(scheduling, samples, step.backward), timed
+    )
+    if ran is None:
+        return
+    report, graph = ran
+    if results.timeline is not None:
+        write_timeline(results.timeline, report.measurement.timeline, named, devices)
+    if results.html is not None:
         from hgpart.report.page.running import run_page
-        from hgpart.report.running import print_run, run_json
-        from hgpart.report.timeline import write_timeline
 
-        if self.results.timeline is not None:
-            actions = report.measurement.timeline
-            write_timeline(self.results.timeline, actions, report.model, report.devices)
-        self.results.draw(lambda: run_page(report))
-        if self.results.want_tables(run_json(report)):
-            print_run(report, plain_console(), unit)
-            lead_on(self._then(graph))
-        sys.stdout.flush()
-        difference = report.difference()
-        if difference is not None:
-            raise RunError(f"other bytes travelled than the plan says: {difference}")
-
-    def _then(self, graph: ChannelGraph) -> str:
-        """With a backward pass, in micro-batches, and then a training."""
-        of = of_plan(self.placing.model, self.plan)
-        if not self.backward:
-            return f"hgpart run {of} --backward"
-        divided = in_micro_batches(graph, self.placing.plan.modelling.slices, self.batch_size)
-        if divided and self.scheduling == Scheduling() and len(self.placing.devices) > 1:
-            return f"hgpart run {of} --backward{divided}"
-        return f"hgpart train {of}" if self.placing.trains() else ""
+        results.draw(run_page, report)
+    if results.want_tables(run_json(report)):
+        print_run(report, plain_console(), unit_of(context))
+        given, may_divide = of_plan(named, plan), scheduling == Scheduling() and loaded.k > 1
+        divided = in_micro_batches(graph, loaded.modelling.slices, samples) if may_divide else ""
+        if not step.backward or divided:
+            lead_on(f"hgpart run {given} --backward{divided if step.backward else ''}")
+        elif placing.trains():
+            lead_on(f"hgpart train {given}")
+    sys.stdout.flush()
+    difference = report.difference()
+    if difference is not None:
+        raise RunError(f"other bytes travelled than the plan says: {difference}")

@@ -63,6 +63,10 @@ def show(
         your own code.
     trust
         Import and call the code that the plan names.
+
+    Examples
+    --------
+    $ hgpart show plan.json --schedule greedy --micro-batches 4
     """
     results.check()
     output, graph = results.output, results.graph
@@ -104,7 +108,10 @@ def show(
             drawn = [(schedule, costs)]
     report = replace(report, seconds=stage.all_seconds())
     unit = unit_of(context)
-    results.draw_plan(report, unit, *drawn)
+    if results.html is not None:
+        from hgpart.report.page.plan import plan_page
+
+        results.draw(plan_page, report, unit, *drawn)
     if graph is not None:
         write_graph(dependencies(report.blocks, loaded.parts), graph)
     show_report(report, unit, results)

@@ -15,7 +15,12 @@ from hgpart.cli.stages import Stages, traced_model
 def trace(
     context: typer.Context, model: Model, results: Graph, input_shape: InputShape = None
 ) -> None:
-    """Show the layers of a model: their tasks, what they read, and which are kept whole."""
+    """Show the layers of a model: their tasks, what they read, and which are kept whole.
+
+    Examples
+    --------
+    $ hgpart trace lenet5
+    """
     check_outputs({"--graph": results.graph})
     with Stages() as stage:
         with stage("import"):

@@ -16,11 +16,10 @@ from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.processes import check_one_clock, on_several_machines
+from hgpart.cli.processes import check_one_clock
 from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
-from hgpart.schedule_wanted import Scheduling
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -28,9 +27,7 @@ if TYPE_CHECKING:
 
     from hgpart.placement import Placement
     from hgpart.plan import Plan
-    from hgpart.report.training import TrainingReport
     from hgpart.run.processes.connection import Connection
-    from hgpart.run.training.data import Data
     from hgpart.run.training.loop import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
 
@@ -153,6 +150,10 @@ def train(
         Steps in all, those before a checkpoint included.
     batch_size : N
         Samples per step. Default: the plan's batch size if it has a schedule, or else 32.
+
+    Examples
+    --------
+    $ hgpart train --plan plan.json --steps 100
     """
     results.check()
     dtype, output = step.dtype, results.output
@@ -165,112 +166,83 @@ def train(
         raise not_one_of("dtype", dtype, DTYPES)
     with Stages() as stage:
         with stage("import"):
-            from hgpart.placement.state.weight_files import check_can_save
+            from hgpart.placement.state.weight_files import check_can_save, save_weights
+            from hgpart.report.running import shares_of_work
+            from hgpart.report.timeline import write_timeline
+            from hgpart.report.training import TrainingReport, print_training, training_json
+            from hgpart.run.distributed import DistributedModel
+            from hgpart.run.placed_model import PlacedModel
             from hgpart.run.training.data import load_data
             from hgpart.run.training.loop import check_training
+            from hgpart.run.training.loop import train as run_training
         ranks.check_timeout()
         if output is not None:
             check_can_save(output)
         with stage("read"):
-            loaded, model = plan_and_model(plan, model)
+            loaded, named = plan_and_model(plan, model)
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
         options = learning.options(steps, samples)
         scheduling = step.scheduling(loaded.scheduling)
-        scheduling.sizes(samples)
-        checkpointing = learning.checkpointing(model, loaded)
+        sizes = scheduling.sizes(samples)
+        checkpointing = learning.checkpointing(named, loaded)
         devices = ranks.of_each(loaded.k)
-        placing = Placing(model, loaded, devices, step.weights, learning.seed, dtype, step.norms)
+        placing = Placing(named, loaded, devices, step.weights, learning.seed, dtype, step.norms)
         with stage("data"):  # before any process is started that would miss it
             data = load_data(learning.data, loaded.input_shape, placing.classes(), learning.seed)
             check_training(data, options, checkpointing)
-    wanted = _Training(placing, data, options, scheduling, checkpointing, results)
-    trained = placing.run(
-        context,
-        ranks,
-        lambda: placing.check_step(scheduling, samples, training=True),
-        wanted.train,
-    )
-    if trained is not None:
-        wanted.show(*trained, unit_of(context))
 
-
-@dataclass(frozen=True)
-class _Training:
-    """A training that was asked for, checked."""
-
-    placing: Placing
-    data: Data
-    options: TrainingOptions
-    scheduling: Scheduling
-    checkpointing: Checkpointing | None
-    results: TrainResults
-
-    def train(
-        self, placement: Placement, connection: Connection | None
+    def trained(
+        placement: Placement, connection: Connection | None
     ) -> tuple[TrainingReport, Mapping[str, Tensor] | None] | None:
-        """Train; returns the report and the whole state, if it is written, in the first process."""
-        from hgpart.report.running import shares_of_work
-        from hgpart.report.training import TrainingReport
-        from hgpart.run.distributed import DistributedModel
-        from hgpart.run.placed_model import PlacedModel
-        from hgpart.run.training.loop import train
-
-        model = placement if connection is None else DistributedModel(placement, connection)
-        learner = PlacedModel(model, self.scheduling)
-        # Clocks of several machines have nothing in common.
-        drawn = self.results.html is not None and not on_several_machines()
-        timeline = self.results.timeline is not None or drawn
-        with progress("training", self.options.steps, learner.first) as (bar, task):
+        whole = placement if connection is None else DistributedModel(placement, connection)
+        learner = PlacedModel(whole, scheduling)
+        with progress("training", steps, learner.first) as (bar, task):
 
             def on_step(done: int, loss: float) -> None:
                 bar.update(task, completed=done, description=f"loss {loss:.4f}")
 
             learner.train(True)
-            peaks = learner.peak_bytes(self.options.batch_size)
-            result = train(
-                learner, self.data, self.options, self.checkpointing, on_step, timeline=timeline
-            )
-        state = None if self.results.output is None else learner.whole_state()
+            peaks, timed = learner.peak_bytes(samples), results.draws_timeline
+            result = run_training(learner, data, options, checkpointing, on_step, timeline=timed)
+        state = None if output is None else learner.whole_state()
         if not learner.first:
             return None
-        sizes = self.scheduling.sizes(self.options.batch_size)
         traffic = learner.placement.programs.expected_traffic(sizes, backward=True)
         report = TrainingReport(
-            model=self.placing.model,
-            data=self.data.spec,
-            dtype=self.placing.dtype,
-            devices=self.placing.devices,
+            model=named,
+            data=data.spec,
+            dtype=dtype,
+            devices=devices,
             processes=learner.processes,
             result=result,
             volume_bytes=int(traffic.forward_bytes.sum()),
-            scheduling=self.scheduling,
-            norms=self.placing.norms,
+            scheduling=scheduling,
+            norms=step.norms,
             peak_bytes=peaks,
             work_shares=shares_of_work(learner.placement),
         )
         return report, state
 
-    def show(self, report: TrainingReport, state: Mapping[str, Tensor] | None, unit: str) -> None:
-        """Write the files, and print."""
-        from hgpart.placement.state.weight_files import save_weights
+    done = placing.run(
+        context, ranks, lambda: placing.check_step(scheduling, samples, training=True), trained
+    )
+    if done is None:
+        return
+    report, state = done
+    if output is not None and state is not None:
+        save_weights(state, output)
+    if results.timeline is not None:
+        write_timeline(results.timeline, report.result.timeline, named, devices)
+    if results.html is not None:
         from hgpart.report.page.training import training_page
-        from hgpart.report.timeline import write_timeline
-        from hgpart.report.training import print_training, training_json
 
-        if self.results.output is not None and state is not None:
-            save_weights(state, self.results.output)
-        if self.results.timeline is not None:
-            actions = report.result.timeline
-            write_timeline(self.results.timeline, actions, report.model, report.devices)
-        self.results.draw(lambda: training_page(report))
-        if self.results.want_tables(training_json(report)):
-            print_training(report, plain_console(), unit)
-            if self.results.output is not None:
-                plain_console().print()
-                plain_console().print(
-                    f"{self.results.output} has the trained model's state_dict", soft_wrap=True
-                )
-            if self.checkpointing is None:
-                lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
-            else:
-                lead_on(f"the same with --resume and --steps {2 * self.options.steps}")
+        results.draw(training_page, report)
+    if results.want_tables(training_json(report)):
+        print_training(report, plain_console(), unit_of(context))
+        if output is not None:
+            plain_console().print()
+            plain_console().print(f"{output} has the trained model's state_dict", soft_wrap=True)
+        if checkpointing is None:
+            lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
+        else:
+            lead_on(f"the same with --resume and --steps {2 * steps}")

@@ -46,6 +46,10 @@ def transform(
         Change these stages only, counted from 1. Default: all.
     unequal
         Allow groups, or parts, of different sizes where channels don't divide evenly.
+
+    Examples
+    --------
+    $ hgpart transform resnet50+split:2 -o model.py
     """
     check_outputs({"--output": output})
     if output is not None and output.suffix not in (".py", ".json"):

@@ -15,7 +15,7 @@ import typer
 
 from hgpart.cli.command_lines import typed
 from hgpart.cli.groups import StepWithNorms, Vertices
-from hgpart.cli.options import Eps, Names, PlannedModel
+from hgpart.cli.options import Eps, Names, PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Figures, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages, plan_and_model, shape_of, then_of_plan
@@ -83,7 +83,7 @@ def verify(
     model: PlannedModel = None,
     plan: Path | None = None,
     seed: int = 0,
-    batch_size: int | None = None,
+    batch_size: PositiveOrNone = None,
 ) -> None:
     """Run a model in its parts beside the original: results, gradients and bytes must agree.
 
@@ -96,6 +96,10 @@ def verify(
     batch_size : N
         Samples per batch. Default: the plan's if it has a schedule, or else 2, or as many as its
         slices and micro-batches need.
+
+    Examples
+    --------
+    $ hgpart verify lenet5 --k 4
     """
     results.check()
     k, dtype = divided.k, step.dtype
@@ -106,8 +110,6 @@ def verify(
         raise ArgumentError("no MODEL given: accepted is one, as in hgpart verify lenet5 --k 4")
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
-    if batch_size is not None and batch_size < 1:
-        raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 or more")
     if step.schedule is not None:
         _check_step(step.scheduling(), batch_size or 2)
     with Stages() as stage:
