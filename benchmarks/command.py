@@ -15,7 +15,7 @@ from rich.table import Table
 # Command, and the most seconds that it may take.
 COMMANDS = {
     "hgpart partition vgg16 --k 8 --eps 0.1": 6,
-    "hgpart partition vgg16 --grain fine --k 128 --eps 0.1": 20,
+    "hgpart partition vgg16 --modelling grain=fine --k 128 --eps 0.1": 20,
     "hgpart partition resnet152 --k 16 --eps 0.1": 30,
     "hgpart partition densenet121 --k 16 --eps 0.1": 30,
     "hgpart export vgg16 --format patoh -o /tmp/vgg16.patoh": 20,

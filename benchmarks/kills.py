@@ -141,10 +141,10 @@ class Partition:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "partition"
         self.folder.mkdir()
-        files = {"-o": "plan", "--json": "json", "--csv": "csv", "--partition-file": "parts"}
+        files = {"-o": "plan", "--json": "json", "--csv": "csv", "--write-partition": "parts"}
         self.files = {name: self.folder / name for name in files.values()}
         self.command = hgpart_command(
-            *("partition", "alexnet", "--grain", "fine", "--k", PARTS, "--effort", 0.01),
+            *("partition", "alexnet", "--modelling", "grain=fine", "--k", PARTS, "--effort", 0.01),
             *(word for option, name in files.items() for word in (option, self.files[name])),
         )
         self.seconds = run(self.command, folder)
@@ -200,8 +200,8 @@ class Training:
         """The same each time."""
         return hgpart_command(
             *("train", "lenet5", "--plan", self.plan, "--data", "digits", "--batch-size", 16),
-            *("--steps", STEPS, "--checkpoint", self.folder, "--every", EVERY, "--resume"),
-            *("--json", self.figures, *(["--one-process"] if self.one_process else [])),
+            *("--steps", STEPS, "--checkpoint", f"{self.folder},every={EVERY}", "--resume"),
+            *("--json", self.figures, *(["--backend", "threads"] if self.one_process else [])),
         )
 
     def latest(self) -> object:

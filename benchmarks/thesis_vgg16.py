@@ -8,8 +8,8 @@ with `flops` go to benchmarks/results/thesis_vgg16.csv. Hypergraph partitions ar
 solver's, or another's by `--backend`.
 
 benchmarks/results/vgg16_profile.json is a measured profile, to be given as FILE: of 2026-11-20,
-batch 32, 2 cores, measured once (31 s a pass) by `hgpart partition vgg16 --k 2 --work profile
---save-work FILE`. Its fingerprint was replaced by hand afterwards, when the fingerprint function
+batch 32, 2 cores, measured once (31 s a pass) by `hgpart partition vgg16 --k 2 --work
+profile,save=FILE`. Its fingerprint was replaced by hand afterwards, when the fingerprint function
 changed; layers and tasks are the same. Tables with it are in results/thesis_vgg16_profile.csv.
 
 What its communication tables count

@@ -5,9 +5,10 @@
 A network of two stages of five cells (16 and 32 channels; 8 x 8 pixels) is trained on four fifths
 of the training digits of scikit-learn, as it is and by each kind of change with P = 2 and 4, all
 layers drawn anew (`fresh=True`), by plain gradient descent with momentum. The learning rate decays
-by the rule of F. Brakel's thesis (`hgpart train --decay`) on the last fifth, which ends the
-training too. Test samples are classified once, behind the last epoch. In a seed all have the same
-batches; the intervals are Student's, of 95 %, beside the original: of the differences in each seed.
+by the rule of F. Brakel's thesis (`hgpart train --optimizer sgd,decay=yes`) on the last fifth,
+which ends the training too. Test samples are classified once, behind the last epoch. In a seed all
+have the same batches; the intervals are Student's, of 95 %, beside the original: of the differences
+in each seed.
 
 Fine-tuning: `split` and `grouped` of the trained original, with the blocks on the diagonal of its
 weights: loss and accuracy of the test samples before, and after 1 and 5 epochs at a fifth of the

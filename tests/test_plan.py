@@ -243,7 +243,7 @@ def test_what_is_asked_for_goes_before_what_the_plan_says(tmp_path: Path) -> Non
         ("micro_batches", True, "a whole number from 1 to 32"),
         ("in_flight", 0, "a whole number from 1 to 1000"),
         ("in_flight", 2, "batches in flight by 1f1b"),
-        ("stash", False, "--no-stash with 1f1b"),
+        ("stash", False, "stash=no with 1f1b"),
         ("recompute", 1, "true or false"),
     ],
 )

@@ -46,7 +46,7 @@ class Scheduling:
             )
         if not self.stash and not self.is_stream:
             raise ArgumentError(
-                f"--no-stash with {self.rule}, which keeps no other weights: accepted with "
+                f"stash=no with {self.rule}, which keeps no other weights: accepted with "
                 f"{', '.join(STREAMS)}"
             )
 

@@ -32,9 +32,9 @@ from hgpart.work.figures import flops
 
 OPTIONS = {
     "coarse": [],
-    "fine": ["--grain", "fine"],
-    "thesis": ["--linear", "layer", "--bytes-per-element", "1"],
-    "bare": ["--no-input-vertex", "--no-output-vertex", "--batch-size", "1"],
+    "fine": ["--modelling", "grain=fine"],
+    "thesis": ["--modelling", "linear=layer,bytes-per-element=1"],
+    "bare": ["--modelling", "input-vertex=no,output-vertex=no", "--batch-size", "1"],
 }
 MODELLINGS = {
     "coarse": Modelling(),
@@ -72,7 +72,7 @@ def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
     files = {name: tmp_path / name for name in ("json", "parts", "patoh", "hmetis", "again")}
     hgpart(
         *("partition", "lenet5", "--k", 4, "--eps", 0.25, "--effort", 0.1, *OPTIONS[options]),
-        *("--json", files["json"], "--partition-file", files["parts"]),
+        *("--json", files["json"], "--write-partition", files["parts"]),
     )
     shown = without_seconds(files["json"])
     assert shown["feasible"]
@@ -90,7 +90,7 @@ def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
 
     # What hgpart says of that file.
     hgpart(
-        *("evaluate", "lenet5", "--partition", files["parts"], "--eps", 0.25),
+        *("partition", "lenet5", "--partition", files["parts"], "--eps", 0.25),
         *(*OPTIONS[options], "--json", files["again"]),
     )
     again = without_seconds(files["again"])
@@ -124,8 +124,18 @@ def test_commands_write_pages(monkeypatch, tmp_path):
     plan = tmp_path / "plan.json"
     commands = {
         "partition": [*LENET, "-o", plan],
-        "run": ["run", "--plan", plan, "--one-process", "--backward", "--steps", 2],
-        "train": ["train", "--plan", plan, "--one-process", "--data", "digits", "--steps", 2],
+        "run": ["run", "--plan", plan, "--backend", "threads", "--backward", "--steps", 2],
+        "train": [
+            "train",
+            "--plan",
+            plan,
+            "--backend",
+            "threads",
+            "--data",
+            "digits",
+            "--steps",
+            2,
+        ],
     }
     headings = {
         "partition": ["Load of each part", "Who computes which layer"],
@@ -140,7 +150,7 @@ def test_commands_write_pages(monkeypatch, tmp_path):
         assert len(html.encode()) < 1_500_000
         assert ('"name":"planned"' in html) is (name != "partition")  # over what was measured
     # Clocks of several machines have nothing in common.
-    monkeypatch.setattr("hgpart.cli.commands.run.on_several_machines", lambda: True)
+    monkeypatch.setattr("hgpart.cli.outputs.on_several_machines", lambda: True)
     hgpart(*commands["run"], "--html", tmp_path / "run.html")
     html = (tmp_path / "run.html").read_text()
     assert headings["run"][0] in html
@@ -167,12 +177,10 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     fails(capsys, ["show", plan, "--micro-batches", 3], 3, said)
     said = "without a schedule to draw: accepted with --schedule RULE"
     fails(capsys, ["show", plan, "-o", kept], 3, said)
-    said = "--recompute without a schedule: accepted with --schedule RULE"
-    fails(capsys, ["show", plan, "--recompute"], 3, said)
-    hgpart("show", plan, "--schedule", "async", "--in-flight", 1)
+    hgpart("show", plan, "--schedule", "async,in-flight=1")
     assert "\nasync: 4 batches, 1 in flight at most, on 2 parts, idle " in capsys.readouterr().out
-    said = "--in-flight 2 without a schedule to draw: accepted with --schedule RULE"
-    fails(capsys, ["show", plan, "--in-flight", 2], 3, said)
+    said = "2 batches in flight by greedy: accepted with async"
+    fails(capsys, ["show", plan, "--schedule", "in-flight=2"], 3, said)
     said = "9 micro-batches of a batch of 8: accepted are 1 to 8"
     fails(capsys, ["show", plan, "--schedule", "greedy", "--micro-batches", 9], 3, said)
 
@@ -210,7 +218,7 @@ def test_work_is_measured_kept_and_passed_back(tmp_path):
     first, second = tmp_path / "first.json", tmp_path / "second.json"
     # Two layers may well take longer than the rest: any imbalance is fine here.
     job = (*LENET, "--eps", 1, "--batch-size", 2)
-    hgpart(*job, "--work", "profile", "--save-work", kept, "--json", first)
+    hgpart(*job, "--work", f"profile,save={kept}", "--json", first)
     hgpart(*job, "--work", kept, "--json", second)
     assert without_seconds(first) == without_seconds(second)
     shown = without_seconds(second)
@@ -260,7 +268,8 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     )
     hgpart(
         *("partition", "alexnet", "--k", 4, "--backend", "native", "--effort", "0.1"),
-        *("--topology", topology, "--memory", "800MB,800MB,800MB,1400MB", "--in-flight", 2),
+        *("--objective", "links", "--machine", topology),
+        *("--memory", "800MB,800MB,800MB,1400MB,in-flight=2"),
         *("-o", plan),
     )
     first = capsys.readouterr().out
@@ -271,7 +280,7 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     )
     untried = "Slices of the batch were not tried: --slices auto may send less\n"
     assert untried in first
-    hgpart("show", plan, "--json", tmp_path / "figures.json", "--dot", tmp_path / "graph")
+    hgpart("show", plan, "--json", tmp_path / "figures.json", "--graph", tmp_path / "graph.dot")
     again = capsys.readouterr().out.split("Wall seconds")[0]
     assert again == first.split("Wall seconds")[0].replace(untried, "")
     shown = json.loads((tmp_path / "figures.json").read_text())
@@ -280,7 +289,7 @@ def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_
     for part in shown["parts"]:
         assert part["memory_bytes"] <= part["memory_limit_bytes"]
     assert (shown["memory_copies"], shown["memory_in_flight"]) == (4, 2)
-    assert 'fillcolor="2"' in (tmp_path / "graph").read_text()
+    assert 'fillcolor="2"' in (tmp_path / "graph.dot").read_text()
 
 
 def test_best_effort_shows_what_is_not_allowed(capsys):
@@ -292,9 +301,9 @@ def test_best_effort_shows_what_is_not_allowed(capsys):
 
 def test_other_devices_than_the_file_names_are_idle(capsys, tmp_path):
     parts = tmp_path / "parts"
-    hgpart(*LENET, "--partition-file", parts)
+    hgpart(*LENET, "--write-partition", parts)
     capsys.readouterr()
-    hgpart("evaluate", "lenet5", "--partition", parts, "--k", 3, "--json", "-")
+    hgpart("partition", "lenet5", "--partition", parts, "--k", 3, "--json", "-")
     shown = json.loads(capsys.readouterr().out)
     assert [part["work"] > 0 for part in shown["parts"]] == [True, True, False]
     assert not shown["feasible"]
@@ -310,8 +319,8 @@ def test_a_model_of_the_user_is_traced_with_what_was_kept_whole(capsys, tmp_path
         "def net():\n"
         "    return nn.Sequential(nn.Conv2d(3, 8, 3), Sort(), nn.Conv2d(8, 4, 3))\n"
     )
-    graph = tmp_path / "graph"
-    hgpart("trace", f"{file}:net", "--input-shape", "3,16,16", "--graphml", graph)
+    graph = tmp_path / "graph.graphml"
+    hgpart("trace", f"{file}:net", "--input-shape", "3,16,16", "--graph", graph)
     labels = nx.get_node_attributes(nx.read_graphml(graph), "label")
     assert [*labels.values()] == ["input", "0", "1", "2", "output"]
     out = capsys.readouterr().out
@@ -331,16 +340,16 @@ def test_models_lists_those_that_are_named(capsys):
 @pytest.mark.full
 def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     plan, parts, named = (tmp_path / name for name in ("plan.json", "parts", "named.json"))
-    hgpart(*LENET, "-o", plan, "--partition-file", parts)
+    hgpart(*LENET, "-o", plan, "--write-partition", parts)
     then = f"hgpart run --plan {plan} --backward --micro-batches 4"
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: {then}"
-    hgpart("run", "--plan", plan, "--one-process", "--steps", 1, "--backward")
+    hgpart("run", "--plan", plan, "--backend", "threads", "--steps", 1, "--backward")
     shown = capsys.readouterr().out
     assert "lenet5 on 2 devices (one process), 1 step of 32 samples, forward and" in shown
     assert shown.splitlines()[-1] == f"Next: {then}"
     fails(capsys, ["verify", "--k", 2], 3, "no MODEL given")
     # A plan of what another tool found is that of the partition.
-    hgpart("evaluate", "lenet5", "--partition", parts, "-o", named)
+    hgpart("partition", "lenet5", "--partition", parts, "-o", named)
     hgpart("partition", "lenet5", "--k", 2, "--strategy", "horizontal", "-o", parts)
     capsys.readouterr()
     first, again, halves = map(load_plan, (plan, named, parts))
@@ -374,7 +383,7 @@ def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, t
     hgpart("partition", model, "--k", 2, "--input-shape", "3,8,8", "--batch-size", 8, "-o", plan)
     then = f"Next: hgpart run {model} --plan {plan} --backward"
     assert capsys.readouterr().out.splitlines()[-1] == then
-    hgpart("run", model, "--plan", plan, "--backward", "--steps", 1, "--one-process")
+    hgpart("run", model, "--plan", plan, "--backward", "--steps", 1, "--backend", "threads")
     assert "--micro-batches" not in capsys.readouterr().out
 
 
@@ -385,7 +394,7 @@ def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypat
         monkeypatch.setenv("COLUMNS", str(width))
     plan = tmp_path / "plan.json"
     hgpart("partition", "lenet5", "--k", 3, "--effort", 0, "--slices", 2, "-o", plan)
-    hgpart("run", "--plan", plan, "--one-process", "--steps", 1, "--backward")
+    hgpart("run", "--plan", plan, "--backend", "threads", "--steps", 1, "--backward")
     hgpart("compare", "lenet5", "--k", "2,3", "--strategies", "layerwise,data-parallel")
     hgpart("trace", "lenet5")
     hgpart("show", plan, "--schedule", "greedy", "--micro-batches", 8)
@@ -401,7 +410,7 @@ def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypat
 def test_a_plan_of_another_model_is_named(capsys, tmp_path):
     hgpart(*LENET, "-o", tmp_path / "plan.json")
     capsys.readouterr()
-    job = ["run", "alexnet", "--one-process", "--plan", tmp_path / "plan.json"]
+    job = ["run", "alexnet", "--backend", "threads", "--plan", tmp_path / "plan.json"]
     said = 'the plan is for "lenet5" and samples of 1x32x32, with which this model'
     fails(capsys, job, 12, said)
     fails(capsys, ["show", tmp_path / "plan.json", "--model", "alexnet"], 12, said)
@@ -418,12 +427,12 @@ def test_a_shell_completes_choices():
     environment = {
         **os.environ,
         "_HGPART_COMPLETE": "complete_bash",
-        "COMP_WORDS": "hgpart partition lenet5 --grain ",
-        "COMP_CWORD": "4",
+        "COMP_WORDS": "hgpart train --optimizer ",
+        "COMP_CWORD": "3",
     }
     command = [sys.executable, "-c", PROGRAM]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert (ended.stdout.split(), ended.returncode) == (["coarse", "fine"], 0)
+    assert (ended.stdout.split(), ended.returncode) == (["sgd", "adam"], 0)
 
 
 def test_each_command_says_its_options_in_groups_and_an_example(capsys, monkeypatch):
@@ -439,7 +448,7 @@ def test_each_command_says_its_options_in_groups_and_an_example(capsys, monkeypa
         assert max(map(len, shown.splitlines())) <= 80
     hgpart("train", "--help")
     training = re.search(r"─ Training ─.*?╯", capsys.readouterr().out, re.DOTALL)
-    assert {"--decay", "--seed", "--resume"} <= set(re.findall(r"--[a-z]+", training[0]))
+    assert {"--optimizer", "--seed", "--resume"} <= set(re.findall(r"--[a-z]+", training[0]))
     hgpart("--help")
     shown = capsys.readouterr().out
     assert "<bool>" not in shown
@@ -454,7 +463,7 @@ MISTAKES = {
     "no command": (["partitoin"], 2, "No such command 'partitoin'"),
     "no such thing": (["help"], 2, "No such command 'help'; 'hgpart --help' says what"),
     "unknown option": ([*LENET, "--fast"], 2, "--fast"),
-    "missing k": (["partition", "lenet5"], 2, "'-k'; 'hgpart partition --help' says what"),
+    "missing k": (["partition", "lenet5"], 3, "no --k given: accepted is a number of devices"),
     "k is no number": (["partition", "lenet5", "--k", "two"], 2, "'-k': 'two': Input should be"),
     "k are no numbers": (["compare", "lenet5", "--k", "2,x"], 2, "numbers with commas between; "),
     "shape is no shape": ([*LENET, "--input-shape", "1x32x32"], 2, "3,224,224"),
@@ -463,14 +472,14 @@ MISTAKES = {
     "k > tasks": (["partition", "lenet5", "--k", "999"], 3, "999"),
     "eps < 0": ([*LENET, "--eps", "-0.1"], 3, "-0.1"),
     "eps is not a number": ([*LENET, "--eps", "nan"], 3, "nan"),
-    "grain that is near": ([*LENET, "--grain", "corse"], 3, "did you mean coarse?"),
+    "grain that is near": ([*LENET, "--modelling", "grain=corse"], 3, "did you mean coarse?"),
     "strategy and grain": (
-        [*LENET, "--strategy", "layerwise", "--grain", "fine"],
+        [*LENET, "--strategy", "layerwise", "--modelling", "grain=fine"],
         3,
-        "--grain fine with --strategy layerwise: accepted is without",
+        "--modelling grain=fine with --strategy layerwise: accepted is without",
     ),
-    "grain": ([*LENET, "--grain", "medium"], 3, "coarse and fine"),
-    "linear": ([*LENET, "--linear", "block"], 3, "neuron and layer"),
+    "grain": ([*LENET, "--modelling", "grain=medium"], 3, "coarse and fine"),
+    "linear": ([*LENET, "--modelling", "linear=block"], 3, "neuron and layer"),
     "backend": ([*LENET, "--backend", "metis"], 3, "kahypar, mtkahypar"),
     "unit": ([*LENET, "--unit", "mb"], 3, "MB, GB, MiB, GiB"),
     "batch size": ([*LENET, "--batch-size", "0"], 3, "batch size 0"),
@@ -479,7 +488,7 @@ MISTAKES = {
     "seed": ([*LENET, "--seed", "-1"], 3, "-1"),
     "time limit": ([*LENET, "--time-limit", "0"], 3, "0"),
     "work": ([*LENET, "--work", "guess"], 3, "flops, profile"),
-    "device without profile": ([*LENET, "--profile-device", "cpu"], 3, "--work profile"),
+    "device without profile": ([*LENET, "--work", "flops,device=cpu"], 3, "only profile measures"),
     "no sample to profile": (["profile", "lenet5", "--batch-size", "0"], 3, "batch size 0"),
     "device to profile on": (["profile", "lenet5", "--device", "abacus"], 3, "'abacus'"),
     "no thread": (["profile", "lenet5", "--threads", "0"], 2, "at least 1"),
@@ -491,8 +500,8 @@ MISTAKES = {
     "input shape": ([*LENET, "--input-shape", "3,32,32"], 5, "2x3x32x32"),
     "no tensor is so large": ([*LENET, "--input-shape", f"{10**20},1,1"], 3, "bytes that a tensor"),
     "no sum is so large": (["trace", "unet", "--input-shape", f"3,{10**8},{10**8}"], 3, "up to"),
-    "no partition file": (["evaluate", "lenet5", "--partition", "none"], 6, "none"),
-    "objective": ([*LENET, "--objective", "cut"], 3, "volume and largest"),
+    "no partition file": (["partition", "lenet5", "--partition", "none"], 6, "none"),
+    "objective": ([*LENET, "--objective", "cut"], 3, "volume, largest, links, time"),
     "objective of others": (
         [*LENET, "--backend", "kahypar", "--objective", "largest"],
         3,
@@ -501,19 +510,19 @@ MISTAKES = {
     "memory": ([*NATIVE, "--memory", "2 GiBi"], 3, "memory '2 GiBi': accepted is a number"),
     "memory of others": ([*NATIVE, "--memory", "1GB,1GB,1GB"], 3, "3 memory limits for k=2"),
     "memory copies": (
-        [*NATIVE, "--memory", "1GB", "--memory-copies", "-1"],
+        [*NATIVE, "--memory", "1GB,copies=-1"],
         3,
         "parameters -1.0: accepted",
     ),
-    "none in flight": ([*NATIVE, "--memory", "1GB", "--in-flight", 0], 3, "batches in flight 0"),
-    "in flight": ([*NATIVE, "--in-flight", 2], 3, "--in-flight 2: only --memory counts them"),
+    "none in flight": ([*NATIVE, "--memory", "1GB,in-flight=0"], 3, "batches in flight 0"),
+    "no memory": ([*NATIVE, "--memory", "in-flight=2"], 3, "0 memory limits for k=2"),
     "too little memory": ([*NATIVE, "--memory", "10kB"], 8, "; such devices, 152 or more"),
     "no memory at all": ([*NATIVE, "--memory", "1kB"], 8, "; 238 such devices, one for each task,"),
-    "no topology": ([*NATIVE, "--topology", "none"], 6, "can't read none"),
+    "no topology": ([*NATIVE, "--objective", "links", "--machine", "none"], 6, "can't read none"),
     "topology and objective": (
-        [*NATIVE, "--topology", "none", "--objective", "largest"],
+        [*NATIVE, "--machine", "none", "--objective", "largest"],
         3,
-        "--objective largest and --topology: accepted is one",
+        "--machine none: accepted with --objective links and time alone",
     ),
     "infeasible": (["partition", "lenet5", "--k", "20", "--effort", "0.1"], 8, "heaviest task"),
     "no such folder": ([*LENET, "--json", "nowhere/x.json"], 11, "nowhere"),
@@ -653,8 +662,8 @@ def test_a_letter_that_the_output_has_not_is_written_as_an_escape(monkeypatch, t
     [
         ["show", "--model", "lenet5"],
         ["verify", "lenet5", "--plan"],
-        ["run", "lenet5", "--one-process", "--plan"],
-        ["train", "lenet5", "--one-process", "--steps", 1, "--plan"],
+        ["run", "lenet5", "--backend", "threads", "--plan"],
+        ["train", "lenet5", "--backend", "threads", "--steps", 1, "--plan"],
         ["compare", "lenet5", "--html", "page", "--plan"],
     ],
     ids=lambda command: command[0],
@@ -686,7 +695,7 @@ def test_the_model_on_the_command_line_is_the_one_that_is_called(
 def test_a_malformed_partition_file_names_the_line(text, said, capsys, tmp_path):
     file = tmp_path / "parts"
     file.write_text(text)
-    out = fails(capsys, ["evaluate", "lenet5", "--partition", file, "--k", 2], 6, said)
+    out = fails(capsys, ["partition", "lenet5", "--partition", file, "--k", 2], 6, said)
     assert out == ""
 
 
@@ -694,12 +703,12 @@ def test_one_large_number_of_a_part_is_no_number_of_devices(capsys, tmp_path):
     """Tables for two million devices took 13 s and gigabytes, for a file of 476 bytes."""
     file = tmp_path / "parts"
     file.write_text("0\n" * 237 + "2655352\n")
-    fails(capsys, ["evaluate", "lenet5", "--partition", file], 6, "line 238: found part '2655352'")
+    fails(capsys, ["partition", "lenet5", "--partition", file], 6, "line 238: found part '2655352'")
 
 
 def test_work_of_another_model_or_no_work_is_refused(capsys, tmp_path):
     kept, wrong = tmp_path / "work.json", tmp_path / "wrong.json"
-    hgpart(*LENET, "--save-work", kept)
+    hgpart(*LENET, "--work", f"flops,save={kept}")
     capsys.readouterr()
     fails(capsys, ["export", "alexnet", "--work", kept, "-o", wrong], 12, "another model")
     wrong.write_text(kept.read_text()[:200])
@@ -911,5 +920,5 @@ def test_help_and_version_do_not_wait_for_torch(option):
 def test_no_argument_at_all_shows_the_help(capsys):
     hgpart()
     out = capsys.readouterr().out
-    for command in ("partition", "models", "trace", "export", "evaluate"):
+    for command in ("partition", "models", "trace", "export", "verify"):
         assert command in out

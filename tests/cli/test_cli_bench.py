@@ -178,9 +178,9 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--steps", 0], "--steps 0: accepted is 1 or more"),
         (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
         (["--until", 0.9], "accepted are --data digits"),
-        (["--epochs", 3], "--epochs 3: accepted is with --until"),
+        (["--until", "0.9,epochs=0", "--data", "digits"], "accepted are 1 epoch or more"),
         (["--until", 0.9, "--data", "digits", "--steps", 3], "--steps 3: accepted is without"),
-        (["--until", 2, "--data", "digits"], "--until 2.0: accepted is a number above 0"),
+        (["--until", 2, "--data", "digits"], "--until 2: accepted is a number above 0"),
         (["--data", "cifar"], "data 'cifar': accepted are synthetic, digits"),
         (["--lr", "nan"], "--lr nan: accepted"),
         (["--timeout", 0], "timeout is 0 s, expected more than 0"),
@@ -199,7 +199,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, capfd, monkeypatch, argument
 @pytest.mark.full
 def test_ways_to_an_accuracy(tmp_path, capfd):
     files = [str(tmp_path / name) for name in ("r.json", "r.csv", "r.html")]
-    options = ["--data", "digits", "--until", 0.5, "--epochs", 3, "--lr", 0.3, "--json", files[0]]
+    options = ["--data", "digits", "--until", "0.5,epochs=3", "--lr", 0.3, "--json", files[0]]
     options += ["--csv", files[1], "--html", files[2], "--ways", "single,ddp,halves:async"]
     model = toy(tmp_path).replace(":toy", ":ten")
     path = Path(model.rpartition(":")[0])

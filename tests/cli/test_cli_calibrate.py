@@ -62,5 +62,6 @@ def test_a_machine_is_measured_written_and_printed(tmp_path, capfd):
     assert out.splitlines()[0] == "Messages (both ways: while another one travels back)"
     assert machine.note in out
     assert len(json.loads(figures.read_text())["devices"]) == 2
-    again = ["partition", "lenet5", "--k", "2", "--effort", "0", "--topology", str(path)]
+    again = ["partition", "lenet5", "--k", "2", "--effort", "0"]
+    again += ["--objective", "links", "--machine", str(path)]
     assert run(again) == 0

@@ -117,7 +117,7 @@ def test_only_the_strategies_ks_and_eps_that_are_asked_for(tmp_path):
     file = tmp_path / "rows.json"
     hgpart(
         *("compare", "lenet5", "--strategies", "random,coarse-kahypar", "--k", "3,2,3"),
-        *("--eps", "0.2,0.3", "--batch-size", 8, "--bytes-per-element", 1, "--linear", "layer"),
+        *("--eps", "0.2,0.3", "--batch-size", 8, "--modelling", "bytes-per-element=1,linear=layer"),
         *("--seed", 5, "--dataset-size", 100, "--json", file),
     )
     found = load_comparison(file)
@@ -217,7 +217,7 @@ def test_a_page_holds_the_rows_and_a_plan(tmp_path):
 def test_measured_work_is_kept_and_compared(tmp_path):
     kept, file = tmp_path / "work.json", tmp_path / "rows.json"
     job = (*LENET, "--k", 2, "--batch-size", 2)
-    hgpart(*job, "--work", "profile", "--save-work", kept)
+    hgpart(*job, "--work", f"profile,save={kept}")
     hgpart(*job, "--work", kept, "--json", file)
     assert load_comparison(file).work_source.startswith("profile cpu")
     hgpart(*job, "--work", kept, "--json", file, "--resume")
@@ -394,9 +394,9 @@ def without_seconds(path):
     "options",
     [
         pytest.param([], marks=pytest.mark.full),
-        ["--grain", "fine", "--speeds", "1,1,2", "--seed", "3"],
-        ["--linear", "layer", "--batch-size", "4", "--eps", "1", "--bytes-per-element", "2"],
-        ["--input-shape", "1,20,20", "--no-input-vertex"],
+        ["--modelling", "grain=fine", "--speeds", "1,1,2", "--seed", "3"],
+        ["--modelling", "linear=layer,bytes-per-element=2", "--batch-size", "4", "--eps", "1"],
+        ["--input-shape", "1,20,20", "--modelling", "input-vertex=no"],
     ],
 )
 def test_a_plan_shows_what_the_partition_showed(options, net, capsys, tmp_path):

@@ -81,7 +81,7 @@ def test_tables_say_that_it_is_simulated(files, capfd, tmp_path):
 
 
 def test_a_stream_is_told_by_the_batch(files, capfd):
-    assert hgpart_predict(files, "--schedule", "async", "--in-flight", 2, "--json", "-") == 0
+    assert hgpart_predict(files, "--schedule", "async,in-flight=2", "--json", "-") == 0
     found = json.loads(capfd.readouterr().out)
     assert found["simulated_seconds"] * found["simulated_samples_per_second"] == pytest.approx(8)
     assert found["update_seconds"] == 0
@@ -104,7 +104,7 @@ def test_measured_steps_stand_beside_simulated_ones(files, capfd, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--measure", 0), "--measure 0: accepted is 1 or more"),
+        (("--measure", 0), "--measure 0: accepted is a whole number, at least 1"),
         (("--batch-size", 0), "--batch-size 0: accepted is 1 or more"),
         (("--micro-batches", 9), "9 micro-batches of a batch of 8"),
         (("--machine", "nowhere"), "nowhere"),
@@ -146,14 +146,23 @@ def test_a_partition_of_least_time_is_one_that_predict_finds_as_fast(files, capf
     [
         (["--objective", "time"], "--objective time without --machine"),
         (["--objective", "time", "--machine", "10gbe"], "'hgpart profile MODEL -o times.json'"),
-        (["--machine", "10gbe"], "--machine 10gbe: accepted with --objective time alone"),
+        (["--machine", "10gbe"], "--machine 10gbe: accepted with --objective links and time alone"),
         (["--micro-batches", "2"], "accepted with --objective time alone"),
         (
             ["--objective", "time", "--machine", "10gbe", "--work", "FILE", "--slices", "2"],
             "slices",
         ),
         (
-            ["--objective", "time", "--machine", "10gbe", "--work", "FILE", "--inference"],
+            [
+                "--objective",
+                "time",
+                "--machine",
+                "10gbe",
+                "--work",
+                "FILE",
+                "--modelling",
+                "training=no",
+            ],
             "training",
         ),
         (["--objective", "time", "--machine", "10gbe:1", "--work", "FILE"], "10gbe:1 of 1 devices"),

@@ -60,7 +60,7 @@ def test_the_plan_trains_by_itself(files, capfd):
     assert shown[-1].endswith(f"hgpart train --plan {files / 'best.json'}")
     plan = load_plan(files / "best.json")
     assert (plan.k, plan.modelling.batch_size) == (2, 8)
-    options = ["--steps", "2", "--one-process", "--json", "-"]
+    options = ["--steps", "2", "--backend", "threads", "--json", "-"]
     assert run(["train", "lenet5", "--plan", str(files / "best.json"), *options]) == 0
     trained = json.loads(capfd.readouterr().out)
     assert trained["batch_size"] == 8
@@ -108,7 +108,7 @@ def test_all_is_measured_where_nothing_is_known(tmp_path, capfd):
         (("--devices", 0), "--devices 0: accepted is 1 or more"),
         (("--devices", 3), "3 devices of a machine of 2: accepted are 1 to 2"),
         (("--batch-size", 0), "--batch-size 0: accepted is 1 or more"),
-        (("--measure", -1), "--measure -1: accepted is 0 or more"),
+        (("--measure", -1), "--measure -1: accepted is a whole number, at least 1"),
         (("--goal", "fast"), "goal 'fast': accepted are time, memory, throughput"),
         (("--memory", "much"), "memory 'much'"),
         (("--memory", "1kB"), "no way to train lenet5 fits in memory: the one that needs least"),

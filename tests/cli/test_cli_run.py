@@ -31,14 +31,23 @@ def _alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-ASYNC = ("--schedule", "async", "--backward")
+ASYNC = ("--backward", "--schedule", "async")
 
 
 @pytest.fixture(scope="module")
 def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     for k, grain in ((1, "coarse"), (2, "fine")):
-        arguments = ["partition", "lenet5", "--effort", 0, "--k", k, "--grain", grain]
+        arguments = [
+            "partition",
+            "lenet5",
+            "--effort",
+            0,
+            "--k",
+            k,
+            "--modelling",
+            f"grain={grain}",
+        ]
         assert run([*map(str, [*arguments, "--batch-size", 8, "-o", folder / f"{k}.json"])]) == 0
     return folder
 
@@ -127,12 +136,12 @@ def test_in_processes(capfd, plans, tmp_path):
 
 @pytest.mark.parametrize(
     ("carrier", "again"),
-    [("threads", []), pytest.param("gloo", ["--recompute"], marks=pytest.mark.full)],
+    [("threads", ""), pytest.param("gloo", ",recompute=yes", marks=pytest.mark.full)],
 )
 def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
-    options = ("--steps", 5, *again, *ASYNC, "--in-flight", 3)
+    options = ("--steps", 5, "--backward", "--schedule", f"async,in-flight=3{again}")
     options += ("--timeline", tmp_path / "times.json")
-    options += ("--one-process",) if carrier == "threads" else ()
+    options += ("--backend", "threads") if carrier == "threads" else ()
     assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
     found = json.loads((tmp_path / "run.json").read_text())
     check_figures(found, plans, 2, steps=5, backward=True)
@@ -152,11 +161,11 @@ def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("rule", "again"),
-    [("greedy", ["--recompute"]), pytest.param("zero-bubble", [], marks=pytest.mark.full)],
+    [("greedy", ",recompute=yes"), pytest.param("zero-bubble", "", marks=pytest.mark.full)],
 )
 def test_in_micro_batches(capfd, plans, tmp_path, rule, again, carrier):
-    options = ("--steps", 2, "--backward", "--micro-batches", 3, "--schedule", rule, *again)
-    options += ("--one-process",) if carrier == "threads" else ()
+    options = ("--steps", 2, "--backward", "--micro-batches", 3, "--schedule", f"{rule}{again}")
+    options += ("--backend", "threads") if carrier == "threads" else ()
     assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
     found = json.loads((tmp_path / "run.json").read_text())
     check_figures(found, plans, 2, steps=2, backward=True)
@@ -172,7 +181,10 @@ def test_in_micro_batches(capfd, plans, tmp_path, rule, again, carrier):
 )
 def test_forward_passes_in_micro_batches(capfd, plans, tmp_path, rule, carrier):
     options = ("--steps", 2, "--micro-batches", 3, "--schedule", rule)
-    options += ("--one-process",) * (carrier == "threads") + ("--timeline", tmp_path / "t.json")
+    options += ("--backend", "threads") * (carrier == "threads") + (
+        "--timeline",
+        tmp_path / "t.json",
+    )
     assert hgpart_run(plans, 2, *options, "--json", tmp_path / "run.json") == 0
     found = json.loads((tmp_path / "run.json").read_text())
     check_figures(found, plans, 2, steps=2, backward=False)
@@ -206,7 +218,7 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
     """It says the micro-batches; without backward passes its forward passes are run."""
     file = schedules / "2.json"
     options = ("--steps", 2, "--json", tmp_path / "run.json")
-    options += ("--backward",) * backward + ("--one-process",) * (carrier == "threads")
+    options += ("--backward",) * backward + ("--backend", "threads") * (carrier == "threads")
     assert hgpart_run(plans, 2, *options, "--schedule", file) == 0
     found = json.loads((tmp_path / "run.json").read_text())
     check_figures(found, plans, 2, steps=2, backward=backward)
@@ -228,17 +240,25 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
         (("--schedule", "forward.json", "--backward"), 3, "is a schedule without backward passes"),
         (("--backend", "nccl"), 3, "backend nccl on device cpu: accepted are GPUs, as in --devic"),
         (("--schedule", "async"), 3, "--schedule async without --backward: accepted is with it"),
-        (("--in-flight", 3), 3, "3 batches in flight by greedy: accepted with async"),
-        ((*ASYNC, "--in-flight", 0), 3, "0 batches in flight: accepted is 1 to 1000"),
-        ((*ASYNC, "--in-flight", 1001), 3, "1001 batches in flight: accepted is 1 to 1000"),
+        (("--schedule", "in-flight=3"), 3, "3 batches in flight by greedy: accepted with async"),
+        ((*ASYNC[:2], "async,in-flight=0"), 3, "0 batches in flight: accepted is 1 to 1000"),
+        ((*ASYNC[:2], "async,in-flight=1001"), 3, "1001 batches in flight: accepted is 1 to 1000"),
         (
             (*ASYNC, "--micro-batches", 2),
             3,
             "2 micro-batches with async, whose parts work on other",
         ),
-        ((*ASYNC, "--recompute", "--no-stash"), 3, "recompute without stash, with newer weights"),
-        ((*ASYNC, "--norms", "batch"), 3, "norms of the batch with batches in flight"),
-        (("--no-stash",), 3, "--no-stash with greedy, which keeps no other weights"),
+        (
+            (*ASYNC[:2], "async,recompute=yes,stash=no"),
+            3,
+            "recompute without stash, with newer weights",
+        ),
+        (
+            (*ASYNC, "--micro-batches", "norms=batch"),
+            3,
+            "norms of the batch with batches in flight",
+        ),
+        (("--schedule", "stash=no"), 3, "stash=no with greedy, which keeps no other weights"),
         (("--schedule", "stream.json", "--backward"), 3, "is for a stream of 3 batches: accepted"),
     ],
 )
@@ -246,7 +266,7 @@ def test_what_no_schedule_can_do_is_refused_before_any_process_starts(
     capfd, plans, schedules, monkeypatch, options, status, said
 ):
     monkeypatch.chdir(schedules)
-    monkeypatch.setattr("hgpart.cli.commands.run.start_ranks", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr("hgpart.cli.placing.start_ranks", lambda *_: pytest.fail("started"))
     fails(capfd, status, said, hgpart_run(plans, 2, *options))
 
 
@@ -267,7 +287,7 @@ def test_a_norm_with_one_value_per_channel_is_refused_before_any_process_starts(
     assert run(["partition", model, *made]) == 0
     capfd.readouterr()
     for command in ("run", "train"):
-        name = f"hgpart.cli.commands.{command}.start_ranks"
+        name = "hgpart.cli.placing.start_ranks"
         monkeypatch.setattr(name, lambda *_: pytest.fail("started"))
         options = ["--backward"] if command == "run" else ["--batch-size", "3"]
         options += ["--steps", "1", "--micro-batches", "2"]
@@ -306,14 +326,14 @@ def test_what_no_state_dict_has_needs_no_value_where_only_programs_are_wanted(
     assert run(["show", plan, "--model", model, *wanted]) == 0
     assert "holds at most 0: " in capfd.readouterr().out
     started = []
-    monkeypatch.setattr("hgpart.cli.commands.run.start_ranks", lambda *_: started.append(True))
-    options = ["--backward", "--norms", "batch", "--schedule", order]
+    monkeypatch.setattr("hgpart.cli.placing.start_ranks", lambda *_: started.append(True))
+    options = ["--backward", "--micro-batches", "norms=batch", "--schedule", order]
     assert run(["run", model, "--plan", plan, *options]) == 0
     assert started
 
 
 def test_in_one_process(capfd, plans):
-    options = ("--steps", 2, "--one-process", "--batch-size", 8, "--json", "-")
+    options = ("--steps", 2, "--backend", "threads", "--batch-size", 8, "--json", "-")
     assert hgpart_run(plans, 2, *options) == 0
     out, err = capfd.readouterr()
     assert err == ""
@@ -332,7 +352,7 @@ def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
         return replace(found, traffic=traffic)
 
     monkeypatch.setattr(Programs, "expected", one_byte_more)
-    assert hgpart_run(plans, 2, "--steps", 1, "--one-process") == 14
+    assert hgpart_run(plans, 2, "--steps", 1, "--backend", "threads") == 14
     out, err = capfd.readouterr()
     assert "in a step, not as the plan says" in out
     assert err.startswith(
@@ -346,13 +366,13 @@ def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
         (("--steps", 0), 3, "--steps 0: accepted is 1 or more"),
         (("--batch-size", -1), 3, "--batch-size -1: accepted is 1 to 1048576"),
         (("--batch-size", 10**20), 3, "accepted is 1 to 1048576"),
-        (("--backend", "mpi"), 3, "backend 'mpi': accepted are gloo and nccl"),
+        (("--backend", "mpi"), 3, "backend 'mpi': accepted are gloo, nccl, threads"),
         (("--devices", "cpu,cpu,cpu"), 3, "--devices cpu,cpu,cpu: accepted are one for all and"),
         (("--timeline", "/nowhere/t.json"), 11, "--timeline /nowhere/t.json: there is no folder"),
         (("--json", "/nowhere/run.json"), 11, "--json /nowhere/run.json: there is no folder"),
         (("--unit", "TB"), 3, "unit 'TB': accepted are MB, GB, MiB, GiB"),
-        (("--one-process", "--weights", "/nowhere.pt"), 15, "/nowhere.pt"),
-        (("--one-process", "--devices", "gpu"), 13, "device 'gpu'"),
+        (("--backend", "threads", "--weights", "/nowhere.pt"), 15, "/nowhere.pt"),
+        (("--backend", "threads", "--devices", "gpu"), 13, "device 'gpu'"),
     ],
 )
 def test_what_is_wrong_is_one_line(capfd, plans, options, status, said):

@@ -37,9 +37,9 @@ def files(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("slices")
     written = {name: str(folder / name) for name in ("plan.json", "parts.txt", "figures.json")}
     plan, parts, figures = written.values()
-    files = ["-o", plan, "--partition-file", parts, "--json", figures]
-    assert run([*SLICED, "--grain", request.param, *files]) == 0
-    return folder, ["--grain", request.param, "--slices", "3", "--batch-size", "8"]
+    files = ["-o", plan, "--write-partition", parts, "--json", figures]
+    assert run([*SLICED, "--modelling", f"grain={request.param}", *files]) == 0
+    return folder, ["--modelling", f"grain={request.param}", "--slices", "3", "--batch-size", "8"]
 
 
 def test_a_plan_is_shown_again(files, capsys):
@@ -64,7 +64,7 @@ def test_other_partitioners_read_and_write_all_slices(files, file_format, capsys
     hypergraph = (read_patoh if file_format == "patoh" else read_hmetis)(graph)
     found = read_partition(parts, hypergraph.vertices, 2)
     capsys.readouterr()
-    assert run(["evaluate", "lenet5", *options, "--partition", str(parts), "--json", "-"]) == 0
+    assert run(["partition", "lenet5", *options, "--partition", str(parts), "--json", "-"]) == 0
     shown = json.loads(capsys.readouterr().out)
     made = json.loads((folder / "figures.json").read_text())
     assert shown["volume_bytes"] == made["volume_bytes"]
@@ -79,7 +79,7 @@ def test_other_partitioners_read_and_write_all_slices(files, file_format, capsys
 
 def test_a_partition_file_of_another_number_of_slices(files, capsys):
     folder, options = files
-    job = ["evaluate", "lenet5", *options]
+    job = ["partition", "lenet5", *options]
     parts = ["--partition", str(folder / "parts.txt")]
     for slices in ("1", "2", "4"):
         said = failed([*job, "--slices", slices, *parts], 6, capsys)
@@ -115,7 +115,16 @@ def said_by(arguments, capsys):
 def divided(request, tmp_path_factory):
     """A plan in which slices do not lie alike, and its figures."""
     folder = tmp_path_factory.mktemp("divided")
-    asked = ["--slices", "3", "--batch-size", "9", "--eps", "0.06", "--grain", request.param]
+    asked = [
+        "--slices",
+        "3",
+        "--batch-size",
+        "9",
+        "--eps",
+        "0.06",
+        "--modelling",
+        f"grain={request.param}",
+    ]
     files = ["-o", str(folder / "plan.json"), "--json", str(folder / "figures.json")]
     assert run(["partition", *FAST, *asked, *files]) == 0
     plan = hgpart.load_plan(folder / "plan.json")
@@ -130,10 +139,10 @@ def test_a_plan_is_verified_and_run(divided, capsys):
     options = ["--batch-size", 9, "--schedule", "greedy"]
     found = said_by(["verify", *plan, *options, "--dtype", "float32"], capsys)
     assert found["forward_bytes"] == made["volume_bytes"]
-    ran = said_by(["run", *plan, "--steps", 2, "--backward", "--one-process"], capsys)
+    ran = said_by(["run", *plan, "--steps", 2, "--backward", "--backend", "threads"], capsys)
     assert ran["as_planned"]
     assert ran["forward_bytes"] + ran["backward_bytes"] == 2 * made["step_bytes"]
-    inference = said_by(["run", *plan, "--steps", 2, "--one-process"], capsys)
+    inference = said_by(["run", *plan, "--steps", 2, "--backend", "threads"], capsys)
     assert inference["as_planned"]
     assert inference["forward_bytes"] == 2 * made["maps_forward_bytes"]
     assert inference["uncounted_bytes"] == 0
@@ -154,10 +163,10 @@ def test_inference_in_processes_sends_maps_alone(divided, monkeypatch, capsys, t
 
 def test_slices_of_a_plan_for_inference_need_nothing_of_each_other(tmp_path, capsys):
     plan = str(tmp_path / "plan.json")
-    asked = ["--slices", "2", "--batch-size", "8", "--inference"]
+    asked = ["--slices", "2", "--batch-size", "8", "--modelling", "training=no"]
     assert run(["partition", *FAST, *asked, "-o", plan]) == 0
     capsys.readouterr()
-    found = said_by(["run", "lenet5", "--plan", plan, "--steps", 2, "--one-process"], capsys)
+    found = said_by(["run", "lenet5", "--plan", plan, "--steps", 2, "--backend", "threads"], capsys)
     assert found["as_planned"]
     assert (found["forward_bytes"], found["backward_bytes"], found["uncounted_bytes"]) == (0, 0, 0)
     assert found["samples_per_second"] > 0
@@ -173,7 +182,7 @@ def test_training_goes_on_by_another_plan(divided, tmp_path, capsys):
     assert run(["partition", *three, "--slices", "2", "--batch-size", "8", "-o", other]) == 0
     assert run(["partition", *FAST, "--batch-size", "8", "-o", whole]) == 0
     capsys.readouterr()
-    training = ["train", "lenet5", "--data", "digits", "--batch-size", "8", "--one-process"]
+    training = ["train", "lenet5", "--data", "digits", "--batch-size", "8", "--backend", "threads"]
     expected = said_by([*training, "--plan", whole, "--steps", 4], capsys)["losses"]
     for steps, plan in ((1, divided / "plan.json"), (2, other), (3, whole), (4, other)):
         kept = ["--checkpoint", tmp_path / "checkpoints", "--resume"]
@@ -195,14 +204,16 @@ def test_norms_of_the_batch(tmp_path, capsys):
     (tmp_path / "models.py").write_text(NORMED)
     net, plan = f"{tmp_path / 'models.py'}:net", tmp_path / "plan.json"
     asked = ["--k", 2, "--effort", 0, "--eps", 0.1, "--input-shape", "3,16,16"]
-    asked += ["--slices", 2, "--batch-size", 8, "--norms", "batch"]
+    asked += ["--slices", 2, "--batch-size", 8, "--modelling", "norms=batch"]
     made = said_by(["partition", net, *asked, "-o", plan], capsys)
     assert made["statistics_bytes"] > 0
     options = ["--batch-size", 8, "--schedule", "greedy"]
-    for more in ([], ["--micro-batches", 2, "--norms", "batch"]):
+    for more in ([], ["--micro-batches", "2,norms=batch"]):
         found = said_by(["verify", net, "--plan", plan, *options, *more], capsys)
         assert found["passed"]
-    ran = said_by(["run", net, "--plan", plan, "--steps", 2, "--backward", "--one-process"], capsys)
+    ran = said_by(
+        ["run", net, "--plan", plan, "--steps", 2, "--backward", "--backend", "threads"], capsys
+    )
     assert ran["as_planned"]
     assert ran["forward_bytes"] == 2 * made["volume_bytes"]
     assert ran["forward_bytes"] + ran["backward_bytes"] == 2 * made["step_bytes"]
@@ -211,9 +222,9 @@ def test_norms_of_the_batch(tmp_path, capsys):
 def test_what_is_refused_of_slices(divided, capsys):
     plan = str(divided / "plan.json")
     training = ["train", "lenet5", "--plan", plan, "--data", "digits", "--steps", "1"]
-    said = failed([*training, "--schedule", "async", "--no-stash"], 3, capsys)
+    said = failed([*training, "--schedule", "async,stash=no"], 3, capsys)
     assert said.startswith("batches in flight without stash by a plan over slices")
-    few = ["run", "lenet5", "--plan", plan, "--one-process", "--batch-size", "1"]
+    few = ["run", "lenet5", "--plan", plan, "--backend", "threads", "--batch-size", "1"]
     assert "has no sample: accepted are larger" in failed(few, 13, capsys)
 
 
@@ -259,7 +270,7 @@ def test_what_slices_would_save_is_one_line(capsys):
     assert run(["partition", *FAST, "--batch-size", "8"]) == 0
     few = lines_of(capsys)
     assert few[1] == "Slices of the batch were not tried: --slices auto may send less"
-    assert run(["partition", *large, "--inference"]) == 0
+    assert run(["partition", *large, "--modelling", "training=no"]) == 0
     inferred = lines_of(capsys)
     seconds = [lines.pop(3).partition(" would take about ")[0] for lines in (found, inferred)]
     assert seconds == ["A training step", "A forward pass"]
@@ -274,7 +285,11 @@ def test_one_slice_is_no_proof(capsys):
 
 def test_work_is_that_of_the_model_whatever_the_slices(capsys):
     work = []
-    for options in (["--slices", "1"], ["--slices", "3"], ["--slices", "3", "--inference"]):
+    for options in (
+        ["--slices", "1"],
+        ["--slices", "3"],
+        ["--slices", "3", "--modelling", "training=no"],
+    ):
         assert run(["partition", *FAST, "--batch-size", "8", *options, "--json", "-"]) == 0
         shown = json.loads(capsys.readouterr().out)
         work.append(sum(part["work"] for part in shown["parts"]))

@@ -51,7 +51,7 @@ def plans(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plans")
     asked = {
         "coarse": ("--k", 2, "--batch-size", 16),
-        "fine": ("--k", 3, "--grain", "fine", "--batch-size", 16, "--eps", 0.3),
+        "fine": ("--k", 3, "--modelling", "grain=fine", "--batch-size", 16, "--eps", 0.3),
     }
     found = {name: folder / f"{name}.json" for name in asked}
     for name, options in asked.items():
@@ -92,6 +92,9 @@ def written(options):
         for name, value in vars(options).items()
         if value is not None and value is not False
     }
+    settings = {name: given.pop(name) for name in ("momentum", "weight_decay") if name in given}
+    texts = [f",{name.replace('_', '-')}={value}" for name, value in settings.items()]
+    given["optimizer"] += "".join(texts)
     return [text for name in given for text in (f"--{name.replace('_', '-')}", given[name])]
 
 
@@ -116,7 +119,7 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
     options, file = OPTIONS[kind], tmp_path / "figures.json"
     plan, _, divided = plan.partition(" in ")
     hgpart(
-        *("train", "lenet5", "--plan", plans[plan], "--one-process", "--data", "digits"),
+        *("train", "lenet5", "--plan", plans[plan], "--backend", "threads", "--data", "digits"),
         *(*written(options), "--dtype", dtype, "--json", file),
         *(("--micro-batches", 3) if divided else ()),
     )
@@ -136,10 +139,19 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
 @pytest.mark.parametrize("carrier", ["threads", "gloo"])
 def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp_path, capsys):
     """With a learning rate of 0, nine epochs of two steps; bytes are of steps, not of tests."""
-    given = ("train", "lenet5", "--plan", plans["coarse"], "--data", "digits", "--decay")
+    given = (
+        "train",
+        "lenet5",
+        "--plan",
+        plans["coarse"],
+        "--data",
+        "digits",
+        "--optimizer",
+        "sgd,decay=yes",
+    )
     given += ("--lr", 0, "--batch-size", 700, "--steps", 40, "--json", tmp_path / "figures.json")
     if carrier == "threads":
-        hgpart(*given, "--one-process")
+        hgpart(*given, "--backend", "threads")
         output = capsys.readouterr().out
     else:
         output, errors = started(*given).communicate(timeout=100)
@@ -157,7 +169,11 @@ def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp
 def test_a_timeline_of_the_last_steps(carrier, plans, tmp_path, monkeypatch):
     options = ("--steps", 3, "--batch-size", 4, "--micro-batches", 2)
     given = ("train", "lenet5", "--plan", plans["coarse"], *options)
-    given += ("--timeline", tmp_path / "times.json", *(("--one-process",) * (carrier == "threads")))
+    given += (
+        "--timeline",
+        tmp_path / "times.json",
+        *(("--backend", "threads") * (carrier == "threads")),
+    )
     if carrier == "threads":
         monkeypatch.setattr("hgpart.run.training.loop.TIMELINE_STEPS", 2)
         hgpart(*given)
@@ -175,7 +191,7 @@ def test_what_was_trained_is_the_models_state(file, plans, digits, tmp_path, cap
     """There was no way to have the weights but in the parts' checkpoints."""
     options = replace(OPTIONS["sgd"], steps=3)
     training = ("train", "lenet5", "--plan", plans["fine"], "--data", "digits")
-    training += ("--one-process", "--dtype", "float64", *written(options))
+    training += ("--backend", "threads", "--dtype", "float64", *written(options))
     hgpart(*training, "-o", tmp_path / file)
     assert f"{tmp_path / file} has the trained model's state_dict" in capsys.readouterr().out
     model, _ = load_model("lenet5", seed=options.seed)
@@ -218,11 +234,11 @@ def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_pa
 def test_batches_in_flight_in_threads_and_processes_have_the_same_bits(plans, tmp_path):
     """Of threads there is a training, of processes its end, from a checkpoint of threads."""
     threads, processes = tmp_path / "threads.json", tmp_path / "processes.json"
-    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--every", 5)
-    training += ("--schedule", "async", "--in-flight", 3)
-    first, second = (("--checkpoint", tmp_path / name) for name in "ab")
-    hgpart(*training, *first, "--one-process", "--steps", 20, "--json", threads)
-    hgpart(*training, *second, "--one-process", "--steps", 5)
+    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS)
+    training += ("--schedule", "async,in-flight=3")
+    first, second = (("--checkpoint", f"{tmp_path / name},every=5") for name in "ab")
+    hgpart(*training, *first, "--backend", "threads", "--steps", 20, "--json", threads)
+    hgpart(*training, *second, "--backend", "threads", "--steps", 5)
     process = started(*training, *second, "--resume", "--steps", 20, "--json", processes)
     output, errors = process.communicate(timeout=300)
     assert (process.returncode, without_progress(errors)) == (0, "")
@@ -259,7 +275,7 @@ def ranks_of(launcher):
 def in_micro_batches(rule):
     """Options; none without a rule."""
     if rule == "async":
-        return ("--schedule", rule, "--in-flight", 3)
+        return ("--schedule", f"{rule},in-flight=3")
     return () if rule is None else ("--micro-batches", 3, "--schedule", rule)
 
 
@@ -286,15 +302,15 @@ def errors_of_stopped_rank(process, folder, number=signal.SIGKILL):
 def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
     """What is left goes on to what an undisturbed training has, to the bit."""
     folder, file, other = tmp_path / "cut", tmp_path / "cut.json", tmp_path / "whole.json"
-    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--every", 50)
-    training += ("--schedule", "async", "--in-flight", 4)
-    process = started(*training, "--steps", 10**6, "--checkpoint", folder)
+    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS)
+    training += ("--schedule", "async,in-flight=4")
+    process = started(*training, "--steps", 10**6, "--checkpoint", f"{folder},every=50")
     errors = errors_of_stopped_rank(process, folder)
     assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
     done = check(checkpoints(folder)[0]).step
-    going_on = (*training, "--one-process", "--steps", done + 7)
-    hgpart(*going_on, "--resume", "--checkpoint", folder, "--json", file)
-    hgpart(*going_on, "--checkpoint", tmp_path / "whole", "--json", other)
+    going_on = (*training, "--backend", "threads", "--steps", done + 7)
+    hgpart(*going_on, "--resume", "--checkpoint", f"{folder},every=50", "--json", file)
+    hgpart(*going_on, "--checkpoint", f"{tmp_path / 'whole'},every=50", "--json", other)
     shown, expected = (json.loads(one.read_text())["losses"] for one in (file, other))
     assert shown == expected
 
@@ -304,7 +320,7 @@ def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
 @pytest.mark.parametrize("rule", [None, *RULES])
 def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tmp_path):
     folder, divided = tmp_path / "checkpoints", in_micro_batches(rule)
-    endless = ("--steps", 10**6, "--checkpoint", folder, "--every", 7, *divided)
+    endless = ("--steps", 10**6, "--checkpoint", f"{folder},every=7", *divided)
     process = started("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, *endless)
     try:
         wait_for_checkpoint(process, folder)
@@ -320,7 +336,16 @@ def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tm
     done = check(checkpoints(folder)[0]).step
     file = tmp_path / "figures.json"
     hgpart(  # on another plan, in one process
-        *("train", "lenet5", "--plan", plans["fine"], *ON_DIGITS, "--one-process", "--resume"),
+        *(
+            "train",
+            "lenet5",
+            "--plan",
+            plans["fine"],
+            *ON_DIGITS,
+            "--backend",
+            "threads",
+            "--resume",
+        ),
         *("--steps", done + 3, "--checkpoint", folder, "--json", file, *divided),
     )
     shown = json.loads(file.read_text())
@@ -344,8 +369,17 @@ def test_ctrl_c_leaves_whole_checkpoints_only(plans, tmp_path, capsys):
             time.sleep(0.01)
         signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
-    given = ("train", "lenet5", "--plan", plans["coarse"], "--batch-size", 4, "--one-process")
-    given += ("--steps", 10**6, "--checkpoint", folder, "--every", 1, "--json", file)
+    given = (
+        "train",
+        "lenet5",
+        "--plan",
+        plans["coarse"],
+        "--batch-size",
+        4,
+        "--backend",
+        "threads",
+    )
+    given += ("--steps", 10**6, "--checkpoint", f"{folder},every=1", "--json", file)
     capsys.readouterr()
     threading.Thread(target=interrupt, daemon=True).start()
     assert run([str(argument) for argument in given]) == 130
@@ -366,8 +400,8 @@ def test_ctrl_c_ends_processes_and_leaves_whole_checkpoints_only(rule, carrier, 
     folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
     process = started(
         *("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, *in_micro_batches(rule)),
-        *("--one-process",) * (carrier == "threads"),
-        *("--steps", 10**6, "--checkpoint", folder, "--every", 1, "--json", file),
+        *("--backend", "threads") * (carrier == "threads"),
+        *("--steps", 10**6, "--checkpoint", f"{folder},every=1", "--json", file),
     )
     try:
         wait_for_checkpoint(process, folder)
@@ -385,8 +419,8 @@ def test_ctrl_c_ends_processes_and_leaves_whole_checkpoints_only(rule, carrier, 
 @pytest.mark.full
 def test_resuming_in_processes_warns_of_a_damaged_checkpoint(plans, digits, tmp_path):
     folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
-    training = ("train", "lenet5", *ON_DIGITS, "--checkpoint", folder, "--every", 4)
-    hgpart(*training, "--plan", plans["fine"], "--one-process", "--steps", 8)
+    training = ("train", "lenet5", *ON_DIGITS, "--checkpoint", f"{folder},every=4")
+    hgpart(*training, "--plan", plans["fine"], "--backend", "threads", "--steps", 8)
     damaged = folder / "step-000008" / "part-2.pt"
     damaged.write_bytes(damaged.read_bytes()[:-1])
     process = started(
@@ -432,10 +466,11 @@ def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
     """And other ones than those of the micro-batches in turn."""
     model, plan = norms["network"]
     common = ("train", model, "--plan", plan, "--steps", 3, "--batch-size", 7)
-    common += ("--micro-batches", 3, "--checkpoint")
-    hgpart(*common, tmp_path / "threads", "--norms", "batch", "--one-process")
-    hgpart(*common, tmp_path / "in turn", "--one-process")
-    process = started(*common, tmp_path / "processes", "--norms", "batch")
+    whole = ("--micro-batches", "3,norms=batch", "--checkpoint")
+    hgpart(*common, *whole, tmp_path / "threads", "--backend", "threads")
+    in_turn = ("--micro-batches", 3, "--checkpoint", tmp_path / "in turn")
+    hgpart(*common, *in_turn, "--backend", "threads")
+    process = started(*common, *whole, tmp_path / "processes")
     assert without_progress(process.communicate(timeout=100)[1]) == ""
     state = {
         name: [
@@ -469,8 +504,8 @@ def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
 def test_norms_are_refused_before_any_process_starts(name, asked, status, said, norms, capsys):
     model, plan = norms[name]
     capsys.readouterr()
-    given = ("train", model, "--plan", plan, "--steps", 1, "--norms", asked)
-    with patch("hgpart.cli.commands.train.start_ranks", side_effect=AssertionError):
+    given = ("train", model, "--plan", plan, "--steps", 1, "--micro-batches", f"norms={asked}")
+    with patch("hgpart.cli.placing.start_ranks", side_effect=AssertionError):
         assert run([str(argument) for argument in given]) == status
     assert said in capsys.readouterr().err
 
@@ -501,7 +536,16 @@ def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsy
             quickly = ("--k", 2, "--effort", 0)
             hgpart("partition", model, *quickly, "--input-shape", "1,8,8", "-o", plan)
         capsys.readouterr()
-        given = ("--plan", plan, "--one-process", "--batch-size", 4, "--checkpoint", tmp_path)
+        given = (
+            "--plan",
+            plan,
+            "--backend",
+            "threads",
+            "--batch-size",
+            4,
+            "--checkpoint",
+            tmp_path,
+        )
         status = run([str(each) for each in ("train", model, *given, *options)])
         return status, capsys.readouterr()
 
@@ -509,7 +553,9 @@ def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsy
     status, said = trained("tanh", "--steps", 2, "--resume")
     assert status == 15
     assert said.err.startswith(f"hgpart: error: {tmp_path / 'step-000001'} is of another model: ")
-    status, said = trained("relu", "--steps", 2, "--resume", "--momentum", 0.5, "--json", "-")
+    status, said = trained(
+        "relu", "--steps", 2, "--resume", "--optimizer", "sgd,momentum=0.5", "--json", "-"
+    )
     assert said.err == (
         "hgpart: warning: momentum 0.5 from step 2 on; "
         f"{tmp_path / 'step-000001'} was written with 0.9\n"
@@ -557,9 +603,9 @@ def losses_of(file):
 def test_a_killed_rank_of_a_plan_in_slices(sliced, plans, digits, tmp_path):
     """The same plan goes on to the same bits, others to one device's losses."""
     folder, file, whole = tmp_path / "cut", tmp_path / "cut.json", tmp_path / "whole.json"
-    training = ("train", "lenet5", *ON_DIGITS, "--every", 5, "--micro-batches", 2)
+    training = ("train", "lenet5", *ON_DIGITS, "--micro-batches", 2)
     here = (*training, "--plan", sliced[4, 2])
-    process = started(*here, "--steps", 10**6, "--checkpoint", folder)
+    process = started(*here, "--steps", 10**6, "--checkpoint", f"{folder},every=5")
     errors = errors_of_stopped_rank(process, folder)
     assert "hgpart: error: rank 1 was ended by SIGKILL" in errors
     assert not ranks_of(process.pid)
@@ -570,12 +616,12 @@ def test_a_killed_rank_of_a_plan_in_slices(sliced, plans, digits, tmp_path):
     process = started(*here, *end, folder)
     _, errors = process.communicate(timeout=300)
     assert (process.returncode, without_progress(errors)) == (0, "")
-    kept = ("--checkpoint", tmp_path / "whole", "--one-process")
+    kept = ("--checkpoint", tmp_path / "whole", "--backend", "threads")
     hgpart(*here, *kept, "--steps", done + 4, "--json", whole)
     assert losses_of(file) == losses_of(whole)
     expected = on_one_device(TrainingOptions(min(done + 4, 20), 16, seed=5), digits)
     for name, plan in (("2 on 3", sliced[2, 3]), ("none on 2", plans["coarse"])):
-        hgpart(*training, "--plan", plan, *end, tmp_path / name, "--one-process")
+        hgpart(*training, "--plan", plan, *end, tmp_path / name, "--backend", "threads")
         assert losses_of(file)[:done] == losses_of(whole)[:done]
         assert losses_of(file) == pytest.approx(losses_of(whole), rel=1e-4)
         assert losses_of(file)[:20] == pytest.approx(expected.losses, rel=1e-4)
@@ -587,7 +633,7 @@ def test_a_stopped_rank_of_a_plan_in_slices_is_not_waited_for(sliced, tmp_path):
     folder = tmp_path / "checkpoints"
     process = started(
         *("train", "lenet5", "--plan", sliced[4, 2], *ON_DIGITS, "--timeout", 15),
-        *("--steps", 10**6, "--checkpoint", folder, "--every", 1),
+        *("--steps", 10**6, "--checkpoint", f"{folder},every=1"),
     )
     errors = errors_of_stopped_rank(process, folder, signal.SIGSTOP)
     assert re.search(r"^hgpart: error: rank 1 is (silent|gone, or stopped)", errors, re.MULTILINE)
@@ -607,7 +653,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         [*map(str, command)], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    hgpart(*training, "--one-process", "--json", threads, "-o", states[1])
+    hgpart(*training, "--backend", "threads", "--json", threads, "-o", states[1])
     assert losses_of(file) == losses_of(threads)
     with opened_weights(states[0]) as gathered, opened_weights(states[1]) as held:
         assert sorted(gathered) == sorted(held)
@@ -623,7 +669,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--resume"], 3, "--resume needs the folder of --checkpoint"),
         (["--optimizer", "rmsprop"], 3, "optimizer 'rmsprop': accepted are sgd and adam"),
         (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32 and float64"),
-        (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo and nccl"),
+        (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo, nccl, threads"),
         (["--devices", "cpu,cpu,cpu"], 3, "accepted are one for all and one for each of 2 parts"),
         (["--devices", "tpu"], 13, "tpu"),
         (["--data", "mnist"], 3, "data 'mnist': accepted are synthetic, digits, imagefolder"),
@@ -631,7 +677,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--batch-size", "2000", "--data", "digits"], 3, "accepted is 1 to 1442"),
         (["--lr", "-1"], 3, "lr -1.0: accepted is a number from 0"),
         (["--lr", "1e308"], 3, "lr 1e+308: accepted is a number from 0 to 1e+30"),
-        (["--every", "0", "--checkpoint", "x"], 3, "every 0 steps: accepted is 1 or more"),
+        (["--checkpoint", "x,every=0"], 3, "every 0 steps: accepted is 1 or more"),
         (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),
         (["--plan", "none.json"], 6, "can't read none.json"),
         (["--json", "none/figures.json"], 11, "there is no folder"),
@@ -640,7 +686,17 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
     ],
 )
 def test_mistakes_are_one_line(options, status, message, plans, capsys):
-    given = ["train", "lenet5", "--plan", plans["coarse"], "--steps", 1, "--one-process", *options]
+    given = [
+        "train",
+        "lenet5",
+        "--plan",
+        plans["coarse"],
+        "--steps",
+        1,
+        "--backend",
+        "threads",
+        *options,
+    ]
     assert run([str(argument) for argument in given]) == status
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -690,7 +746,7 @@ def test_what_is_needed_is_looked_for_before_processes_start(
     if status == 10:
         monkeypatch.setitem(sys.modules, "sklearn", None)
     given = [command, "--plan", plans["coarse"], *options]
-    with patch(f"hgpart.cli.commands.{command}.start_ranks", side_effect=AssertionError):
+    with patch("hgpart.cli.placing.start_ranks", side_effect=AssertionError):
         assert run([str(argument).format(folder=tmp_path) for argument in given]) == status
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -699,13 +755,22 @@ def test_what_is_needed_is_looked_for_before_processes_start(
 
 
 def test_a_plan_of_another_model_is_refused(plans, capsys):
-    given = ["train", "resnet18", "--plan", str(plans["coarse"]), "--steps", "1", "--one-process"]
+    given = [
+        "train",
+        "resnet18",
+        "--plan",
+        str(plans["coarse"]),
+        "--steps",
+        "1",
+        "--backend",
+        "threads",
+    ]
     assert run(given) != 0
     assert capsys.readouterr().err.count("\n") == 1
 
 
 def test_figures_can_be_printed_alone(plans, capsys):
-    given = ["--steps", 2, "--batch-size", 4, "--one-process", "--json", "-"]
+    given = ["--steps", 2, "--batch-size", 4, "--backend", "threads", "--json", "-"]
     hgpart("train", "lenet5", "--plan", plans["coarse"], *given)
     shown = json.loads(capsys.readouterr().out)
     assert shown["data"] == "synthetic"

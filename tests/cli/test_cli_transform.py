@@ -38,8 +38,6 @@ def untraceable():
     return Undecided(), (1, 6, 6)
 """
 
-SPLIT = ["--kind", "split", "--parts", "2"]
-
 
 @pytest.fixture
 def spec(tmp_path: Path) -> str:
@@ -51,8 +49,8 @@ def spec(tmp_path: Path) -> str:
 def test_what_it_writes_is_a_model(
     spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file, wanted = tmp_path / "made.py", ["--kind", "split", "--parts", "2"]
-    assert run(["transform", spec, *wanted, "-o", str(file)]) == 0
+    file, wanted = tmp_path / "made.py", f"{spec}+split:2"
+    assert run(["transform", wanted, "-o", str(file)]) == 0
     said = capsys.readouterr().out
     assert "1           2   4 x 6 x 6   1, 2      4 channels in 2 parts" in said
     assert "Parameters: 1,538 -> 1,506 (-2.1%)" in said
@@ -66,8 +64,8 @@ def test_what_it_writes_is_a_model(
     weights = [model.get_parameter("1.part_1.from_2.conv2d.weight") for model in (made, other)]
     assert not torch.equal(*weights)
     before = sorted(tmp_path.iterdir())
-    assert run(["transform", f"{spec}+split:2", "--kind", "parallel", "--parts", "2"]) != 0
-    assert run(["transform", spec, *wanted, "--dry-run"]) == 0
+    assert run(["transform", f"{wanted}+parallel:2"]) != 0
+    assert run(["transform", wanted]) == 0
     assert sorted(tmp_path.iterdir()) == before
 
 
@@ -77,7 +75,7 @@ def test_a_plan_it_writes_is_that_of_the_strategy(
     kind: str, spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan, same = tmp_path / "plan.json", tmp_path / "same.json"
-    assert run(["transform", spec, "--kind", kind, "--parts", "2", "-o", str(plan)]) == 0
+    assert run(["transform", f"{spec}+{kind}:2", "-o", str(plan)]) == 0
     said = capsys.readouterr().out
     assert f"Next: hgpart run {spec}+{kind}:2 --plan {plan} --backward" in said
     assert "\n\n2 devices, each part on one, all else on the first: " in said
@@ -97,24 +95,24 @@ def test_a_transformed_model_is_planned_placed_and_trained_by_its_name(
     assert run(["show", str(plan)]) != 0  # it has code called, as the model without does
     assert "--trust" in capsys.readouterr().err
     assert run(["verify", model, "--plan", str(plan)]) == 0
-    wanted = ["--data", "digits", "--steps", "2", "--one-process", "--json", "-"]
+    wanted = ["--data", "digits", "--steps", "2", "--backend", "threads", "--json", "-"]
     assert run(["train", model, "--plan", str(plan), *wanted]) == 0
 
 
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
-        ("cells.py:net", SPLIT, "-o model.py, -o plan.json, --dry-run"),
-        ("cells.py:net", [*SPLIT, "-o", "x.txt"], "or a plan.json"),
-        ("cells.py:net", [*SPLIT, "-o", "x.json", "--stages", "1"], "with --stages: a plan is of"),
-        ("cells.py:net", [*SPLIT, "-o", "x.json", "--unequal"], "with --unequal: a plan is of"),
-        ("cells.py:net", ["--kind", "halves", *SPLIT[2:], "--dry-run"], "accepted are parallel"),
-        ("cells.py:net", [*SPLIT[:3], "9", "--dry-run"], "4 channels are fewer than 9 parts"),
-        ("cells.py:net", ["--kind", "parallel", "--parts", "3", "--dry-run"], "fewer than 3"),
-        ("cells.py:untraceable", [*SPLIT, "--dry-run"], "can't trace Undecided"),
-        ("lenet5", [*SPLIT, "--dry-run"], "residual cells"),
-        ("cells.py:net+halves:2", [*SPLIT, "--dry-run"], "'halves'"),
-        ("cells.py:shapeless+split:2", [*SPLIT, "--dry-run"], "shape"),
+        ("cells.py:net", [], "names no change: accepted are +parallel:P"),
+        ("cells.py:net+split:2", ["-o", "x.txt"], "or a plan.json"),
+        ("cells.py:net+split:2", ["-o", "x.json", "--stages", "1"], "with --stages: a plan is of"),
+        ("cells.py:net+split:2", ["-o", "x.json", "--unequal"], "with --unequal: a plan is of"),
+        ("cells.py:net+halves:2", [], "accepted are parallel"),
+        ("cells.py:net+split:9", [], "4 channels are fewer than 9 parts"),
+        ("cells.py:net+parallel:3", [], "fewer than 3"),
+        ("cells.py:untraceable+split:2", [], "can't trace Undecided"),
+        ("lenet5+split:2", [], "residual cells"),
+        ("cells.py:net+halves:2+split:2", [], "'halves'"),
+        ("cells.py:shapeless+split:2+split:2", [], "shape"),
     ],
 )
 def test_what_cannot_be_is_refused_by_one_line(
@@ -125,7 +123,7 @@ def test_what_cannot_be_is_refused_by_one_line(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    source = model if model == "lenet5" else f"{tmp_path}/{model}"
+    source = model if model.startswith("lenet5") else f"{tmp_path}/{model}"
     assert run(["transform", source, *options]) != 0
     (line,) = capsys.readouterr().err.splitlines()
     assert says in line

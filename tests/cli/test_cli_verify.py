@@ -47,7 +47,16 @@ def test_it_passes(capfd):
 @pytest.mark.parametrize("partition", ["random", "horizontal", "layerwise"])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_other_partitions(capfd, grain, partition):
-    options = ("--grain", grain, "--partition", partition, "--batch-size", 3, "--json", "-")
+    options = (
+        "--modelling",
+        f"grain={grain}",
+        "--partition",
+        partition,
+        "--batch-size",
+        3,
+        "--json",
+        "-",
+    )
     assert verify("--k", 3, *options) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["passed"] is True
@@ -66,7 +75,7 @@ def test_micro_batches(capfd):
     assert verify("--k", 3, *options, "--micro-batches", 3, "--json", "-") == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["passed"], found["micro_batches"], found["schedule"]) == (True, 3, "zero-bubble")
-    assert verify("--k", 3, *options, "--micro-batches", 3, "--norms", "batch") == 0
+    assert verify("--k", 3, *options, "--micro-batches", "3,norms=batch") == 0
     assert "3 micro-batches (zero-bubble, norms of the batch), f" in capfd.readouterr().out
     said = "--schedule async: accepted in verify, which compares one step with the model's, are"
     stream = verify("--k", 3, "--schedule", "async")
@@ -133,7 +142,7 @@ def test_arguments(capfd, tmp_path):
     fails(capfd, wrong, "k is 0", verify("--k", 0))
     fails(capfd, wrong, "way 'best': accepted are coarse", verify("--k", 2, "--partition", "best"))
     fails(capfd, wrong, "dtype 'half'", verify("--k", 2, "--dtype", "half"))
-    fails(capfd, wrong, "grain 'whole'", verify("--k", 2, "--grain", "whole"))
+    fails(capfd, wrong, "grain 'whole'", verify("--k", 2, "--modelling", "grain=whole"))
     fails(capfd, wrong, "--batch-size 0", verify("--k", 2, "--batch-size", 0))
     fails(capfd, wrong, "one for each of 3 parts", verify("--k", 3, "--devices", "cpu,cpu"))
     fails(capfd, wrong, "unit 'KB'", verify("--k", 2, "--unit", "KB"))

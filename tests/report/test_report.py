@@ -386,7 +386,7 @@ def test_what_statistics_of_the_batch_would_be_is_said(uneven):
     few, *_, many = sorted(set(alike.values()))
     word = "or" if len(set(alike.values())) == 2 else "to"
     sizes = f"{few} {word} {many} samples each"
-    said = f"\nBatch norms take their statistics of {sizes}: --norms batch takes them of"
+    said = f"\nBatch norms take their statistics of {sizes}: --modelling norms=batch takes them of"
     assert f"{said} all 32, for 0." in printed(report, width=1000)
     assert said not in printed(uneven, width=1000)
     partition = dataclasses.replace(changed(report, norms="batch").partition, model=norms[1])

@@ -1,7 +1,7 @@
 """The `hgpart` command: parses arguments, calls the stages, prints their records.
 
-One file a command; what imports torch is imported in the commands, so that --version, --help and
-wrong options answer at once.
+Each command has a file. Modules that import torch are imported inside the commands, so that
+--version, --help and wrong options answer at once.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
 from importlib.metadata import version
+from itertools import islice
 from typing import Annotated, Any, TextIO, cast
 
 import typer
@@ -19,7 +20,6 @@ import typer
 from hgpart.cli.commands.bench import bench
 from hgpart.cli.commands.calibrate import calibrate
 from hgpart.cli.commands.compare import compare
-from hgpart.cli.commands.evaluate import evaluate
 from hgpart.cli.commands.export import export
 from hgpart.cli.commands.models import models
 from hgpart.cli.commands.partition import partition
@@ -32,9 +32,18 @@ from hgpart.cli.commands.trace import trace
 from hgpart.cli.commands.train import train
 from hgpart.cli.commands.transform import transform
 from hgpart.cli.commands.verify import verify
-from hgpart.cli.panels import in_panels
+from hgpart.cli.grouping import help_of, with_groups, without_values
+from hgpart.cli.options import UNITS, Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
-from hgpart.errors import HgpartError, ModelError, OutputError, first_line, is_out_of_memory
+from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
+from hgpart.errors import (
+    HgpartError,
+    ModelError,
+    OutputError,
+    first_line,
+    is_out_of_memory,
+    not_one_of,
+)
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import say
 
@@ -52,39 +61,19 @@ COMPLETION = {"--install-completion", "--show-completion"}
 FIRST = "recommend vgg16 --devices 2 --batch-size 16"
 
 app = typer.Typer(
-    help="Which device computes which filters of a CNN, by hypergraph partitioning.",
+    help="Divide a CNN among devices, filter by filter, by hypergraph partitioning.",
     epilog=f"Begin with: hgpart {FIRST}\n\nExit status: {STATUSES}",
 )
-EXAMPLES: Mapping[str, Mapping[Callable[..., None], str]] = {
-    "Divide a model": {
-        recommend: "recommend vgg16 --devices 4 --batch-size 16",
-        partition: "partition vgg16 --k 8 --eps 0.1 -o plan.json",
-        compare: "compare vgg16 --k 4,8,16",
-        show: "show plan.json --schedule greedy --micro-batches 4",
-    },
-    "Run it in parts": {
-        verify: "verify lenet5 --k 4",
-        run_placed: "run --plan plan.json --backward --micro-batches 4",
-        train: "train --plan plan.json --steps 100",
-        bench: "bench lenet5 --ways single,ddp,coarse --processes 2",
-    },
-    "Measure and simulate": {
-        calibrate: "calibrate -o machine.json",
-        profile: "profile vgg16 --batch-size 16 --threads 1 -o times.json",
-        predict: "predict --plan plan.json --machine 10gbe --times times.json",
-    },
-    "Look at models; other partitioners": {
-        models: "models vgg16 resnet50",
-        trace: "trace lenet5",
-        transform: "transform resnet50 --kind split --parts 2 --dry-run",
-        export: "export lenet5 --format hmetis -o lenet5.hgr",
-        evaluate: "evaluate lenet5 --partition lenet5.hgr.part.4 -o plan.json",
-    },
+COMMANDS: dict[str, tuple[Any, ...]] = {
+    "Divide a model": (recommend, partition, compare, show),
+    "Run it in parts": (verify, run_placed, train, bench),
+    "Measure and simulate": (calibrate, profile, predict),
+    "Look at models; other partitioners": (models, trace, transform, export),
 }
-for panel, examples in EXAMPLES.items():
-    for command, example in examples.items():
-        named = "run" if command is run_placed else None
-        app.command(named, rich_help_panel=panel, epilog=f"Example: hgpart {example}")(command)
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        text, example = help_of(command)
+        app.command(help=text, epilog=example, rich_help_panel=panel)(with_groups(command))
 
 
 def _print_version(asked: bool) -> None:
@@ -95,17 +84,18 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def _hgpart(
+    context: typer.Context,
     version: Annotated[
         bool,
         typer.Option(
-            "--version",
-            is_eager=True,
-            callback=_print_version,
-            help="Print the version and leave.",
+            "--version", is_eager=True, callback=_print_version, help="Print the version and exit."
         ),
     ] = False,
+    unit: Unit = None,
 ) -> None:
-    pass
+    if unit is not None and unit not in UNITS:
+        raise not_one_of("unit", unit, UNITS)
+    context.obj = unit
 
 
 class _UnwritableError(Exception):
@@ -113,7 +103,7 @@ class _UnwritableError(Exception):
 
 
 class _StandardOutput:
-    """Standard output whose errors can be told from those of any other file."""
+    """Standard output, whose errors are told from those of any other file."""
 
     def __init__(self, file: TextIO) -> None:
         self.file = file
@@ -141,9 +131,9 @@ def run(arguments: Sequence[str]) -> int:
     """Run a command and return its exit status; every error is one line on standard error."""
     output = cast(TextIO, _StandardOutput(sys.stdout))
     try:
-        command = in_panels(typer.main.get_command(app))
+        command = without_values(typer.main.get_command(app))
         with redirect_stdout(output):
-            with command.make_context("hgpart", list(arguments) or ["--help"]) as context:
+            with command.make_context("hgpart", options_first(arguments)) as context:
                 command.invoke(context)
             output.flush()
     except typer.Exit as stop:
@@ -174,15 +164,42 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def options_first(arguments: Sequence[str]) -> list[str]:
+    """The same with --unit, an option of all commands, in front, where typer reads it.
+
+    >>> options_first(["trace", "lenet5", "--unit", "GB"])
+    ['--unit', 'GB', 'trace', 'lenet5']
+    >>> options_first([])
+    ['--help']
+    """
+    first: list[str] = []
+    others: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--unit":
+            first += [word, *islice(words, 1)]
+        else:
+            (first if word.startswith("--unit=") else others).append(word)
+    return [*first, *others] or ["--help"]
+
+
 def _unreadable(error: typer.TyperException) -> str:
-    """What of a command line can't be read, as it was typed, and what lists all that can."""
+    """What can't be read of a command line, as it was typed, and what is accepted."""
+    context = getattr(error, "ctx", None)
+    option = getattr(error, "option_name", None)
+    if context is not None and option is not None:
+        now = now_spelled(context.command.name or "", option)
+        if now is not None:
+            return f"{option} is now spelled {now}"
     typed: list[dict[str, Any]] = getattr(
         error.__cause__, "errors", list
     )()  # pydantic's, whose message leaves it out
     if isinstance(error, typer.BadParameter) and typed:
         error.message = f"{typed[0]['input']!r}: {error.message}"
     message = error.format_message()
-    context = getattr(error, "ctx", None)
+    for command, now in EARLIER_COMMANDS.items():
+        if message.startswith(f"No such command {command!r}"):
+            return f"hgpart {command} is now spelled {now}"
     if context is None or message.endswith("?"):
         return message
     return f"{message.rstrip('.')}; '{context.command_path} --help' says what is accepted"
@@ -202,10 +219,10 @@ def main() -> None:
     keep_freed_memory()
     status = run(sys.argv[1:])
     if status == INTERRUPTED or started_as_rank():
-        # Threads may still be at work: of a comparison's strategies, which an exit waits for; of
-        # gloo, where a run has failed, which may abort a process that is at its end.
+        # Threads may still be at work: an exit would wait for those of a comparison, and gloo's,
+        # where a run has failed, may abort a process that is at its end.
         with suppress(OSError):
             sys.stdout.flush()
         os._exit(status)
-    gc.freeze()  # the end of Python looks for garbage in all that torch has loaded: a second
+    gc.freeze()  # else Python looks for garbage in all that torch has loaded, for a second
     sys.exit(status)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from shlex import quote
+from typing import cast
 
 import typer
 
 
 def written_out(context: typer.Context) -> list[str]:
-    """The arguments and options of a command as they stand on a command line."""
-    return [word for name in context.params for word in _words(context, name)]
+    """The arguments and options of a command, and those of hgpart, as they are typed."""
+    levels: list[typer.Context] = [context]
+    if context.parent is not None:
+        levels.append(cast(typer.Context, context.parent))
+    return [word for level in levels for name in level.params for word in _words(level, name)]
 
 
 def typed(context: typer.Context, *names: str) -> str:
-    """Those of some options that were given, for another command that takes them; a blank first."""
+    """The given ones of some options, for another command that takes them; a blank first."""
     given = [name for name in names if _is_given(context, name)]
     return "".join(f" {quote(word)}" for name in given for word in _words(context, name))
 
@@ -24,7 +28,7 @@ def _is_given(context: typer.Context, name: str) -> bool:
 
 
 def _words(context: typer.Context, name: str) -> list[str]:
-    parameter = next(one for one in context.command.params if one.name == name)
+    parameter = next(item for item in context.command.params if item.name == name)
     value = context.params[name]
     if value is None or value is False:
         return []

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from shlex import quote
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
+import typer
+
+from hgpart.cli.grouping import Options
+from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.terminal import PlainConsole
 
@@ -18,6 +23,132 @@ if TYPE_CHECKING:
     from hgpart.report import Report
 
 FEW = 4  # micro-batches, to begin with
+GRAPHS = (".dot", ".graphml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures(Options):
+    """Where the figures go.
+
+    Attributes
+    ----------
+    json : FILE
+        Write all figures; - prints them instead of tables.
+    """
+
+    panel: ClassVar[str] = "Results"
+    json: str | None = None
+
+    def check(self, **files: Path | None) -> None:
+        """Refuse files that can't be written, these and those of other options."""
+        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        paths = {name: path for name, path in own.items() if not isinstance(path, bool)}
+        check_outputs(
+            {f"--{name.replace('_', '-')}": path for name, path in {**paths, **files}.items()}
+        )
+
+    def want_tables(self, figures: str) -> bool:
+        """Write the figures to the file of --json, or print them instead of tables if it is -."""
+        if self.json == "-":
+            print(figures, end="")
+        elif self.json is not None:
+            write_text(self.json, figures)
+        return self.json != "-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page(Figures):
+    """The same, and a page.
+
+    Attributes
+    ----------
+    html : FILE
+        Write a page to look at: one file, no network.
+    """
+
+    html: Path | None = None
+
+    def draw(self, page: Callable[..., str], *of: Any) -> None:
+        """Write a page, if one is wanted."""
+        if self.html is not None:
+            from hgpart.report.page.document import write_page
+
+            write_page(page(*of), self.html)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Page):
+    """The same, and a table.
+
+    Attributes
+    ----------
+    csv : FILE
+        Write the figures, one line per row.
+    """
+
+    csv: Path | None = None
+
+    def write_csv(self, figures: Callable[[], str]) -> None:
+        """Write the table, if one is wanted."""
+        if self.csv is not None:
+            write_text(self.csv, figures())
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrowingTable(Table):
+    """The same of rows that take long: a later call goes on from those that are there.
+
+    Attributes
+    ----------
+    resume
+        Keep the rows that the file of --json has, and compute the missing ones.
+    """
+
+    resume: bool = False
+
+    def check(self, **files: Path | None) -> None:
+        """Refuse files that can't be written, and --resume without a file to go on from."""
+        super().check(**files)
+        if self.resume and self.json in (None, "-"):
+            raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
+
+    @property
+    def resumed(self) -> str | None:
+        """The file to go on from."""
+        return self.json if self.resume else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline(Page):
+    """The same, and when each part does what.
+
+    Attributes
+    ----------
+    timeline : FILE
+        Write when each part does what, for Perfetto and chrome://tracing.
+    """
+
+    timeline: Path | None = None
+
+    @property
+    def draws_timeline(self) -> bool:
+        """Whether times are wanted; a page has them of one machine alone, which has one clock."""
+        return self.timeline is not None or (self.html is not None and not on_several_machines())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(Options):
+    """Where a graph goes.
+
+    Attributes
+    ----------
+    graph : FILE
+        Write the layers, or the parts' shares of them, as a graph: FILE.dot for Graphviz,
+        FILE.graphml for other programs.
+    """
+
+    panel: ClassVar[str] = "Results"
+    graph: Path | None = None
 
 
 def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
@@ -35,42 +166,45 @@ def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
             raise OutputError(f"{option} {path}: there is no folder {target.parent}")
         if not os.access(target.parent, os.W_OK):
             raise OutputError(f"{option} {path}: the folder {target.parent} is not writable")
+        if option == "--graph" and target.suffix not in GRAPHS:
+            raise ArgumentError(f"--graph {path}: accepted are FILE{' and FILE'.join(GRAPHS)}")
         if str(target) in taken:
             raise ArgumentError(f"{taken[str(target)]} and {option} name one file, {path}")
         taken[str(target)] = option
 
 
-def show_report(
-    report: Report, unit: str, json: str | None, csv: Path | None, then: str = ""
-) -> None:
-    """Write the files, then print, and at the end the command that leads on."""
+def write_text(path: Path | str, text: str) -> None:
+    """Write a file, whole or not at all."""
     from hgpart.files.writing import replacing
+
+    with replacing(path) as file:
+        file.write(text)
+
+
+def unit_of(context: typer.Context) -> str:
+    """The unit of printed bytes."""
+    return context.obj or "MB"
+
+
+def show_report(report: Report, unit: str, results: Table, then: str = "") -> None:
+    """Write the files, then print, and at the end the command that leads on."""
     from hgpart.report import as_csv, as_json, print_report
 
-    if csv is not None:
-        with replacing(csv) as file:
-            file.write(as_csv(report))
-    if tables_wanted(json, as_json(report)):
+    results.write_csv(lambda: as_csv(report))
+    if results.want_tables(as_json(report)):
         print_report(report, plain_console(), unit)
         lead_on(then)
-
-
-def tables_wanted(json: str | None, figures: str) -> bool:
-    """Write figures to the file of --json; where it is -, print them, and want no tables."""
-    from hgpart.files.writing import replacing
-
-    if json == "-":
-        print(figures, end="")
-    elif json is not None:
-        with replacing(json) as file:
-            file.write(figures)
-    return json != "-"
 
 
 def lead_on(then: str) -> None:
     """Print what to type next."""
     if then:
         plain_console().print(f"Next: {then}", soft_wrap=True)
+
+
+def kept(path: Path | None, name: str) -> tuple[str, str]:
+    """A file that the next command reads, and what to type before it where it was not written."""
+    return ("", quote(str(path))) if path is not None else (f"the same with -o {name}, then ", name)
 
 
 def of_plan(model: str, plan: Path | str) -> str:
@@ -88,8 +222,9 @@ def of_plan(model: str, plan: Path | str) -> str:
 def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: Modelling) -> str:
     """Command that runs what was divided; where it was not written, what writes it comes first."""
     if plan is None:
-        kept = "the same with -o plan.json, then "
-        return f"{kept}hgpart run {of_plan(model, 'plan.json')} --backward"
+        return (
+            f"the same with -o plan.json, then hgpart run {of_plan(model, 'plan.json')} --backward"
+        )
     divided = in_micro_batches(graph, modelling.slices, modelling.batch_size)
     return f"hgpart run {of_plan(model, plan)} --backward{divided}"
 

@@ -1,18 +1,20 @@
-"""What the commands that run a placed model have in common: its parts here, and a progress bar."""
+"""A plan and the options of its run -> its parts, in this process or in one for each part."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+import typer
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
-from hgpart.cli.processes import check_devices
+from hgpart.cli.groups import Ranks
+from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of, trains
 from hgpart.errors import TraceError
 from hgpart.terminal import progress_bar
@@ -22,26 +24,29 @@ if TYPE_CHECKING:
 
     from hgpart.placement import Placement
     from hgpart.plan import PlanFile
+    from hgpart.run.measuring import Measurement
     from hgpart.run.processes.connection import Connection
     from hgpart.schedule_wanted import Scheduling
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class Placing:
-    """A model, its plan, which is one that can be run, and where its parts go.
+    """A model, its plan, and where its parts go.
 
     Attributes
     ----------
     model : str
     plan : PlanFile
     devices : tuple of str
-        One for each part.
+        The device of each part.
     weights : Path or None
     seed : int
-        Of random weights.
+        Seed of random weights.
     dtype : str
     norms : str
-        As `hgpart.place` takes it.
+        See `hgpart.place`.
     """
 
     model: str
@@ -58,20 +63,34 @@ class Placing:
 
         check_norms(self.norms)
 
-    def here(self) -> Placement:
-        """All parts in this process."""
+    def run(
+        self,
+        context: typer.Context,
+        ranks: Ranks,
+        check: Callable[[], None],
+        work: Callable[[Placement, Connection | None], Result | None],
+    ) -> Result | None:
+        """Run the parts as threads, or the command again in a process for each part.
+
+        Returns what came of it in the process that prints, when the others are done: what fails
+        after that fails in this one alone.
+        """
+        if ranks.in_threads:
+            self.check_weights()
+            return work(self._placed(self.devices, None), None)
+        if started_as_rank():
+            with self.connected(ranks.backend, ranks.timeout) as connection:
+                return work(self.part_of(connection), connection)
+        check_devices(self.devices, ranks.backend)
         self.check_weights()
-        return self._placed(self.devices, None)
+        check()
+        start_ranks(context, self.plan.k)
+        return None
 
     def part_of(self, connection: Connection) -> Placement:
         """The part of this rank."""
         devices = (str(connection.device),) * self.plan.k
         return self._placed(devices, connection.rank)
-
-    def check_here(self, transport: str) -> None:
-        """Refuse, before any process is started here, devices and weights that are not there."""
-        check_devices(self.devices, transport)
-        self.check_weights()
 
     def check_weights(self) -> None:
         """Refuse, before the model is placed, a file that has not its weights by name."""
@@ -109,10 +128,8 @@ class Placing:
             module = self._module("meta")
         return trains(module, self.plan.input_shape)
 
-    def check_step(
-        self, scheduling: Scheduling, batch_size: int, training: bool, transport: str
-    ) -> None:
-        """Refuse, before any process is started, what its part would be refused in.
+    def check_step(self, scheduling: Scheduling, batch_size: int, training: bool) -> None:
+        """Refuse, before any process is started, a step that its part would be refused in.
 
         The parts' programs are made for that only where something may be wrong: for a schedule's
         file, and in training for norms of a single sample or of the batch; slices may have few.
@@ -139,6 +156,38 @@ class Placing:
             placement = self.without_memory(training)
             placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
+
+    def steps(
+        self,
+        placement: Placement,
+        connection: Connection | None,
+        steps: int,
+        batch_size: int,
+        scheduling: Scheduling,
+        *,
+        backward: bool,
+        timeline: bool,
+    ) -> Measurement | None:
+        """Run steps of random samples; returns what they took in the first process."""
+        import torch
+
+        from hgpart.run.measuring import measure
+
+        torch.manual_seed(self.seed)
+        batch = torch.randn(batch_size, *self.plan.input_shape)
+        first = connection is None or connection.rank == 0
+        with progress("steps", steps, first) as (bar, task):
+            measurement = measure(
+                placement,
+                batch,
+                steps,
+                backward=backward,
+                connection=connection,
+                scheduling=scheduling,
+                timeline=timeline,
+                on_step=lambda done: bar.update(task, completed=done),
+            )
+        return measurement if first else None
 
     def without_memory(self, training: bool) -> Placement:
         """All parts in this process, of which only the programs are wanted."""

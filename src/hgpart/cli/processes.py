@@ -24,8 +24,8 @@ def started_as_rank() -> bool:
 def tell_torchrun(message: str) -> None:
     """Say why this process fails where torchrun looks for it, if that has started it.
 
-    Its report begins with a traceback, of itself, which no process of its can prevent, and ends
-    with what the first process that failed has said here.
+    torchrun's report begins with a traceback of torchrun itself, which its processes can't prevent,
+    and ends with what the first process that failed has said here.
     """
     file = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if file is not None:
@@ -68,17 +68,17 @@ def start_ranks(context: typer.Context, k: int) -> None:
 
 
 def device_of_each(devices: Sequence[str] | None, k: int) -> tuple[str, ...]:
-    """What --devices says, for each part.
+    """The device of each part, as --devices says.
 
     >>> device_of_each(["cpu"], 3)
     ('cpu', 'cpu', 'cpu')
 
-    ``auto`` is the GPUs of this machine, one part after the other on each, or else the CPU; of a
-    process among several it is the one of its local rank.
+    ``auto`` takes the GPUs of this machine in turn, or else the CPU; a process among several takes
+    the GPU of its local rank.
     """
     devices = tuple(devices or ["cpu"])
     if devices == ("auto",):
-        devices = _found(k)
+        devices = _devices_here(k)
     if len(devices) not in (1, k):
         raise ArgumentError(
             f"--devices {','.join(devices)}: accepted are one for all and one for each of {k} parts"
@@ -86,7 +86,7 @@ def device_of_each(devices: Sequence[str] | None, k: int) -> tuple[str, ...]:
     return devices if len(devices) == k else devices * k
 
 
-def _found(k: int) -> tuple[str, ...]:
+def _devices_here(k: int) -> tuple[str, ...]:
     import torch
 
     gpus = torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""The stages of a command: timed, shown on a terminal, and those that every command begins with."""
+"""The stages of a command, timed and shown on a terminal; the first ones of every command."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.plan import PlanFile
     from hgpart.tracing.traced_model import TracedModel
 
 STARTED = time.perf_counter()
+AS_ARGUMENT = "MODEL, which names the code to call"
 
 
 class Stages:
-    """Times the stages of a command, and shows which one is running, or says it now and then."""
+    """A timer of the stages of a command, which shows, or says now and then, which one runs."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -40,7 +43,7 @@ class Stages:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Show nothing any more."""
+        """Stop showing."""
         if self.status is not None:
             self.status.stop()
         if self._lines is not None:
@@ -61,14 +64,14 @@ class Stages:
             self.status.stop()
 
     def search(self, done: float, volume: int | None) -> None:
-        """Show how far a search is, and the bytes of the best that it has found."""
+        """Show how far a search is, and the bytes of its best partition so far."""
         best = "" if volume is None else f", {volume / 10**6:,.2f} MB so far"
         self._now = f"partition: {done:.0%}{best}"
         if self.status is not None:
             self.status.update(self._now)
 
     def all_seconds(self) -> dict[str, float]:
-        """Seconds of each stage, and since the command began."""
+        """Seconds of each stage, and in total since the command began."""
         return {**self.seconds, "total": time.perf_counter() - STARTED}
 
 
@@ -91,12 +94,7 @@ def traced_model(
     # What the model's own code prints must not get between the figures of --json -.
     with stage("load"), redirect_stdout(sys.stderr):
         module, own_shape = load_model(model, device="meta")
-        shape = input_shape or own_shape
-        if shape is None:
-            raise ArgumentError(
-                f"{model} does not say the shape of its input: give it, as in "
-                "--input-shape 3,224,224"
-            )
+        shape = shape_of(model, input_shape or own_shape)
         example = example_inputs(module, shape)
     with stage("trace"), redirect_stdout(sys.stderr):
         traced = trace(module, example)
@@ -105,6 +103,42 @@ def traced_model(
     with stage("graph"):
         graph = channel_graph(traced)
     return module, shape, traced, graph
+
+
+def plan_and_model(path: Path, model: str | None) -> tuple[PlanFile, str]:
+    """Read a plan; the model is the given one, or else the plan's."""
+    from hgpart.plan import load_plan
+
+    plan = load_plan(path)
+    return plan, model or trusted_model(plan, path, AS_ARGUMENT)
+
+
+def trusted_model(plan: PlanFile, path: Path, accepted: str) -> str:
+    """The model that a plan names, unless that is code which nobody has asked to be called."""
+    from hgpart.files.json_files import quoted
+    from hgpart.zoo import is_user_code
+
+    if is_user_code(plan.model):
+        raise ArgumentError(
+            f"{path} is a plan of {quoted(plan.model)}, code that is called only where you name "
+            f"it: accepted with {accepted}"
+        )
+    return plan.model
+
+
+def shape_of(model: str, shape: tuple[int, ...] | None) -> tuple[int, ...]:
+    """The shape of a sample, if it is known.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not.
+    """
+    if shape is None:
+        raise ArgumentError(
+            f"{model} does not say the shape of its input: give it, as in --input-shape 3,224,224"
+        )
+    return shape
 
 
 def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
@@ -140,11 +174,11 @@ def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str
 
 
 def _cautions(traced: TracedModel) -> Iterator[str]:
-    """What of a model is not as a plan of it seems to say."""
-    for said in traced.unheld:
-        yield f"{said} in each forward pass: the model can be divided, but not placed"
-    for said in traced.lost_gradients:
-        yield f"the backward pass has {said}: in parts the model runs, but can't be trained"
+    """Facts about a model that a plan of it would hide."""
+    for fact in traced.unheld:
+        yield f"{fact} in each forward pass: the model can be divided, but not placed"
+    for fact in traced.lost_gradients:
+        yield f"the backward pass has {fact}: in parts the model runs, but can't be trained"
     if not traced.has_dynamic_batch:
         yield (
             f"the model computes with its batch size, here {traced.batch_size}: in parts it takes "

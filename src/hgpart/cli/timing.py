@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hgpart.errors import ArgumentError
 from hgpart.terminal import say
@@ -13,6 +12,7 @@ from hgpart.terminal import say
 if TYPE_CHECKING:
     from torch import nn
 
+    from hgpart.cli.groups import AnyCounting
     from hgpart.machines.machine import Machine
     from hgpart.partition.problem.problem import Problem
     from hgpart.partition.problem.search import Search
@@ -28,45 +28,16 @@ class Timing:
     Attributes
     ----------
     machine : Machine
-        Of as many devices as there are parts, or more.
+        It has as many devices as there are parts, or more.
     work : Path
-        Of times of layers.
+        A file of layer times.
     micro_batches : int or None
-        Several are tried where it is None.
+        None tries several numbers.
     """
 
     machine: Machine
     work: Path
     micro_batches: int | None
-
-    def check(
-        self,
-        slices: int | str,
-        backend: str,
-        inference: bool,
-        batch_size: int,
-        topology: Path | None,
-        speeds: Sequence[float] | None,
-    ) -> None:
-        """Refuse what the objective has no use for."""
-        refused: dict[str, Any] = {
-            f"--slices {slices}": slices != 1,
-            f"--backend {backend}": backend != "native",
-            "--inference": inference,
-            "--topology": topology is not None,
-            "--speeds": speeds is not None,
-        }
-        for option, is_given in refused.items():
-            if is_given:
-                raise ArgumentError(
-                    f"{option} with --objective time: accepted is without, as it tries slices of "
-                    "the batch itself, by native, for training on --machine"
-                )
-        if self.micro_batches is not None and not 1 <= self.micro_batches <= batch_size:
-            raise ArgumentError(
-                f"--micro-batches {self.micro_batches} of a batch of {batch_size}: accepted are 1 "
-                f"to {batch_size}"
-            )
 
     def choose(
         self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search, name: str
@@ -82,12 +53,13 @@ class Timing:
         seconds = whole_work(problem.work, problem.graph)
         most = problem.modelling.batch_size
         wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
-        tried = tuple(many for many in wanted if many <= most)
+        tried = tuple(count for count in wanted if count <= most)
         objective = time_objective(self.machine, problem.k, seconds, tried[0])
+        problem = replace(problem, objective=objective)
         return least_time(
             module,
             shape,
-            replace(problem, objective=objective),
+            problem,
             self.machine,
             times,
             search,
@@ -107,36 +79,37 @@ class Timing:
             say(f"left out: {simulated.left_out} ways, for lack of time")
 
 
-def checked_timing(
-    objective: str, machine: str | None, micro_batches: int | None, work: str, k: int
-) -> Timing | None:
-    """Return what --objective time needs; None for another objective, which takes none of it.
+def timing_of(
+    machine: str | None, micro_batches: int | None, counting: AnyCounting, k: int
+) -> Timing:
+    """What --objective time needs, checked before the model is traced.
 
     Raises
     ------
     ArgumentError
-        If an option is missing, or is not for this objective.
+        If an option is missing or out of range.
     FormatError
-        If the machine is none.
+        If the machine's file is malformed.
     """
-    if objective != TIME:
-        for option, value in (("--machine", machine), ("--micro-batches", micro_batches)):
-            if value is not None:
-                raise ArgumentError(f"{option} {value}: accepted with --objective time alone")
-        return None
     if machine is None:
         raise ArgumentError(
             "--objective time without --machine: accepted is a named one, as 10gbe, or a file of "
             "'hgpart calibrate'"
         )
-    if not Path(work).is_file():
+    source = counting.work_asked()[0]
+    if not Path(source).is_file():
         raise ArgumentError(
-            f"--objective time with --work {work}: accepted is a file of 'hgpart profile MODEL -o "
-            "times.json'"
+            f"--objective time with --work {source}: accepted is a file of 'hgpart profile MODEL "
+            "-o times.json'"
         )
     from hgpart.machines.machine_files import load_machine
 
-    found = load_machine(machine, k)
-    if found.k < k:
-        raise ArgumentError(f"--machine {machine} of {found.k} devices: accepted are {k} or more")
-    return Timing(found, Path(work), micro_batches)
+    loaded = load_machine(machine, k)
+    if loaded.k < k:
+        raise ArgumentError(f"--machine {machine} of {loaded.k} devices: accepted are {k} or more")
+    most = counting.batch_size
+    if micro_batches is not None and not 1 <= micro_batches <= most:
+        raise ArgumentError(
+            f"--micro-batches {micro_batches} of a batch of {most}: accepted are 1 to {most}"
+        )
+    return Timing(loaded, Path(source), micro_batches)

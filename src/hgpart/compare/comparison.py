@@ -467,7 +467,9 @@ def rows_done(path: Path | str, comparison: Comparison) -> dict[Cell, Row]:
     for name in SETTINGS:
         if getattr(before, name) != getattr(comparison, name):
             measured = (
-                "" if name != "work_digest" else " (pass measured work back, see --save-work)"
+                ""
+                if name != "work_digest"
+                else " (pass measured work back, see --work profile,save=FILE)"
             )
             raise PlanError(
                 f"{path} can't be resumed: its {name} is {getattr(before, name)}, this "

@@ -14,18 +14,16 @@ from hgpart.files.writing import replacing
 from hgpart.terminal import printable
 
 
-def write_graph(graph: nx.DiGraph, graphml: Path | None, dot: Path | None) -> None:
-    """Write a graph to the files that are asked for.
+def write_graph(graph: nx.DiGraph, path: Path) -> None:
+    """Write a graph in the format that its file is named by: ``.dot``, or else GraphML.
 
     Raises
     ------
     OutputError
-        If one can't be written.
+        If it can't be written.
     """
-    for path, text in ((graphml, as_graphml), (dot, as_dot)):
-        if path is not None:
-            with replacing(path) as file:
-                file.write(text(graph))
+    with replacing(path) as file:
+        file.write(as_dot(graph) if path.suffix == ".dot" else as_graphml(graph))
 
 
 def as_graphml(graph: nx.DiGraph) -> str:

@@ -263,7 +263,7 @@ def load_any_work(path: Path | str, graph: ChannelGraph, batch_size: int) -> Wor
     FormatError, PlanError
         For the reasons of `load_work` and `load_layer_times`.
     """
-    head = read_json(path, f"a file of --save-work, or {WHAT}", figures.FORMAT, FORMAT)
+    head = read_json(path, f"a file of --work SOURCE,save=FILE, or {WHAT}", figures.FORMAT, FORMAT)
     if head.string("format") == figures.FORMAT:
         return load_work(path, graph)
     return training_work(load_layer_times(path, graph), graph, batch_size)

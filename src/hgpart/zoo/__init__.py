@@ -123,6 +123,26 @@ def _taken_apart(spec: str) -> tuple[str, tuple[tuple[str, int], ...]]:
     return spec, tuple(transformations)
 
 
+def last_change(spec: str) -> tuple[str, str, int]:
+    """A spec without its last transformation, and the kind and parts of that.
+
+    >>> last_change("timm:resnet18+split:2+grouped:4")
+    ('timm:resnet18+split:2', 'grouped', 4)
+
+    Raises
+    ------
+    ArgumentError
+        If there is none.
+    """
+    match = TRANSFORMED.fullmatch(spec)
+    if match is None:
+        raise ArgumentError(
+            f"{spec} names no change: accepted are +parallel:P, +grouped:P and +split:P behind the "
+            f"model, as in {spec}+split:2"
+        )
+    return match[1], match[2], int(match[3])
+
+
 def is_user_code(spec: str) -> bool:
     """Whether `load_model` would import and call code that a spec names.
 

@@ -8,34 +8,28 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
-from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.command_lines import typed
+from hgpart.cli.forms import keyed, one_value
+from hgpart.cli.grouping import Options
+from hgpart.cli.groups import TIMEOUT, Counting
 from hgpart.cli.options import (
     Eps,
-    HtmlFile,
     InputShape,
-    JsonFile,
     Model,
+    Names,
+    NotNegative,
+    Positive,
+    PositiveOrNone,
     Timeout,
-    Unit,
-    WorkSource,
-    checked_unit,
-    names,
-    one_of,
-    work_of,
 )
-from hgpart.cli.outputs import (
-    check_outputs,
-    lead_on,
-    plain_console,
-    tables_wanted,
-)
+from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
+from hgpart.cli.rows import KeptRows
 from hgpart.cli.stages import Stages, classes_of, import_ways_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
@@ -46,94 +40,125 @@ if TYPE_CHECKING:
     from hgpart.bench.ways.job import Job
     from hgpart.bench.ways.way import Way
 
-LARGEST_RATE = 1e30  # as `hgpart train` takes it
+LARGEST_RATE = 1e30  # the largest that `hgpart train` takes, too
+EPOCHS = 50
 Tell = Callable[[float, str], None]  # the share that is done, and what is under way
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dividing(Options):
+    """How partitions are found.
+
+    Attributes
+    ----------
+    effort : TIMES
+        Length of the search, relative to its default.
+    work : flops|profile|FILE
+        Measure of load: flops (multiply-accumulates), profile (seconds, measured now), or a file
+        of 'hgpart profile'.
+    """
+
+    panel: ClassVar[str] = "The search"
+    eps: Eps = 0.1
+    effort: NotNegative = 1.0
+    work: str = "flops"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Options):
+    """What is trained, and for how long.
+
+    Attributes
+    ----------
+    steps : N
+        Timed steps per turn, after two warm-up steps. Default: 3.
+    rounds : N
+        Turns of each way. Default: 3.
+    until : ACCURACY
+        Instead of timing steps, train each way once until this share of the test samples, from 0 to
+        1, is classified correctly. Append ,epochs=N for the most epochs (default 50).
+    data : synthetic|digits|imagefolder:PATH
+        Training data: synthetic (one batch of random images), digits (scikit-learn's handwritten
+        digits) or imagefolder:PATH (a folder per class).
+    lr : RATE
+        Learning rate of plain gradient descent.
+    seed : N
+        Seed of weights, data and partitions.
+    """
+
+    panel: ClassVar[str] = "Training"
+    steps: PositiveOrNone = None
+    rounds: PositiveOrNone = None
+    until: str | None = None
+    data: str = "synthetic"
+    lr: float = 0.01
+    seed: int = 0
+
+    def check(self) -> None:
+        """Refuse numbers that are out of range, and options that have no use for each other."""
+        for name, value in (("steps", self.steps), ("rounds", self.rounds)):
+            if value is not None and self.until is not None:
+                raise ArgumentError(
+                    f"--{name} {value}: accepted is without --until, for which each way trains once"
+                )
+        if not 0 <= self.lr <= LARGEST_RATE:
+            raise ArgumentError(f"--lr {self.lr}: accepted is a number from 0 to {LARGEST_RATE:g}")
+        if self.until is not None and self.data == "synthetic":
+            raise ArgumentError(
+                "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
+            )
+
+    def goal(self) -> tuple[float, int] | None:
+        """The accuracy and the most epochs of --until, checked."""
+        if self.until is None:
+            return None
+        values, settings = keyed("--until", self.until, epochs=int)
+        text = one_value("--until", self.until, values) or ""
+        epochs = settings.get("epochs", EPOCHS)
+        if epochs < 1:
+            raise ArgumentError(f"--until {self.until}: accepted are 1 epoch or more")
+        try:
+            accuracy = float(text)
+        except ValueError:
+            accuracy = 0.0
+        if not 0 < accuracy <= 1:
+            raise ArgumentError(f"--until {self.until}: accepted is a number above 0 and up to 1")
+        return accuracy, epochs
 
 
 def bench(
     context: typer.Context,
     model: Model,
-    ways: Annotated[
-        Any,
-        typer.Option(
-            parser=names,
-            metavar="W,W,...",
-            help="Ways of 'hgpart compare', plan files, and single, apart, ddp, fsdp, "
-            "pipeline-gpipe, pipeline-1f1b, ps-sync, ps-async. Default: all. Options follow a "
-            "colon: NAME:RULE:M for the schedule and micro-batches of a way, pipeline-...:M, "
-            "ps-...:distributed.",
-        ),
-    ] = None,
-    processes: Annotated[
-        int, typer.Option(help="That share a step; a parameter server is one more.")
-    ] = 2,
-    steps: Annotated[
-        int | None, typer.Option(help="That are timed in a turn, after two; 3 by default.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Turns of each way; 3 by default.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Samples of a step, of all processes.")] = 32,
-    data: Annotated[
-        str,
-        one_of(
-            words=("synthetic", "digits"),
-            besides="imagefolder:PATH",
-            help="What is trained on; synthetic is the same batch in each step.",
-        ),
-    ] = "synthetic",
-    until: Annotated[
-        float | None,
-        typer.Option(
-            metavar="ACCURACY",
-            help="Train once, until this share of the test samples is given its class.",
-        ),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="At most, with --until; 50 by default.")
-    ] = None,
+    trained: Trained,
+    dividing: Dividing,
+    results: GrowingTable,
+    ways: Names = None,
+    processes: int = 2,
+    batch_size: Positive = 32,
     input_shape: InputShape = None,
-    eps: Eps = 0.1,
-    effort: Annotated[
-        float, typer.Option(min=0, help="How long partitions are searched for, 1 by default.")
-    ] = 1.0,
-    work: WorkSource = "flops",
-    lr: Annotated[float, typer.Option(help="Learning rate of plain gradient descent.")] = 0.01,
-    seed: Annotated[int, typer.Option(help="Of weights, data and partitions.")] = 0,
-    timeout: Timeout = 300.0,
-    unit: Unit = "MB",
-    json: JsonFile = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="The figures, line by line.")
-    ] = None,
-    html: HtmlFile = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from what --json FILE has already.")
-    ] = False,
+    timeout: Timeout = TIMEOUT,
 ) -> None:
-    """Train a few steps each way, torch's and hgpart's, in turns: which is fast on this machine."""
-    check_outputs({"--json": json, "--csv": csv, "--html": html})
-    if resume and json in (None, "-"):
-        raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
-    counts = {"steps": steps, "rounds": rounds, "batch-size": batch_size, "epochs": epochs}
-    for name, value in counts.items():
-        if value is not None and value < 1:
-            raise ArgumentError(f"--{name} {value}: accepted is 1 or more")
-    if not 0 <= lr <= LARGEST_RATE:
-        raise ArgumentError(f"--lr {lr}: accepted is a number from 0 to {LARGEST_RATE:g}")
-    if until is not None and not 0 < until <= 1:
-        raise ArgumentError(f"--until {until}: accepted is a number above 0 and up to 1")
-    if until is None and epochs is not None:
-        raise ArgumentError(f"--epochs {epochs}: accepted is with --until")
-    for name in ("steps", "rounds"):
-        if until is not None and counts[name] is not None:
-            raise ArgumentError(
-                f"--{name} {counts[name]}: accepted is without --until, for which each way trains "
-                "once"
-            )
-    if until is not None and data == "synthetic":
-        raise ArgumentError(
-            "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
-        )
-    checked_unit(unit)
+    """Train a few steps each way, torch's and hgpart's, in turns: which is fast on this machine.
+
+    Parameters
+    ----------
+    ways : W,W,...
+        Ways to run: single, apart, ddp, fsdp, pipeline-gpipe, pipeline-1f1b, ps-sync, ps-async,
+        any way that 'hgpart compare' lists, hybrid-R, or a plan file. Default: all but plans.
+        NAME:RULE:M sets the schedule and micro-batches of a way; also pipeline-...:M,
+        ps-...:distributed.
+    processes : K
+        Processes that share a step; a parameter server is one more.
+    batch_size : N
+        Samples per step, over all processes together.
+
+    Examples
+    --------
+    $ hgpart bench lenet5 --ways single,ddp,coarse --processes 2
+    """
+    results.check()
+    trained.check()
+    goal = trained.goal()
     with Stages() as stage:
         with stage("import"):
             from hgpart.bench.plans import Subject
@@ -148,21 +173,33 @@ def bench(
         chosen = chosen_ways(ways, processes)
         if ways is not None:
             check_ways(chosen, processes, batch_size)
+        eps, effort, seed = dividing.eps, dividing.effort, trained.seed
         check_request(processes, eps)
         check_search(seed, effort)
         check_timeout(timeout)
-        measure = work_of(work, None, batch_size)
+        measure = Counting(batch_size=batch_size, work=dividing.work).measure()
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         classes = classes_of(module, shape)
         with stage("work", spinner=False):
-            done = measure(module, traced, graph)
-    problem = Problem(graph, done, Modelling(batch_size=batch_size), processes, eps)
+            work = measure(module, traced, graph)
+    problem = Problem(graph, work, Modelling(batch_size=batch_size), processes, eps)
     subject = Subject(model, shape, traced, problem, seed, effort)
     if ways is not None:
         for way in chosen:
             subject.check(way)
     threads = threads_of_each(processes)
-    job = Job(model, shape, classes, batch_size, processes, threads, seed, lr, timeout, data)
+    job = Job(
+        model,
+        shape,
+        classes,
+        batch_size,
+        processes,
+        threads,
+        seed,
+        trained.lr,
+        timeout,
+        trained.data,
+    )
     about = {
         "model": model,
         "input_shape": shape,
@@ -172,38 +209,35 @@ def bench(
         "threads": threads,
         "eps": eps,
         "effort": effort,
-        "lr": lr,
+        "lr": trained.lr,
         "seed": seed,
-        "work_source": done.source,
-        "work_digest": work_digest(done),
-        "data": data,
+        "work_source": work.source,
+        "work_digest": work_digest(work),
+        "data": trained.data,
         "machine": _machine(),
     }
     same = typed(context, "input_shape", "batch_size")
     then = f"hgpart recommend {quote(model)}{same} --devices {processes}"
-    wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume, then)
-    if until is None:
-        wanted.turns(about, steps or 3, rounds or 3)
+    wanted = _Wanted(chosen, subject, job, unit_of(context), results, then)
+    if goal is None:
+        wanted.turns(about, trained.steps or 3, trained.rounds or 3)
     else:
-        wanted.race(about, until, epochs or 50)
+        wanted.race(about, *goal)
 
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What was asked for, checked."""
+    """A bench that was asked for, checked."""
 
     ways: Sequence[Way]
     subject: Subject
     job: Job
     unit: str
-    json: str | None
-    csv: Path | None
-    html: Path | None
-    resume: bool
+    results: GrowingTable
     then: str
 
     def turns(self, about: Mapping[str, Any], steps: int, rounds: int) -> None:
-        """Seconds a step."""
+        """Measure seconds per step."""
         from hgpart.bench.results import Bench, bench_csv, bench_json, rows_done
         from hgpart.bench.turns import take_turns
         from hgpart.report.benches import print_bench
@@ -211,7 +245,7 @@ class _Wanted:
 
         empty = Bench(**about, steps=steps)
         self.job.batches()  # which says what is wrong with the data
-        before = rows_done(self.json, empty) if self.resume and self.json else {}
+        before = rows_done(self.results.resumed, empty) if self.results.resumed else {}
         turns, begun = rounds * len(self.ways), count()
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
@@ -223,122 +257,86 @@ class _Wanted:
 
         self._run(
             run,
-            _Rows(empty, before, [way.text for way in self.ways], bench_json),
+            self._rows(empty, before, bench_json),
             bench_csv,
-            lambda found: bench_page(found, self.unit),
-            lambda found: print_bench(found, plain_console(), self.unit),
+            lambda bench: bench_page(bench, self.unit),
+            lambda bench: print_bench(bench, plain_console(), self.unit),
         )
 
     def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
-        """Seconds to an accuracy."""
+        """Measure seconds to an accuracy."""
         from hgpart.bench.races import Races, race, races_csv, races_done, races_json
         from hgpart.report.page.race import race_page
         from hgpart.report.races import print_races
 
         empty = Races(**about, until=until, epochs=epochs)
         data = self.job.opened_data()
-        before = races_done(self.json, empty) if self.resume and self.json else {}
+        before = races_done(self.results.resumed, empty) if self.results.resumed else {}
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
             def on_epoch(way: Way, epoch: int, accuracy: float) -> None:
                 at = self.ways.index(way) + epoch / epochs
-                said = f"{way.text}: {100 * accuracy:.1f} % after {epoch} epochs"
-                tell(at / len(self.ways), said)
+                progress = f"{way.text}: {100 * accuracy:.1f} % after {epoch} epochs"
+                tell(at / len(self.ways), progress)
 
             options = self.subject, self.job, data, until, epochs, before
             race(self.ways, *options, on_epoch, on_row)
 
         self._run(
             run,
-            _Rows(empty, before, [way.text for way in self.ways], races_json),
+            self._rows(empty, before, races_json),
             races_csv,
             race_page,
-            lambda found: print_races(found, plain_console()),
+            lambda races: print_races(races, plain_console()),
         )
+
+    def _rows(
+        self, empty: Any, before: Mapping[str, Any], as_json: Callable[[Any], str]
+    ) -> KeptRows:
+        order = [way.text for way in self.ways]
+        return KeptRows(empty, before, order, lambda row: row.way, as_json, self.results.json)
 
     def _run(
         self,
         run: Callable[[Tell, Callable[[Any], None]], None],
-        rows: _Rows,
+        rows: KeptRows,
         as_csv: Callable[[Any], str],
         as_page: Callable[[Any], str],
         show: Callable[[Any], None],
     ) -> None:
-        """Keep what comes, whatever ends it; then write the other files, and print."""
-        from hgpart.files.writing import replacing
-        from hgpart.report.page.document import write_page
+        """Keep the rows that come, whatever ends it; then write the other files, and print."""
+        from hgpart.bench.turns import is_failed
 
-        kept = None if self.json in (None, "-") else Path(str(self.json))
         interrupted = False
         try:
             with _progress() as tell:
-                run(tell, lambda row: rows.add(row, kept))
+                run(tell, rows.add)
         except KeyboardInterrupt:
             interrupted = True
-        found = rows.record
-        if found.rows:
-            if self.csv is not None:
-                with replacing(self.csv) as file:
-                    file.write(as_csv(found))
-            if self.html is not None:
-                write_page(as_page(found), self.html)
-            if tables_wanted(self.json, rows.as_json(found)):
-                show(found)
+        record = rows.close()
+        if record.rows:
+            self.results.write_csv(lambda: as_csv(record))
+            self.results.draw(as_page, record)
+            if self.results.want_tables(rows.as_json(record)):
+                show(record)
                 lead_on(self.then)
             sys.stdout.flush()
         if interrupted:
-            raise KeyboardInterrupt(f"with {len(found.rows)} of {len(self.ways)} ways begun")
-        if failed := rows.failed:
-            again = "" if kept is None else "; --resume tries again"
+            raise KeyboardInterrupt(f"with {len(record.rows)} of {len(self.ways)} ways begun")
+        if failed := [row.way for row in rows.added.values() if is_failed(row)]:
+            again = "" if self.results.json in (None, "-") else "; --resume tries again"
             raise RunError(f"{', '.join(failed)} failed, the others are measured{again}")
-
-
-class _Rows:
-    """The rows that are there, in a file as soon as there is one more."""
-
-    def __init__(
-        self,
-        empty: Any,
-        before: Mapping[str, Any],
-        order: Sequence[str],
-        as_json: Callable[[Any], str],
-    ) -> None:
-        self._empty, self._rows, self._order, self.as_json = empty, dict(before), order, as_json
-        self._told: dict[str, Any] = {}
-
-    def add(self, row: Any, path: Path | None) -> None:
-        """Keep a row, in the place of the one that its way had."""
-        from hgpart.files.writing import replacing
-
-        self._rows[row.way] = self._told[row.way] = row
-        if path is not None and not (path.exists() and not path.is_file()):
-            with replacing(path) as file:  # a pipe would get each of the versions
-                file.write(self.as_json(self.record))
-
-    @property
-    def record(self) -> Any:
-        """All of them: those asked for in their order, and those that a file had besides."""
-        from hgpart.bench.row_files import by_way
-
-        return by_way(self._rows, self._order, self._empty)
-
-    @property
-    def failed(self) -> list[str]:
-        """Ways of which something went wrong now."""
-        from hgpart.bench.turns import is_failed
-
-        return [row.way for row in self._told.values() if is_failed(row)]
 
 
 @contextmanager
 def _progress() -> Iterator[Tell]:
-    """A bar on a terminal, told what share is done and what is under way."""
+    """A bar on a terminal, which is told the share that is done and what is under way."""
     with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("measuring", total=1.0)
         yield lambda done, said: bar.update(task, completed=done, description=said)
 
 
 def _machine() -> str:
-    """What figures are of besides the model and the settings."""
+    """The machine and the versions that figures depend on."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "hgpart"))
     return f"{usable_cores()} cores of {processor()}, {versions}"

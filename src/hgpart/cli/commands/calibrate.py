@@ -3,58 +3,81 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
-from typing import Annotated
 
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
-from hgpart.cli.options import Devices, JsonFile, Timeout, Transport
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console, tables_wanted
-from hgpart.cli.processes import check_devices, device_of_each, start_ranks, started_as_rank
-from hgpart.cli.stages import Stages
+from hgpart.cli.groups import Ranks
+from hgpart.cli.options import Positive
+from hgpart.cli.outputs import Figures, kept, lead_on, plain_console
+from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError
 from hgpart.run.processes.transports import check_carries, check_transport
 from hgpart.terminal import progress_bar
 
 
+@dataclass(frozen=True, kw_only=True)
+class Processes(Ranks):
+    """The processes that send each other messages.
+
+    Attributes
+    ----------
+    backend : gloo|nccl
+        Transport of the messages: gloo (through the CPU) or nccl (from GPU to GPU).
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrateResults(Figures):
+    """Where the results go.
+
+    Attributes
+    ----------
+    output : FILE
+        Write the machine, for --machine FILE of other commands.
+    """
+
+    output: Path | None = None
+
+
 def calibrate(
     context: typer.Context,
-    processes: Annotated[
-        int | None,
-        typer.Option(help="That are started here; one for each usable core when left out."),
-    ] = None,
-    threads: Annotated[int, typer.Option(help="That each process computes with.")] = 1,
-    devices: Devices = "cpu",
-    transport: Transport = "gloo",
-    timeout: Timeout = 300.0,
-    json: JsonFile = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The machine, as JSON.")
-    ] = None,
+    ranks: Processes,
+    results: CalibrateResults,
+    processes: int | None = None,
+    threads: Positive = 1,
 ) -> None:
-    """Measure what messages cost between processes here, and what slows computing."""
-    check_outputs({"--json": json, "--output": output})
-    check_transport(transport)
-    if threads < 1:
-        raise ArgumentError(f"--threads {threads}: accepted is 1 or more")
+    """Measure how fast messages between processes are here, and what slows computing.
+
+    Parameters
+    ----------
+    processes : K
+        Number of processes to start here. Default: one per usable core.
+    threads : N
+        Threads of each process.
+
+    Examples
+    --------
+    $ hgpart calibrate -o machine.json
+    """
+    results.check()
+    check_transport(ranks.backend)
     k = _processes(processes)
-    with Stages() as stage, stage("import"):
-        from hgpart.run.processes.connection import check_timeout
-    check_timeout(timeout)
-    places = device_of_each(devices, k)
+    ranks.check_timeout()
+    devices = ranks.of_each(k)
     if started_as_rank():
-        check_carries(transport, places)
-        _measure(k, threads, places, transport, timeout, json, output)
+        check_carries(ranks.backend, devices)
+        _measure(k, threads, devices, ranks, results)
     else:
-        check_devices(places, transport)
+        check_devices(devices, ranks.backend)
         start_ranks(context, k)
 
 
 def _processes(wanted: int | None) -> int:
-    """How many there are to be, or are already."""
+    """The number of processes, those that torchrun started included."""
     if started_as_rank():
         k = int(os.environ["WORLD_SIZE"])
         if wanted not in (None, k):
@@ -67,15 +90,9 @@ def _processes(wanted: int | None) -> int:
 
 
 def _measure(
-    k: int,
-    threads: int,
-    places: tuple[str, ...],
-    transport: str,
-    timeout: float,
-    json: str | None,
-    output: Path | None,
+    k: int, threads: int, devices: tuple[str, ...], ranks: Ranks, results: CalibrateResults
 ) -> None:
-    """Be one of the processes; the first one writes and prints."""
+    """Measure as one of the processes; the first one writes and prints."""
     import torch
 
     from hgpart.calibration.calibrate import calibrate as measure
@@ -86,7 +103,9 @@ def _measure(
     rank = int(os.environ["RANK"])
     torch.set_num_threads(threads)
     with (
-        connect(k, device=places[rank], transport=transport, timeout=timeout) as connection,
+        connect(
+            k, device=devices[rank], transport=ranks.backend, timeout=ranks.timeout
+        ) as connection,
         progress_bar(TaskProgressColumn(), TimeElapsedColumn(), shown=rank == 0) as bar,
     ):
         task = bar.add_task("", total=1.0)
@@ -97,10 +116,9 @@ def _measure(
         )
     if rank:
         return
-    if output is not None:
-        save_machine(machine, output)
-    if tables_wanted(json, machine_json(machine)):
+    if results.output is not None:
+        save_machine(machine, results.output)
+    if results.want_tables(machine_json(machine)):
         print_machine(machine, plain_console())
-        file = "machine.json" if output is None else quote(str(output))
-        kept = "the same with -o machine.json, then " if output is None else ""
-        lead_on(f"{kept}hgpart recommend MODEL --machine {file}")
+        first, file = kept(results.output, "machine.json")
+        lead_on(f"{first}hgpart recommend MODEL --machine {file}")

@@ -1,187 +1,184 @@
-"""hgpart compare: model, k's, eps's -> ways of splitting it side by side."""
+"""hgpart compare: model, k's, eps's -> ways of dividing it side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
 from hgpart.cli.command_lines import typed
 from hgpart.cli.commands.show import plan_report
-from hgpart.cli.options import (
-    AnySlices,
-    BatchSize,
-    BytesPerElement,
-    HtmlFile,
-    InputShape,
-    JsonFile,
-    Linear,
-    Model,
-    NoInputVertex,
-    NoOutputVertex,
-    ProfileDevice,
-    SaveWork,
-    Seed,
-    WorkSource,
-    checked_unit,
-    integers,
-    modelling_of,
-    names,
-    numbers,
-    one_of,
-    work_of,
-)
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console
+from hgpart.cli.grouping import Options
+from hgpart.cli.groups import COUNTED, AnyCounting
+from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
+from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
+from hgpart.cli.rows import KeptRows
 from hgpart.cli.stages import Stages, import_ways_of, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from hgpart.compare.comparison import Cell, Comparison
+    from hgpart.compare.comparison import Comparison
     from hgpart.compare.outcomes import Row
     from hgpart.report import Report
 
-COUNTED = (  # options that `hgpart partition` has, too
-    *("input_shape", "linear", "batch_size", "bytes_per_element"),
-    *("no_input_vertex", "no_output_vertex", "work", "profile_device", "seed"),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(AnyCounting):
+    """What is counted of all ways; grain, norms and training are each way's own.
+
+    Attributes
+    ----------
+    modelling : KEY=VALUE,...
+        How the model becomes a hypergraph, in all ways. linear=neuron (a vertex per output of a
+        linear layer) or layer (one for the whole layer); input-vertex=yes or no and
+        output-vertex=yes or no (sending the inputs and the result counts); bytes-per-element=N
+        (default: each tensor's own). The first value of each is the default.
+    dataset_size : N
+        Samples per epoch.
+    """
+
+    slices: WholeOrAuto = "auto"
+    dataset_size: int = 64_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid(Options):
+    """How ways are searched for.
+
+    Attributes
+    ----------
+    strategies : NAME,NAME,...
+        Compare these ways only. Default: all.
+    jobs : N
+        Ways to search for at the same time; with 1 their search times are undisturbed. Default: 2,
+        or 1 on a single core.
+    """
+
+    panel: ClassVar[str] = "The search"
+    strategies: Names = None
+    seed: Seed = 0
+    jobs: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareResults(GrowingTable):
+    """Where the results go.
+
+    Attributes
+    ----------
+    plan : PLAN
+        A plan of the model, to show on the page of --html.
+    """
+
+    plan: Path | None = None
+
+    def check(self, **files: Path | None) -> None:
+        """Refuse files that can't be written, and a plan without a page to show it."""
+        super().check(**files)
+        if self.html is None and self.plan is not None:
+            raise ArgumentError(f"--plan {self.plan}: only the page of --html FILE shows a plan")
 
 
 def compare(
     context: typer.Context,
     model: Model,
-    k: Annotated[
-        Any, typer.Option("--k", "-k", parser=integers, metavar="K,K,...", help="Devices.")
-    ] = "2,4,8,16",
-    eps: Annotated[
-        Any,
-        typer.Option(parser=numbers, metavar="E,E,...", help="Imbalances allowed, one row each."),
-    ] = "0.1",
-    strategies: Annotated[
-        Any,
-        typer.Option(parser=names, metavar="NAME,NAME,...", help="Only these; all when left out."),
-    ] = None,
-    linear: Linear = "neuron",
-    batch_size: BatchSize = 32,
-    slices: AnySlices = "auto",
-    bytes_per_element: BytesPerElement = None,
-    input_shape: InputShape = None,
-    no_input_vertex: NoInputVertex = False,
-    no_output_vertex: NoOutputVertex = False,
-    dataset_size: Annotated[int, typer.Option(help="Samples of an epoch.")] = 64_000,
-    work: WorkSource = "flops",
-    profile_device: ProfileDevice = None,
-    save_work: SaveWork = None,
-    seed: Seed = 0,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            help="Strategies that run at once; 1 times each undisturbed. 2 if there are 2 cores."
-        ),
-    ] = None,
-    unit: Annotated[
-        str | None,
-        one_of(words=("MB", "GB", "MiB", "GiB"), help="Of bytes; MB or GB by size when left out."),
-    ] = None,
-    json: JsonFile = None,
-    csv: Annotated[
-        Path | None, typer.Option("--csv", metavar="FILE", help="All figures, one line a row.")
-    ] = None,
-    html: HtmlFile = None,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="PLAN", help="A plan of the model, to show in the page.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from the rows that --json FILE has already.")
-    ] = False,
+    counting: Compared,
+    search: Grid,
+    results: CompareResults,
+    k: Integers = "2,4,8,16",
+    eps: Numbers = "0.1",
 ) -> None:
-    """Compare ways of splitting a model: load, traffic and memory for each number of devices."""
-    check_outputs(
-        {
-            "--json": json,
-            "--csv": csv,
-            "--html": html,
-            "--save-work": save_work,
-        }
-    )
-    if resume and json in (None, "-"):
-        raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
-    if html is None and plan is not None:
-        raise ArgumentError(f"--plan {plan}: only the page of --html FILE shows a plan")
-    jobs = min(2, usable_cores()) if jobs is None else jobs
+    """Compare ways of dividing a model: load, traffic and memory per number of devices.
+
+    Parameters
+    ----------
+    k : K,K,...
+        Numbers of devices to compare.
+    eps : E,E,...
+        Allowed imbalances, a row for each.
+
+    Examples
+    --------
+    $ hgpart compare vgg16 --k 4,8,16
+    """
+    results.check(work=counting.kept_work)
+    seed = search.seed
+    jobs = min(2, usable_cores()) if search.jobs is None else search.jobs
     with Stages() as stage:
         with stage("import"):
             from hgpart.compare.comparison import (
                 Comparison,
+                cell_of,
                 check_grid,
                 chosen_ways,
+                comparison_json,
                 grid,
                 rows_done,
                 work_digest,
             )
             from hgpart.compare.comparison import compare as rows_of
             from hgpart.plan import load_plan
-            from hgpart.work.figures import save_work as write_work
-        if unit is not None:
-            checked_unit(unit)
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
-        check_grid(ks, epss, seed, dataset_size, jobs)
+        check_grid(ks, epss, seed, counting.dataset_size, jobs)
         import_ways_of(model)
-        chosen = chosen_ways(strategies)
-        number = None if slices == "auto" else slices
-        modelling = modelling_of(
-            "coarse", linear, batch_size, bytes_per_element, no_input_vertex, no_output_vertex
-        )
-        replace(modelling, slices=number or 1)  # which raises where the batch is too small
-        measure = work_of(work, profile_device, batch_size)
-        loaded = None if plan is None else load_plan(plan)
-        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        chosen = chosen_ways(search.strategies)
+        modelling = replace(counting.checked_modelling(), slices=1)
+        if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:
+            raise ArgumentError(
+                f"--modelling {counting.modelling}: accepted in compare are linear=, "
+                "input-vertex=, output-vertex= and bytes-per-element=; the others are "
+                "each way's own"
+            )
+        number = None if counting.slices == "auto" else counting.slices
+        measure = counting.measure()
+        loaded = None if results.plan is None else load_plan(results.plan)
+        module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
         shown = None if loaded is None else plan_report(loaded, graph)
         with stage("work", spinner=False):  # profiling shows its own progress
-            done = measure(module, traced, graph)
-        if save_work is not None:
-            write_work(done, graph, save_work)
-    comparison = Comparison(
+            work = measure(module, traced, graph)
+    empty = Comparison(
         model=model,
         input_shape=shape,
         fingerprint=graph.fingerprint,
-        batch_size=batch_size,
-        bytes_per_element=bytes_per_element,
-        work_source=done.source,
+        batch_size=modelling.batch_size,
+        bytes_per_element=modelling.bytes_per_element,
+        work_source=work.source,
         seed=seed,
-        dataset_size=dataset_size,
+        dataset_size=counting.dataset_size,
         rows=(),
         epss=epss,
-        work_digest=work_digest(done),
-        linear=linear,
-        input_vertex=not no_input_vertex,
-        output_vertex=not no_output_vertex,
+        work_digest=work_digest(work),
+        linear=modelling.linear,
+        input_vertex=modelling.input_vertex,
+        output_vertex=modelling.output_vertex,
         slices=number,
     )
-    before = rows_done(json, comparison) if resume and json is not None else {}
+    before = rows_done(results.resumed, empty) if results.resumed else {}
     cells = list(grid(chosen, ks, epss))
     order = [(way.name, devices, allowed) for way, devices, allowed in cells]
-    found = _Rows(comparison, before, order, json)
+    rows = KeptRows(empty, before, order, cell_of, comparison_json, results.json)
     interrupted = False
     try:
-        with _progress(len(cells), found) as on_row:
-            for _ in rows_of(graph, done, modelling, cells, seed, before, on_row, jobs, number):
+        with _progress(len(cells), rows) as on_row:
+            for _ in rows_of(graph, work, modelling, cells, seed, before, on_row, jobs, number):
                 pass
     except KeyboardInterrupt:
         interrupted = True
     finally:
-        comparison = found.close()
-        _write(comparison, shown, unit, json, csv, html)
-    if comparison.rows:
-        _print(comparison, unit, json, typed(context, *COUNTED))
+        comparison: Comparison = rows.close()
+        if comparison.rows:  # else the file that is resumed stays as it is
+            unit = context.obj or _fitting_unit(comparison)
+            _write(comparison, shown, unit, results)
+    if comparison.rows and results.want_tables(comparison_json(comparison)):
+        _print(comparison, unit, typed(context, *COUNTED, "seed"))
     failed = len(comparison.failed)
     if interrupted:
         there = len(comparison.rows) - failed
@@ -190,52 +187,9 @@ def compare(
         raise BackendError(f"{failed} of {len(order)} rows failed; --resume tries them again")
 
 
-class _Rows:
-    """The rows that are there, written to --json FILE as soon as there is one more.
-
-    Whatever ends the process, what was computed in hours is kept.
-    """
-
-    def __init__(
-        self,
-        comparison: Comparison,
-        before: Mapping[Cell, Row],
-        order: Sequence[Cell],
-        json: str | None,
-    ) -> None:
-        self.empty, self.rows, self.order = comparison, dict(before), order
-        self.file = None if json is None or json == "-" else Path(json)
-        if self.file is not None and self.file.exists() and not self.file.is_file():
-            self.file = None  # a pipe would get each of the versions
-        self.lock, self.closed = Lock(), False
-
-    def add(self, row: Row) -> None:
-        """Keep a row; threads call this."""
-        from hgpart.compare.comparison import cell_of, save_comparison
-
-        with self.lock:
-            if self.closed or self.rows.get(cell_of(row)) is row:
-                return
-            self.rows[cell_of(row)] = row
-            if self.file is not None:
-                save_comparison(self._comparison(), self.file)
-
-    def close(self) -> Comparison:
-        """All rows that were found; none is added from now on."""
-        with self.lock:
-            self.closed = True
-            return self._comparison()
-
-    def _comparison(self) -> Comparison:
-        """Rows in the order of the grid, and those that a resumed file had besides."""
-        asked = tuple(self.rows[cell] for cell in self.order if cell in self.rows)
-        besides = tuple(row for cell, row in self.rows.items() if cell not in self.order)
-        return replace(self.empty, rows=asked, besides=besides)
-
-
 @contextmanager
-def _progress(count: int, rows: _Rows) -> Iterator[Callable[[Row], None]]:
-    """A bar on a terminal; what it is told is put among the rows."""
+def _progress(count: int, rows: KeptRows) -> Iterator[Callable[[Row], None]]:
+    """A bar on a terminal; the rows that it is told go to the record."""
     with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("comparing", total=count)
 
@@ -246,30 +200,15 @@ def _progress(count: int, rows: _Rows) -> Iterator[Callable[[Row], None]]:
         yield on_row
 
 
-def _write(
-    comparison: Comparison,
-    plan: Report | None,
-    unit: str | None,
-    json: str | None,
-    csv: Path | None,
-    html: Path | None,
-) -> None:
-    """Write the files, unless there is no row that they could hold."""
-    from hgpart.compare.comparison import comparison_csv, save_comparison
-    from hgpart.files.writing import replacing
+def _write(comparison: Comparison, plan: Report | None, unit: str, results: GrowingTable) -> None:
+    """Write the table and the page."""
+    from hgpart.compare.comparison import comparison_csv
 
-    if not comparison.rows:
-        return  # what a resumed file holds besides is there still
-    if json is not None and json != "-":
-        save_comparison(comparison, json)
-    if csv is not None:
-        with replacing(csv) as file:
-            file.write(comparison_csv(comparison))
-    if html is not None:
+    results.write_csv(lambda: comparison_csv(comparison))
+    if results.html is not None:
         from hgpart.report.page.comparison import comparison_page
-        from hgpart.report.page.document import write_page
 
-        write_page(comparison_page(comparison, plan, unit or _fitting_unit(comparison)), html)
+        results.draw(comparison_page, comparison, plan, unit)
 
 
 def _fitting_unit(comparison: Comparison) -> str:
@@ -277,27 +216,23 @@ def _fitting_unit(comparison: Comparison) -> str:
     return "GB" if largest >= 10**9 else "MB"
 
 
-def _print(comparison: Comparison, unit: str | None, json: str | None, same: str) -> None:
+def _print(comparison: Comparison, unit: str, same: str) -> None:
     """The tables, and how to get the plan of the best for the most devices, if any is balanced."""
-    from hgpart.compare.comparison import comparison_json
     from hgpart.partition.heaviest_task import round_up
     from hgpart.report import print_comparison
 
-    if json == "-":
-        print(comparison_json(comparison), end="")
-    else:
-        print_comparison(comparison, plain_console(), unit or _fitting_unit(comparison))
-        best = min(
-            (row for row in comparison.outcomes if comparison.is_balanced(row)),
-            key=lambda row: (-row.k, row.step_bytes),
-            default=None,
+    print_comparison(comparison, plain_console(), unit)
+    best = min(
+        (row for row in comparison.outcomes if comparison.is_balanced(row)),
+        key=lambda row: (-row.k, row.step_bytes),
+        default=None,
+    )
+    if best is not None:
+        eps = "" if comparison.epss == (0.1,) else f" --eps {comparison.eps:g}"
+        lead_on(
+            f"hgpart partition {quote(comparison.model)}{same} --k {best.k}{eps} "
+            f"--strategy {best.strategy} -o plan.json"
         )
-        if best is not None:
-            eps = "" if comparison.epss == (0.1,) else f" --eps {comparison.eps:g}"
-            lead_on(
-                f"hgpart partition {quote(comparison.model)}{same} --k {best.k}{eps} "
-                f"--strategy {best.strategy} -o plan.json"
-            )
-        elif comparison.outcomes:
-            least = min(row.imbalance for row in comparison.outcomes)
-            lead_on(f"the same with --eps {round_up(least)}, within which one is")
+    elif comparison.outcomes:
+        least = min(row.imbalance for row in comparison.outcomes)
+        lead_on(f"the same with --eps {round_up(least)}, within which one is")

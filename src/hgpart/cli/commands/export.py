@@ -4,67 +4,41 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
 
 import typer
 
 from hgpart.cli.command_lines import typed
-from hgpart.cli.options import (
-    BatchSize,
-    BytesPerElement,
-    Grain,
-    Inference,
-    InputShape,
-    Linear,
-    Model,
-    NoInputVertex,
-    NoOutputVertex,
-    Norms,
-    ProfileDevice,
-    Slices,
-    WorkSource,
-    modelling_of,
-    one_of,
-    work_of,
-)
+from hgpart.cli.groups import COUNTED, Counting
+from hgpart.cli.options import Model
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import not_one_of
-
-EVALUATED = (  # what says which hypergraph it is
-    *("grain", "linear", "batch_size", "slices", "norms", "inference", "bytes_per_element"),
-    *("input_shape", "no_input_vertex", "no_output_vertex", "work", "profile_device"),
-)
 
 
 def export(
     context: typer.Context,
     model: Model,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FILE", help="Where the hypergraph goes.")
-    ],
-    file_format: Annotated[
-        str, one_of("--format", words=("patoh", "hmetis"), help="Of the file.")
-    ] = "patoh",
-    grain: Grain = "coarse",
-    linear: Linear = "neuron",
-    batch_size: BatchSize = 32,
-    slices: Slices = "1",
-    norms: Norms = "slice",
-    inference: Inference = False,
-    bytes_per_element: BytesPerElement = None,
-    input_shape: InputShape = None,
-    no_input_vertex: NoInputVertex = False,
-    no_output_vertex: NoOutputVertex = False,
-    work: WorkSource = "flops",
-    profile_device: ProfileDevice = None,
+    output: Path,
+    counting: Counting,
+    file_format: str = "patoh",
 ) -> None:
     """Write the full hypergraph of a model, for other partitioners.
 
-    Weights and costs whose sums exceed 32 bits, which these add up in, are divided, and by what is
-    said.
+    Partitioners add up weights and costs in 32 bits: where the sums are larger, all are divided by
+    a factor, which is printed.
+
+    Parameters
+    ----------
+    output : FILE
+        Write the hypergraph.
+    file_format : patoh|hmetis
+        File format.
+
+    Examples
+    --------
+    $ hgpart export lenet5 --format hmetis -o lenet5.hgr
     """
-    check_outputs({"--output": output})
+    check_outputs({"--work": counting.kept_work, "--output": output})
     with Stages() as stage:
         with stage("import"):
             from hgpart.hypergraph.blocks import single_blocks
@@ -74,24 +48,14 @@ def export(
         writers = {"patoh": write_patoh, "hmetis": write_hmetis}
         if file_format not in writers:
             raise not_one_of("format", file_format, writers)
-        modelling = modelling_of(
-            grain,
-            linear,
-            batch_size,
-            bytes_per_element,
-            no_input_vertex,
-            no_output_vertex,
-            slices,
-            inference,
-            norms,
-        )
-        measure = work_of(work, profile_device, batch_size)
-        module, _, traced, graph = traced_model(stage, model, input_shape)
+        modelling = counting.checked_modelling()
+        measure = counting.measure()
+        module, _, traced, graph = traced_model(stage, model, counting.input_shape)
         with stage("work", spinner=False):  # profiling shows its own progress
-            done = measure(module, traced, graph)
+            work = measure(module, traced, graph)
         with stage("hypergraph"):
             blocks = single_blocks(graph, modelling)
-            hypergraph = cnn_hypergraph(graph, done, blocks, modelling).hypergraph
+            hypergraph = cnn_hypergraph(graph, work, blocks, modelling).hypergraph
         with stage("write"):
             fit = fitted(hypergraph)
             writers[file_format](fit.hypergraph, output)
@@ -108,5 +72,5 @@ def export(
             f"Divided, so that sums of up to {MOST_FITTED} parts fit in 32 bits: "
             f"{' and '.join(divided)}; by rounding, a part's work is off by {off} of all at most"
         )
-    same = typed(context, *EVALUATED)
-    lead_on(f"a partitioner, then hgpart evaluate {quote(model)}{same} --partition FILE")
+    same = typed(context, *COUNTED, "slices")
+    lead_on(f"a partitioner, then hgpart partition {quote(model)}{same} --partition FILE")

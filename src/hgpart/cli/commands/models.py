@@ -11,9 +11,17 @@ from hgpart.cli.outputs import lead_on, plain_console
 
 
 def models(
-    names: Annotated[list[str] | None, typer.Argument(metavar="MODEL", help="Only these.")] = None,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODEL", help="List these models only. Default: all."),
+    ] = None,
 ) -> None:
-    """List the built-in models with their parameters and multiply-accumulates per sample."""
+    """List the built-in models with their parameters and multiply-accumulates per sample.
+
+    Examples
+    --------
+    $ hgpart models vgg16 resnet50
+    """
     from hgpart.report import print_models
     from hgpart.report.model_sizes import model_summary
     from hgpart.zoo import builtin_models

@@ -2,297 +2,286 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from hgpart.cli.options import (
-    AnySlices,
-    BatchSize,
-    BytesPerElement,
-    CsvFile,
-    Grain,
-    HtmlFile,
-    Inference,
-    InputShape,
-    JsonFile,
-    Linear,
-    Model,
-    NoInputVertex,
-    NoOutputVertex,
-    Norms,
-    Partitioner,
-    ProfileDevice,
-    SaveWork,
-    Seed,
-    Speeds,
-    Unit,
-    WorkSource,
-    checked_unit,
-    modelling_of,
-    names,
-    one_of,
-    work_of,
-)
-from hgpart.cli.outputs import check_outputs, run_of_plan, show_report
+from hgpart.cli.forms import keyed
+from hgpart.cli.grouping import Options
+from hgpart.cli.groups import AnyCounting
+from hgpart.cli.options import Model, NotNegative, Numbers, Seed
+from hgpart.cli.outputs import Table, run_of_plan, show_report, unit_of
+from hgpart.cli.partition_files import parts_of_file
 from hgpart.cli.stages import Stages, import_ways_of, traced_model
-from hgpart.cli.timing import TIME, checked_timing
-from hgpart.errors import ArgumentError
+from hgpart.cli.timing import TIME, timing_of
+from hgpart.errors import ArgumentError, not_one_of
+
+if TYPE_CHECKING:
+    from hgpart.hypergraph.modelling import Modelling
+    from hgpart.partition.problem.memory import MemoryLimits
+    from hgpart.partition.problem.objectives import Objective
+
+LINKS = "links"
+OBJECTIVES = ("volume", "largest", LINKS, TIME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(Options):
+    """How a partition is found.
+
+    Attributes
+    ----------
+    backend : native|kahypar|mtkahypar|exact
+        Partitioner: native, kahypar, mtkahypar, or exact (optimal, for small models).
+    strategy : NAME
+        Divide in a known way instead, one that 'hgpart compare' lists: layerwise,
+        horizontal, data-parallel, ...
+    partition : FILE
+        Read the partition that another tool made instead: the part of each vertex, in the order of
+        'hgpart export' with the same options.
+    objective : volume|largest|links|time
+        Quantity to minimise: volume (all bytes), largest (the bytes of the busiest part), links
+        (bytes times the cost of their link) or time (seconds of a step, simulated). links and time
+        need --machine, time also a file of 'hgpart profile' as --work. All but volume need native.
+    time_limit : SECONDS
+        Time to search; the best partition by then counts. Default: 60 for exact, or else none.
+    effort : TIMES
+        Length of the search by native, relative to its default.
+    best_effort
+        Show the best partition even if it exceeds eps.
+    """
+
+    panel: ClassVar[str] = "The search"
+    backend: str = "native"
+    strategy: str | None = None
+    partition: Path | None = None
+    seed: Seed = 0
+    objective: str = "volume"
+    time_limit: float | None = None
+    effort: NotNegative = 1.0
+    best_effort: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceOptions(Options):
+    """What the devices are.
+
+    Attributes
+    ----------
+    speeds : S,S,...
+        Relative speed of each device. Default: equal.
+    machine : NAME|FILE
+        Devices and links, for --objective links and time: a named machine such as 10gbe, or a file
+        of 'hgpart calibrate'; for links also a topology file.
+    micro_batches : M
+        Micro-batches per batch, for --objective time. Default: the best of 1, 2, 4 and 8.
+    memory : M,M,...
+        Memory of each device, or one size for all, as in 2GiB or 512MB (native only). Append
+        ,copies=N for the copies that are kept of each parameter: 1 to infer, 2 for gradient
+        descent, 3 with momentum, 4 for Adam (default); and ,in-flight=N to make room for N batches
+        at a time, for asynchronous training (default 1).
+    """
+
+    panel: ClassVar[str] = "The devices"
+    speeds: Numbers = None
+    machine: str | None = None
+    micro_batches: int | None = None
+    memory: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionResults(Table):
+    """Where the results go.
+
+    Attributes
+    ----------
+    write_partition : FILE
+        Write the part of each vertex, in the order of 'hgpart export'.
+    output : FILE
+        Write the plan.
+    """
+
+    write_partition: Path | None = None
+    output: Path | None = None
 
 
 def partition(
+    context: typer.Context,
     model: Model,
-    k: Annotated[int, typer.Option("--k", "-k", help="Number of devices.")],
-    eps: Annotated[
-        float | None,
-        typer.Option(
-            help="Imbalance allowed: work up to (1 + eps) times a device's share. 0.1 when left "
-            "out; 1 with --objective time, which balances as far as that is faster."
-        ),
-    ] = None,
-    grain: Grain = "coarse",
-    linear: Linear = "neuron",
-    batch_size: BatchSize = 32,
-    slices: AnySlices = "1",
-    norms: Norms = "slice",
-    inference: Inference = False,
-    bytes_per_element: BytesPerElement = None,
-    input_shape: InputShape = None,
-    no_input_vertex: NoInputVertex = False,
-    no_output_vertex: NoOutputVertex = False,
-    work: WorkSource = "flops",
-    profile_device: ProfileDevice = None,
-    save_work: SaveWork = None,
-    backend: Partitioner = "native",
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Not by a partitioner, but as 'hgpart compare' does by this name: layerwise, "
-            "horizontal, data-parallel, ...",
-        ),
-    ] = None,
-    seed: Seed = 0,
-    speeds: Speeds = None,
-    objective: Annotated[
-        str,
-        one_of(
-            words=("volume", "largest", "time"),
-            help="Few bytes in all, or of the part that sends and receives most; or a step that is "
-            "fast, by simulation, which needs --machine and a file of 'hgpart profile' as --work "
-            "(native).",
-        ),
-    ] = "volume",
-    topology: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="What a byte costs from device to device, or a machine as of 'hgpart calibrate': "
-            "little of that, instead (native).",
-        ),
-    ] = None,
-    machine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME|FILE",
-            help="With --objective time: a named machine, or a file of 'hgpart calibrate'.",
-        ),
-    ] = None,
-    micro_batches: Annotated[
-        int | None,
-        typer.Option(help="With --objective time; 1, 2, 4 and 8 are tried when left out."),
-    ] = None,
-    memory: Annotated[
-        Any,
-        typer.Option(
-            parser=names,
-            metavar="M,M,...",
-            help="What each device has, or one for all: 2GiB, 512MB (native).",
-        ),
-    ] = None,
-    memory_copies: Annotated[
-        float | None,
-        typer.Option(
-            help="Of each parameter in it: 1 to infer, 2 to train by gradient descent, 3 with "
-            "momentum, 4 with Adam, as when left out."
-        ),
-    ] = None,
-    in_flight: Annotated[
-        int | None,
-        typer.Option(
-            help="Batches whose maps, weights and gradients it has room for, as asynchronous "
-            "training needs; 1 when left out, which is all of a step in however many micro-batches."
-        ),
-    ] = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds to search; the best found by then counts. 60 for exact by default."
-        ),
-    ] = None,
-    effort: Annotated[
-        float, typer.Option(min=0, help="How long the native solver searches, 1 by default.")
-    ] = 1.0,
-    best_effort: Annotated[
-        bool, typer.Option("--best-effort", help="Show the best found where eps can't be met.")
-    ] = False,
-    unit: Unit = "MB",
-    json: JsonFile = None,
-    csv: CsvFile = None,
-    html: HtmlFile = None,
-    partition_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The part of each vertex, in the order of 'hgpart export'."
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The plan, as JSON.")
-    ] = None,
+    counting: AnyCounting,
+    search: SearchOptions,
+    devices: DeviceOptions,
+    results: PartitionResults,
+    k: int | None = None,
+    eps: float | None = None,
 ) -> None:
-    """Divide a model among k devices, and show what it costs."""
-    check_outputs(
-        {
-            "--json": json,
-            "--csv": csv,
-            "--html": html,
-            "--save-work": save_work,
-            "--partition-file": partition_file,
-            "--output": output,
-        }
-    )
+    """Divide a model among k devices, and show what that costs.
+
+    Parameters
+    ----------
+    k : K
+        Number of devices. Required, except with --partition, whose parts are counted.
+    eps : E
+        Allowed imbalance: a device's work is at most (1 + eps) times its share. Default: 0.1; with
+        --objective time 1, which leaves the balance to the search.
+
+    Examples
+    --------
+    $ hgpart partition vgg16 --k 8 --eps 0.1 -o plan.json
+    """
+    results.check(work=counting.kept_work)
+    output, write_partition = results.output, results.write_partition
+    if k is None and search.partition is None:
+        raise ArgumentError("no --k given: accepted is a number of devices, as in --k 4")
     with Stages() as stage:
         with stage("import"):
-            from hgpart.hypergraph.formats import write_partition
+            from hgpart.hypergraph.formats import write_partition as write_parts
             from hgpart.hypergraph.partition_files import full_parts
-            from hgpart.partition import partition_graph
-            from hgpart.partition.backends import check_backend
+            from hgpart.partition.given_parts import partition_of_parts
             from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.problem.checks import check_request, check_search
-            from hgpart.partition.problem.memory import COPIES, memory_limits
-            from hgpart.partition.problem.objectives import VOLUME, WIDE, objective_named
+            from hgpart.partition.problem.objectives import WIDE
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
-            from hgpart.partition.problem.topology import load_topology
-            from hgpart.partition.ways import partition_by, way_named
+            from hgpart.partition.stages import solve, solve_in_slices
+            from hgpart.partition.ways import way_named
             from hgpart.partitioned_model import evaluate_layerwise
-            from hgpart.plan import Plan
-            from hgpart.plan import save_plan as write_plan
+            from hgpart.plan import Plan, save_plan
             from hgpart.recommendation.least_time import partition_of
             from hgpart.report import Report
-            from hgpart.work.figures import save_work as write_work
-        unit = checked_unit(unit)
+        slices, speeds = counting.slices, devices.speeds
         if eps is None:
-            eps = WIDE if objective == TIME else 0.1
-        check_request(k, eps, speeds)
-        check_search(seed, effort, time_limit)
-        timing = checked_timing(objective, machine, micro_batches, work, k)
-        if timing is not None:
-            timing.check(slices, backend, inference, batch_size, topology, speeds)
-        if strategy is not None:
+            eps = WIDE if search.objective == TIME else 0.1
+        check_request(len(speeds or [1]) if k is None else k, eps, speeds)
+        check_search(search.seed, search.effort, search.time_limit)
+        modelling = counting.checked_modelling()
+        if search.strategy is not None:
             import_ways_of(model)
-            way_named(strategy)  # raises before the model is traced
-            refused = {
-                f"--backend {backend}": backend != "native",
-                f"--grain {grain}": grain != "coarse",
-                f"--slices {slices}": slices not in (1, "auto"),
-                f"--objective {objective}": objective != "volume",
-                "--speeds": speeds is not None,
-                "--topology": topology is not None,
-                "--memory": memory is not None,
-                "--inference": inference,
-                "--norms batch": norms != "slice",
-            }
-            for option in (option for option, given in refused.items() if given):
-                raise ArgumentError(f"{option} with --strategy {strategy}: accepted is without")
-        wanted = VOLUME if timing is not None else objective_named(objective)
-        if topology is not None:
-            if objective != "volume":
-                raise ArgumentError(f"--objective {objective} and --topology: accepted is one")
-            wanted = load_topology(topology, k)
-        if memory is None and memory_copies is not None:
-            raise ArgumentError(f"--memory-copies {memory_copies:g}: only --memory needs them")
-        copies = COPIES if memory_copies is None else memory_copies
-        if memory is None and in_flight is not None:
-            raise ArgumentError(f"--in-flight {in_flight}: only --memory counts them")
-        batches = 1 if in_flight is None else in_flight
-        limits = None if memory is None else memory_limits(memory, k, copies, batches)
-        check_backend(backend, wanted, limits, slices)
-        modelling = modelling_of(
-            grain,
-            linear,
-            batch_size,
-            bytes_per_element,
-            no_input_vertex,
-            no_output_vertex,
-            1 if slices == "auto" else slices,
-            inference,
-            norms,
-        )
-        measure = work_of(work, profile_device, batch_size)
-        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        _check_together(counting, modelling, search, devices)
+        timing = None
+        if search.objective == TIME and k is not None:
+            timing = timing_of(devices.machine, devices.micro_batches, counting, k)
+        objective, memory = _wanted(counting, search, devices, k or 1)
+        measure = counting.measure()
+        module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
+        parts = None
+        if search.partition is not None:
+            with stage("read"):
+                parts = parts_of_file(search.partition, graph, modelling, k)
+            k = k or int(parts.max(initial=0)) + 1
+            check_request(k, eps, speeds)
+        assert k is not None
         with stage("work", spinner=False):  # profiling shows its own progress
-            done = measure(module, traced, graph)
-        if save_work is not None:
-            write_work(done, graph, save_work)  # kept even where eps can't be met
+            work = measure(module, traced, graph)
         chosen = None
+        problem = Problem(graph, work, modelling, k, eps, speeds, objective, memory)
+        limited = Search(search.seed, search.effort, search.time_limit, stage.search)
         with stage("partition"):
-            if timing is not None:
-                problem = Problem(graph, done, modelling, k, eps, memory=limits)
-                search = Search(seed, effort, time_limit, stage.search)
-                chosen = timing.choose(module, shape, problem, search, model)
+            if parts is not None:
+                found = partition_of_parts(problem, parts)
+            elif timing is not None:
+                chosen = timing.choose(module, shape, problem, limited, model)
                 found = partition_of(chosen)
-            elif strategy is not None:
-                found = partition_by(strategy, graph, done, k, eps, modelling=modelling, seed=seed)
+            elif search.strategy is not None:
+                found = way_named(search.strategy).partition(problem, limited)
             else:
-                found = partition_graph(
-                    graph,
-                    done,
-                    k,
-                    eps,
-                    modelling=modelling,
-                    slices=slices,
-                    backend=backend,
-                    seed=seed,
-                    speeds=speeds,
-                    objective=wanted,
-                    memory=limits,
-                    time_limit=time_limit,
-                    best_effort=best_effort,
-                    effort=effort,
-                    on_progress=stage.search,
-                )
+                divide = solve_in_slices if slices == "auto" else solve
+                found = divide(problem, limited, search.backend, search.best_effort)
         with stage("layer-wise"):
-            layerwise = evaluate_layerwise(graph, done, found.modelling, k, speeds, eps)
-        trains_many = modelling.training and batch_size > 1
-        searched = timing is None and strategy is None
-        untried = searched and slices == 1 and backend == "native" and k > 1 and trains_many
+            layerwise = evaluate_layerwise(graph, work, found.modelling, k, speeds, eps)
+        searched = parts is None and timing is None and search.strategy is None
+        untried = searched and slices == 1 and search.backend == "native" and k > 1
+        untried &= modelling.training and modelling.batch_size > 1
         untried &= not graph.mixing.of_norms(modelling.norms)
         known = None
-        if untried and limits is None and wanted.name == "volume":
+        if untried and memory is None and search.objective == "volume":
             with stage("slices"):
-                known = known_in_slices(Problem(graph, done, modelling, k, eps, speeds))
+                known = known_in_slices(problem)
         with stage("write"):
-            if partition_file is not None:
-                parts = full_parts(found.model, found.parts)
-                write_partition(parts, partition_file)
+            if write_partition is not None:
+                write_parts(full_parts(found.model, found.parts), write_partition)
             if output is not None:
-                write_plan(Plan(found, model, shape), output)
+                save_plan(Plan(found, model, shape), output)
     report = replace(
         Report(found, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
     )
-    if html is not None:
-        from hgpart.report.page.document import write_page
+    unit = unit_of(context)
+    if results.html is not None:
         from hgpart.report.page.plan import plan_page
 
-        write_page(plan_page(report, unit), html)
-    show_report(report, unit, json, csv, run_of_plan(model, output, graph, found.modelling))
+        results.draw(plan_page, report, unit)
+    show_report(report, unit, results, run_of_plan(model, output, graph, found.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if found.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")
+
+
+def _check_together(
+    counting: AnyCounting, modelling: Modelling, search: SearchOptions, devices: DeviceOptions
+) -> None:
+    """Refuse options that have no use beside others."""
+    from hgpart.partition.ways import way_named
+
+    given = {
+        "strategy": search.strategy is not None and f"--strategy {search.strategy}",
+        "backend": search.backend != "native" and f"--backend {search.backend}",
+        "objective": search.objective != "volume" and f"--objective {search.objective}",
+        "slices": counting.slices not in (1, "auto") and f"--slices {counting.slices}",
+        "auto": counting.slices == "auto" and "--slices auto",
+        "grain": modelling.grain != "coarse" and f"--modelling grain={modelling.grain}",
+        "norms": modelling.norms != "slice" and f"--modelling norms={modelling.norms}",
+        "training": not modelling.training and "--modelling training=no",
+        "speeds": devices.speeds is not None and "--speeds",
+        "memory": devices.memory is not None and "--memory",
+    }
+    beside, useless, why = "", "", ""
+    if search.partition is not None:
+        beside, useless = "--partition FILE", "strategy backend objective memory auto"
+    elif search.strategy is not None:
+        way_named(search.strategy)  # raises before the model is traced
+        beside = f"--strategy {search.strategy}"
+        useless = "backend grain slices objective speeds memory training norms"
+    elif search.objective == TIME:
+        beside, useless = "--objective time", "slices auto backend training speeds"
+        why = ", as it tries slices of the batch itself, by native, for training on --machine"
+    for option in useless.split():
+        if given[option]:
+            raise ArgumentError(f"{given[option]} with {beside}: accepted is without{why}")
+    for option, value in (("machine", devices.machine), ("micro-batches", devices.micro_batches)):
+        needing = (LINKS, TIME) if option == "machine" else (TIME,)
+        if value is not None and search.objective not in needing:
+            raise ArgumentError(
+                f"--{option} {value}: accepted with --objective {' and '.join(needing)} alone"
+            )
+
+
+def _wanted(
+    counting: AnyCounting, search: SearchOptions, devices: DeviceOptions, k: int
+) -> tuple[Objective, MemoryLimits | None]:
+    """The objective of the search and the limits of memory, checked."""
+    from hgpart.partition.backends import check_backend
+    from hgpart.partition.problem.memory import memory_limits
+    from hgpart.partition.problem.objectives import VOLUME, objective_named
+    from hgpart.partition.problem.topology import load_topology
+
+    name = search.objective
+    if name not in OBJECTIVES:
+        raise not_one_of("objective", name, OBJECTIVES)
+    if name == LINKS:
+        if devices.machine is None:
+            raise ArgumentError("--objective links without --machine: accepted is with it")
+        objective = load_topology(devices.machine, k)
+    else:
+        objective = VOLUME if name == TIME else objective_named(name)
+    memory = None
+    if devices.memory is not None:
+        sizes, settings = keyed("--memory", devices.memory, copies=float, in_flight=int)
+        memory = memory_limits(sizes, k, **settings)
+    check_backend(search.backend, objective, memory, counting.slices)
+    return objective, memory

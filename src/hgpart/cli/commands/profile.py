@@ -4,41 +4,42 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
 
 import typer
 
 from hgpart.cli.command_lines import typed
-from hgpart.cli.options import InputShape, Model, whole
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console
+from hgpart.cli.options import InputShape, Model, Whole
+from hgpart.cli.outputs import check_outputs, kept, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
 def profile(
     context: typer.Context,
     model: Model,
-    batch_size: Annotated[
-        int, typer.Option(help="The most samples that are measured; down to one are, too.")
-    ] = 32,
-    device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="What computes: cpu, cuda, cuda:0.")
-    ] = "cpu",
-    threads: Annotated[
-        Any,
-        typer.Option(
-            parser=whole,
-            metavar="N",
-            help="That compute on the CPU, as many as a process of yours will have; "
-            "OMP_NUM_THREADS, or all cores, when left out.",
-        ),
-    ] = None,
+    batch_size: int = 32,
+    device: str = "cpu",
+    threads: Whole = None,
     input_shape: InputShape = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="The seconds, as JSON, for --work."),
-    ] = None,
+    output: Path | None = None,
 ) -> None:
-    """Measure what shares of each layer take: forward, backward and update."""
+    """Measure seconds of each layer, whole and in parts: forward, backward and update.
+
+    Parameters
+    ----------
+    batch_size : N
+        Largest batch to measure; smaller ones, down to 1, are measured, too.
+    device : DEVICE
+        Device to measure on: cpu, cuda, cuda:1.
+    threads : N
+        Threads on the CPU, as many as a process of the training will have. Default:
+        OMP_NUM_THREADS, or else all cores.
+    output : FILE
+        Write the times, for --work FILE and --times FILE of other commands.
+
+    Examples
+    --------
+    $ hgpart profile vgg16 --batch-size 16 --threads 1 -o times.json
+    """
     check_outputs({"--output": output})
     with Stages() as stage:
         module, shape, traced, graph = traced_model(stage, model, input_shape)
@@ -55,7 +56,6 @@ def profile(
     if output is not None:
         save_layer_times(times, graph, output)
     print_layer_times(model, shape, graph, times, batch_size, plain_console())
-    times_file = "times.json" if output is None else quote(str(output))
-    kept = "the same with -o times.json, then " if output is None else ""
+    first, file = kept(output, "times.json")
     same = typed(context, "input_shape", "batch_size")
-    lead_on(f"{kept}hgpart recommend {quote(model)}{same} --devices 2 --times {times_file}")
+    lead_on(f"{first}hgpart recommend {quote(model)}{same} --devices 2 --times {file}")

@@ -7,26 +7,28 @@ from shlex import quote
 import typer
 
 from hgpart.cli.command_lines import typed
-from hgpart.cli.options import DotFile, GraphmlFile, InputShape, Model
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console
+from hgpart.cli.options import InputShape, Model
+from hgpart.cli.outputs import Graph, check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
 def trace(
-    context: typer.Context,
-    model: Model,
-    input_shape: InputShape = None,
-    graphml: GraphmlFile = None,
-    dot: DotFile = None,
+    context: typer.Context, model: Model, results: Graph, input_shape: InputShape = None
 ) -> None:
-    """Show the layers of a model: their tasks, what they read, and what was kept whole."""
-    check_outputs({"--graphml": graphml, "--dot": dot})
+    """Show the layers of a model: their tasks, what they read, and which are kept whole.
+
+    Examples
+    --------
+    $ hgpart trace lenet5
+    """
+    check_outputs({"--graph": results.graph})
     with Stages() as stage:
         with stage("import"):
             from hgpart.report import print_trace
             from hgpart.report.graphs import write_graph
             from hgpart.work.figures import flops
         _, shape, _, graph = traced_model(stage, model, input_shape)
-    write_graph(graph.to_networkx(), graphml, dot)
+    if results.graph is not None:
+        write_graph(graph.to_networkx(), results.graph)
     print_trace(model, shape, graph, flops(graph), plain_console())
     lead_on(f"hgpart partition {quote(model)}{typed(context, 'input_shape')} --k 4")

@@ -1,0 +1,107 @@
+"""The text of an option -> its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import typer
+
+from hgpart.errors import ArgumentError
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """Whole numbers with commas between them."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write whole numbers with commas between") from None
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Whole numbers of a shape."""
+    try:
+        return integers(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error}, as in 3,224,224") from None
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """Numbers with commas between them."""
+    try:
+        return tuple(float(number) for number in text.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: write numbers as in 1,1,2") from None
+
+
+def whole(text: str) -> int:
+    """A whole number, at least 1."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text!r}: write a whole number, at least 1")
+    return int(text)
+
+
+def whole_or_auto(text: str) -> int | Literal["auto"]:
+    """A whole number, at least 1, or "auto"."""
+    try:
+        return "auto" if text == "auto" else whole(text)
+    except typer.BadParameter as error:
+        raise typer.BadParameter(f"{error}, or auto") from None
+
+
+def names(text: str) -> tuple[str, ...]:
+    """Names with commas between them."""
+    return tuple(name.strip() for name in text.split(","))
+
+
+def yes_or_no(text: str) -> bool:
+    """Whether a text is yes; raises a ValueError unless it is yes or no."""
+    return ("no", "yes").index(text) == 1
+
+
+ACCEPTED = {int: "a whole number", float: "a number", yes_or_no: "yes or no", str: "a name"}
+
+
+def keyed(
+    option: str, text: str | None, **kinds: Callable[[str], Any]
+) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Read ``VALUE,...,KEY=VALUE,...``, the form of all options that take several settings.
+
+    >>> keyed("--memory", "2GiB,512MB,in-flight=2", copies=float, in_flight=int)
+    (('2GiB', '512MB'), {'in_flight': 2})
+
+    Raises
+    ------
+    ArgumentError
+        If a key is none of `kinds`, or its value is not of that kind; says which are accepted.
+    """
+    values: list[str] = []
+    settings: dict[str, Any] = {}
+    for word in names(text) if text else ():
+        key, equals, value = word.partition("=")
+        name = key.replace("-", "_")
+        if not equals:
+            values.append(word)
+        elif name not in kinds:
+            keys = ", ".join(f"{kind.replace('_', '-')}=" for kind in kinds)
+            raise ArgumentError(f"{option} {word}: accepted are {keys}")
+        else:
+            try:
+                settings[name] = kinds[name](value)
+            except ValueError:
+                accepted = ACCEPTED[kinds[name]]
+                raise ArgumentError(f"{option} {word}: accepted is {accepted}") from None
+    return tuple(values), settings
+
+
+def one_value(option: str, text: str, values: tuple[str, ...]) -> str | None:
+    """The value in front of the settings, if there is one.
+
+    Raises
+    ------
+    ArgumentError
+        If there are several.
+    """
+    if len(values) > 1:
+        raise ArgumentError(f"{option} {text}: accepted is one value, and KEY=VALUE behind it")
+    return values[0] if values else None

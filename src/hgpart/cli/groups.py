@@ -1,0 +1,254 @@
+"""Groups of options that several commands have; each knows what its options ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from hgpart.cli.forms import keyed, one_value, yes_or_no
+from hgpart.cli.grouping import Options
+from hgpart.cli.options import InputShape, Names, Timeout, Whole, WholeOrAuto
+from hgpart.cli.processes import device_of_each
+from hgpart.errors import ArgumentError, not_one_of
+from hgpart.run.processes.transports import TRANSPORTS
+from hgpart.schedule_wanted import Scheduling, scheduling_of
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from hgpart.hypergraph.modelling import Modelling
+    from hgpart.layers.channel_graph import ChannelGraph
+    from hgpart.tracing.traced_model import TracedModel
+    from hgpart.work.figures import Work
+
+COUNTED = ("input_shape", "batch_size", "modelling", "work")  # which hypergraph it is, but slices
+THREADS, TIMEOUT = "threads", 300.0
+SWITCHES: dict[str, Callable[[str], Any]] = {
+    **{"grain": str, "linear": str, "norms": str, "training": yes_or_no},
+    **{"input_vertex": yes_or_no, "output_vertex": yes_or_no, "bytes_per_element": int},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vertices(Options):
+    """How a model becomes a hypergraph.
+
+    Attributes
+    ----------
+    slices : S
+        Number of slices of the batch; a device may compute a filter for some slices only.
+    modelling : KEY=VALUE,...
+        How the model becomes a hypergraph. grain=coarse (a vertex per filter) or fine (one per
+        input channel of each filter); linear=neuron (a vertex per output of a linear layer) or
+        layer (one for the whole layer); norms=slice or batch (what the statistics of batch norms
+        cover); training=yes or no (parameters have gradients, which travel); input-vertex=yes or no
+        and output-vertex=yes or no (sending the inputs and the result counts);
+        bytes-per-element=N (default: each tensor's own). The first value of each is the default.
+    """
+
+    panel: ClassVar[str] = "What is counted"
+    slices: Whole = "1"
+    modelling: str | None = None
+    input_shape: InputShape = None
+
+    def modelling_of(self, batch_size: int) -> Modelling:
+        """These options for batches of a size, checked."""
+        from hgpart.hypergraph.modelling import Modelling
+
+        values, settings = keyed("--modelling", self.modelling, **SWITCHES)
+        if values:
+            raise ArgumentError(f"--modelling {values[0]}: accepted is KEY=VALUE, as in grain=fine")
+        slices = 1 if self.slices == "auto" else self.slices
+        return Modelling(batch_size=batch_size, slices=slices, **settings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(Vertices):
+    """How a model becomes a hypergraph, and how its work is measured.
+
+    Attributes
+    ----------
+    batch_size : N
+        Samples per batch.
+    work : flops|profile|FILE
+        Measure of load: flops (multiply-accumulates), profile (seconds, measured now), or a file
+        of 'hgpart profile'. Append ,device=DEVICE to profile on another device than the CPU, and
+        ,save=FILE to keep the figures for a later --work FILE.
+    """
+
+    batch_size: int = 32
+    work: str = "flops"
+
+    def checked_modelling(self) -> Modelling:
+        """The options that say how a model becomes a hypergraph, checked."""
+        return self.modelling_of(self.batch_size)
+
+    def measure(self) -> Callable[[nn.Module, TracedModel, ChannelGraph], Work]:
+        """The function that --work asks for, checked before the model is traced."""
+        from hgpart.work.figures import flops, save_work
+        from hgpart.work.layer_times import load_any_work
+
+        source, device, kept = self.work_asked()
+        if device is not None and source != "profile":
+            raise ArgumentError(f"--work {self.work}: only profile measures on a device")
+        if source not in ("flops", "profile") and not Path(source).is_file():
+            raise not_one_of("work", source, ("flops", "profile"), "and a file that exists")
+
+        def measured(module: nn.Module, traced: TracedModel, graph: ChannelGraph) -> Work:
+            if source == "flops":
+                work = flops(graph)
+            elif source == "profile":
+                from hgpart.work.profiling import profile
+
+                size = self.batch_size
+                work = profile(module, traced, graph, batch_size=size, device=device or "cpu")
+            else:
+                work = load_any_work(source, graph, self.batch_size)
+            if kept is not None:
+                save_work(work, graph, kept)
+            return work
+
+        return measured
+
+    def work_asked(self) -> tuple[str, str | None, Path | None]:
+        """The source of --work, the device to profile on, and the file to keep the work in."""
+        if Path(self.work).is_file():
+            return self.work, None, None
+        values, settings = keyed("--work", self.work, device=str, save=Path)
+        source = one_value("--work", self.work, values)
+        return source or "flops", settings.get("device"), settings.get("save")
+
+    @property
+    def kept_work(self) -> Path | None:
+        """The file to keep the work in."""
+        return self.work_asked()[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnyCounting(Counting):
+    """The same with --slices auto.
+
+    Attributes
+    ----------
+    slices : S|auto
+        Number of slices of the batch; a device may compute a filter for some slices only. auto:
+        the number that saves the most traffic.
+    """
+
+    slices: WholeOrAuto = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step(Options):
+    """The schedule of a step.
+
+    Attributes
+    ----------
+    micro_batches : M
+        Micro-batches per batch. Default: those of the plan or of the schedule file, or else 1.
+    schedule : RULE|FILE
+        Order of work in a step: sequential, gpipe, 1f1b, zero-bubble, greedy, or a file of 'hgpart
+        show --schedule RULE -o FILE'; or async, training without a flush between steps. Append
+        ,in-flight=N for the batches that each part may have begun under async (default 2),
+        ,stash=no to keep no older weights for them, and ,recompute=yes to run forward passes again
+        in backward where that saves memory. Default: the plan's schedule, or else greedy.
+    """
+
+    panel: ClassVar[str] = "A step"
+    micro_batches: str | None = None
+    schedule: str | None = None
+
+    def scheduling(self, planned: Scheduling | None = None) -> Scheduling:
+        """The schedule that is asked for, by default that of a plan."""
+        rule, settings = self.schedule, dict[str, Any]()
+        if rule is not None and not Path(rule).is_file():
+            values, settings = keyed(
+                "--schedule", rule, in_flight=int, stash=yes_or_no, recompute=yes_or_no
+            )
+            rule = one_value("--schedule", rule, values)
+        return scheduling_of(rule, self._micro_batches()[0], planned=planned, **settings)
+
+    def _micro_batches(self, **kinds: Callable[[str], Any]) -> tuple[int | None, dict[str, Any]]:
+        text, settings = None, dict[str, Any]()
+        if self.micro_batches is not None:
+            values, settings = keyed("--micro-batches", self.micro_batches, **kinds)
+            text = one_value("--micro-batches", self.micro_batches, values)
+        if text is not None and not text.isdecimal():
+            raise ArgumentError(f"--micro-batches {text}: accepted is a whole number, at least 1")
+        return None if text is None else int(text), settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWithNorms(Step):
+    """The same where batch norms are run.
+
+    Attributes
+    ----------
+    micro_batches : M
+        Micro-batches per batch. Append ,norms=batch to update the running statistics of batch
+        norms once per batch, not per micro-batch. Default: those of the plan or of the schedule
+        file, or else 1.
+    """
+
+    @property
+    def norms(self) -> str:
+        """When running statistics are updated, as `hgpart.place` takes it."""
+        return str(self._micro_batches()[1].get("norms", "micro-batch"))
+
+    def _micro_batches(self, **kinds: Callable[[str], Any]) -> tuple[int | None, dict[str, Any]]:
+        return super()._micro_batches(norms=str, **kinds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks(Options):
+    """The processes of the parts, and where they are.
+
+    Attributes
+    ----------
+    devices : D,D,...
+        Device of each part, or one for all: cpu, cuda, cuda:1, or auto (the GPUs of this machine in
+        turn, or else the CPU).
+    backend : gloo|nccl|threads
+        Transport of the messages: gloo (between processes, through the CPU), nccl (between
+        processes, from GPU to GPU) or threads (of one process).
+    """
+
+    panel: ClassVar[str] = "The devices"
+    devices: Names = "cpu"
+    backend: str = TRANSPORTS[0]  # called as in torch.distributed, which torchrun's users know
+    timeout: Timeout = TIMEOUT
+
+    @property
+    def in_threads(self) -> bool:
+        """Whether the parts are threads of this process."""
+        return self.backend == THREADS
+
+    def check_transport(self) -> None:
+        """Refuse an unknown transport, without an import of torch."""
+        if self.backend not in (*TRANSPORTS, THREADS):
+            raise not_one_of("backend", self.backend, (*TRANSPORTS, THREADS))
+
+    def check_timeout(self) -> None:
+        """Refuse a timeout that is out of range."""
+        from hgpart.run.processes.connection import check_timeout
+
+        check_timeout(self.timeout)
+
+    def of_each(self, k: int) -> tuple[str, ...]:
+        """The device of each of k parts."""
+        return device_of_each(self.devices, k)
+
+
+def runs_and_timeout(measure: str) -> tuple[int, float]:
+    """The count of --measure, and the seconds to wait for a silent process."""
+    from hgpart.run.processes.connection import check_timeout
+
+    values, settings = keyed("--measure", measure, timeout=float)
+    text = one_value("--measure", measure, values) or ""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentError(f"--measure {measure}: accepted is a whole number, at least 1")
+    timeout: float = settings.get("timeout", TIMEOUT)
+    check_timeout(timeout)
+    return int(text), timeout
