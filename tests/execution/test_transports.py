@@ -18,7 +18,7 @@ from toy_programs import Cut, crew_of, cuts
 from hgpart.execution.outlines import outline
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.runtime import Runtime
-from hgpart.run.processes import post
+from hgpart.run.processes import rank_messages
 from hgpart.run.processes.rank import Rank
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
