@@ -107,7 +107,7 @@ def by_processes(cut: Cut, work: Work, has_tags: bool) -> Found:
         runtime = Runtime(own, Rank(Place(network, rank)))  # type: ignore[arg-type]
         found[rank] = work(runtime), runtime.last.traffic
 
-    with patch.object(post, "dist", network):
+    with patch.object(rank_messages, "dist", network):
         ranks = [threading.Thread(target=live, args=(rank,)) for rank in range(cut.k)]
         for rank in ranks:
             rank.start()
