@@ -36,7 +36,7 @@ import hgpart
 from hgpart.run.training.data import load_data
 from hgpart.run.training.plateau import Plateau
 from hgpart.terminal import progress_bar
-from hgpart.zoo.architectures.resnet import Residual
+from hgpart.zoo.architectures.resnet import ResidualBlock
 
 CHANGES = [(kind, parts) for kind in ("parallel", "grouped", "split") for parts in (2, 4)]
 TUNED = [(kind, parts) for kind, parts in CHANGES if kind != "parallel"]
@@ -50,9 +50,9 @@ def network(seed: int) -> nn.Module:
     """About 120,000 parameters, for digits."""
     torch.manual_seed(seed)
 
-    def cell(channels: int) -> Residual:
+    def cell(channels: int) -> ResidualBlock:
         convs = [nn.Conv2d(channels, channels, 3, padding=1, bias=False) for _ in range(2)]
-        return Residual(convs, None)
+        return ResidualBlock(convs, None)
 
     def widened(before: int, channels: int, stride: int) -> list[nn.Module]:
         conv = nn.Conv2d(before, channels, 3, stride=stride, padding=1, bias=False)

@@ -53,7 +53,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.shares import joining, messages
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.processes import post
+from hgpart.run.processes import rank_messages
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule
 from hgpart.schedules.costs import Costs
@@ -78,7 +78,7 @@ def know_messages_by_order_alone() -> None:
     def irecv(body: torch.Tensor, source: int, group: Any, tag: int) -> Any:
         return dist.irecv(body, source, group)
 
-    post.dist = SimpleNamespace(isend=isend, irecv=irecv, Work=dist.Work)  # type: ignore[attr-defined]
+    rank_messages.dist = SimpleNamespace(isend=isend, irecv=irecv, Work=dist.Work)  # type: ignore[attr-defined]
 
 
 def main(beside: str, file: str, *cases: str) -> None:

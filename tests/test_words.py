@@ -37,6 +37,17 @@ FILES += [
         "sequences",
         "summary",
         "schedule_wanted",
+        "bench/process",
+        "bench/session",
+        "bench/turns",
+        "bench/ways/ddp",
+        "bench/ways/fsdp",
+        "bench/ways/job",
+        "bench/ways/layout",
+        "bench/ways/parameter_servers",
+        "bench/ways/pipelines",
+        "bench/ways/placed",
+        "bench/ways/worker",
     )
 ]
 SECTION = re.compile(r"^(Parameters|Attributes|Returns|Raises)\n-+\n", re.MULTILINE)

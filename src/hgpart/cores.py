@@ -26,12 +26,8 @@ def usable_cores() -> int:
 
 def threads_of_each(processes: int) -> int:
     """Threads for each of several processes: OMP_NUM_THREADS if set, else a share of the cores."""
-    setting = os.environ.get("OMP_NUM_THREADS", "")
-    return (
-        int(setting)
-        if setting.isdecimal() and int(setting)
-        else max(1, usable_cores() // processes)
-    )
+    text = os.environ.get("OMP_NUM_THREADS", "")
+    return int(text) if text.isdecimal() and int(text) else max(1, usable_cores() // processes)
 
 
 def processor() -> str:

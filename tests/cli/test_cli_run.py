@@ -232,7 +232,7 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
         (("--micro-batches", 9), 3, "9 micro-batches of a batch of 8: accepted are 1 to 8"),
         (("--micro-batches", 0), 3, "0 micro-batches: accepted is 1 or more"),
         (("--schedule", "zigzag"), 3, "schedule 'zigzag': accepted are sequential, gpipe, 1f1b, z"),
-        (("--schedule", "2.json", "--micro-batches", 2), 3, "2.json: accepted is 3, which it was"),
+        (("--schedule", "2.json", "--micro-batches", 2), 3, "2.json: accepted is 3, for which"),
         (("--schedule", "2.json", "--batch-size", 2), 3, "3 micro-batches of a batch of 2: accept"),
         (("--schedule", "1.json"), 12, "1.json is a schedule of another plan (k=1): accepted is"),
         (("--schedule", "spoiled.json"), 6, "a valid order (part 0 does not do F0.0)"),

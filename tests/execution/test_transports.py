@@ -18,7 +18,7 @@ from toy_programs import Cut, crew_of, cuts
 from hgpart.execution.outlines import outline
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.runtime import Runtime
-from hgpart.run.processes import post
+from hgpart.run.processes import rank_messages
 from hgpart.run.processes.rank import Rank
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -107,7 +107,7 @@ def by_processes(cut: Cut, work: Work, has_tags: bool) -> Found:
         runtime = Runtime(own, Rank(Place(network, rank)))  # type: ignore[arg-type]
         found[rank] = work(runtime), runtime.last.traffic
 
-    with patch.object(post, "dist", network):
+    with patch.object(rank_messages, "dist", network):
         ranks = [threading.Thread(target=live, args=(rank,)) for rank in range(cut.k)]
         for rank in ranks:
             rank.start()

@@ -175,7 +175,7 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     sizes = placement.forms.present.sizes
     placement.forms.for_sizes(tuple((channels, 16, 12) for channels, *_ in sizes))
     with pytest.raises(
-        PlanError, match=r"^a placement at inputs of \dx16x12( in a batch of \d)?: "
+        PlanError, match=r"^a placement for inputs of \dx16x12( in a batch of \d)?: "
     ):
         predict(placement, made, machine_of(3, FAST), layer_times)
     placement.forms.for_sizes(sizes)

@@ -77,7 +77,7 @@ def test_backward_of_the_loss_itself_is_refused(placed):
     loss = placed(FIRST).square().sum()
     with pytest.raises(RunError, match=r"accepted is model\.backward\(loss\), in all processes"):
         loss.backward()
-    assert placed.connection.told[0].startswith("loss.backward() of what a DistributedModel")
+    assert placed.connection.told[0].startswith("loss.backward() on the result of a Distributed")
 
 
 def test_a_second_backward_is_refused(placed):

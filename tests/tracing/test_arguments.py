@@ -252,8 +252,12 @@ class Returning(nn.Module):
 
 def test_arrays_are_named_by_their_type() -> None:
     """A message had all numbers of an array."""
-    with pytest.raises(ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, as"):
+    with pytest.raises(
+        ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, such as"
+    ):
         trace(Masked(), {"image": IMAGE.numpy(), "mask": MASK})
     found = arguments_of(Masked(), {"image": IMAGE, "mask": MASK})
-    with pytest.raises(ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, as"):
+    with pytest.raises(
+        ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, such as"
+    ):
         found.tensors_of((IMAGE.numpy(),), {"mask": MASK})

@@ -53,7 +53,7 @@ class _MixedError(Exception):
     """A node mixes samples."""
 
     def __init__(self, node: fx.Node, does: str = "mixes samples of the batch") -> None:
-        super().__init__(f"{_said(node)} {does}")
+        super().__init__(f"{_described(node)} {does}")
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class _SampleWalk:
         ids = call.argument("input").ids
         of_samples = not all(constant_along(ids, dim) for dim in range(ids.dim()) if dim != 1)
         if not self.traced.training and running is None and of_samples:
-            self.norm = self.norm or f"{_said(node)} takes its statistics of the batch"
+            self.norm = self.norm or f"{_described(node)} takes its statistics of the batch"
 
     def _note_targets(self, node: fx.Node) -> None:
         """Note the inputs that hold a loss's targets, or refuse targets from elsewhere.
@@ -437,7 +437,7 @@ def _growing_number(value: Any) -> bool:
     return symbolic and evenly(value) != (0, at_batch(value, 2))
 
 
-def _said(node: fx.Node) -> str:
+def _described(node: fx.Node) -> str:
     """A node, its module and the model's line."""
     frames = [
         line.strip()

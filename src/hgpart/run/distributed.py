@@ -271,10 +271,8 @@ class DistributedModel(nn.Module):
         """
         placement, rank = self.placement, self.connection.rank
         own_held = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
-        all_held = self.connection.collect(own_held)
-        return (
-            None if all_held is None else placement.held_state.whole(chain.from_iterable(all_held))
-        )
+        parts = self.connection.collect(own_held)
+        return None if parts is None else placement.held_state.whole(chain.from_iterable(parts))
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
         self, state_dict: Mapping[str, Any], strict: bool = True
@@ -400,9 +398,7 @@ class DistributedModel(nn.Module):
         PlacementError
             For the reasons of `Placement.for_inputs`; if it fails on a rank, all stay as they were.
         """
-        own = [
-            None if tensor is None else tuple(tensor.shape[1:]) for tensor in self._given(inputs)
-        ]
+        own = [None if value is None else tuple(value.shape[1:]) for value in self._given(inputs)]
         by_input = zip(*self.connection.gather(own), strict=True)
         sizes = []
         for name, sizes_of_input in zip(

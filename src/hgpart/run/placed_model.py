@@ -94,7 +94,7 @@ class PlacedModel(Learner):
 
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
         """Compute the share of the parts here."""
-        result = self.model(self._cast(images), **self._said(batch_size))
+        result = self.model(self._cast(images), **self._options(batch_size))
         self._count()
         return result
 
@@ -102,7 +102,7 @@ class PlacedModel(Learner):
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
         """Run the batch in micro-batches."""
-        schedule, sizes = self.schedule(batch_size=batch_size), self._said(batch_size)
+        schedule, sizes = self.schedule(batch_size=batch_size), self._options(batch_size)
         loss = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
         self._count()
         return None if loss_fn is None else loss
@@ -129,7 +129,7 @@ class PlacedModel(Learner):
             losses.add(loss)
 
         cast = (([self._cast(images)], targets) for images, targets in batches)
-        options = {"stash": self.scheduling.stash, "on_loss": end, **self._said(batch_size)}
+        options = {"stash": self.scheduling.stash, "on_loss": end, **self._options(batch_size)}
         self.model.stream(cast, loss_fn, update, schedule, **options)
         losses.tell()
         self._count()
@@ -138,7 +138,7 @@ class PlacedModel(Learner):
     def _cast(self, images: Tensor | None) -> Tensor | None:
         return None if images is None else images.to(self._images_go_to, self.dtype)
 
-    def _said(self, batch_size: int) -> dict[str, Any]:
+    def _options(self, batch_size: int) -> dict[str, Any]:
         """The batch size for processes, each of which has only some samples' images."""
         return {"batch_size": batch_size} if isinstance(self.model, DistributedModel) else {}
 

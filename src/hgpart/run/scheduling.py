@@ -192,8 +192,8 @@ def _made(
     return _holding_less(outlines, lambda outlines: make(outlines, costs), peaks)
 
 
-def _words(said: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in said.items())
+def _words(request: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in request.items())
 
 
 def _holding_less(

@@ -282,20 +282,19 @@ def _steps(
     def loss_of(returned: object, samples: Tensor) -> Tensor:
         first = int(samples[0])
         results = {
-            f"{name} of sample {first} on": result for name, result in _named(returned).items()
+            f"{name} of sample {first} on": value for name, value in _named(returned).items()
         }
         made.update(
-            (name, result.detach().requires_grad_(result.requires_grad))
-            for name, result in results.items()
+            (name, value.detach().requires_grad_(value.requires_grad))
+            for name, value in results.items()
         )
         generator = torch.Generator().manual_seed(seed + first)
         terms = [
             (
-                result
-                * torch.randn(result.shape, generator=generator, dtype=torch.float64).to(result)
+                value * torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value)
             ).real.sum()
-            for result in results.values()
-            if result.requires_grad
+            for value in results.values()
+            if value.requires_grad
         ]
         return torch.stack(terms).sum() if terms else torch.zeros(())
 
@@ -396,9 +395,7 @@ def _buffers(model: nn.Module, placement: Placement) -> Iterator[_Gap]:
 
 
 def _misplaced(model: nn.Module, placement: Placement) -> Iterator[str]:
-    names = {
-        name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)
-    }
+    names = {name: id(weight) for name, weight in model.named_parameters(remove_duplicate=False)}
     slices: dict[int, list[Slice]] = {}
     for _, held, _ in held_by_parts(placement):
         if held.name in names:

@@ -94,8 +94,7 @@ def time_layers(
             shares, samples[: max(1, len(samples) - (steps is not None))], where, tell
         )
     layers = tuple(
-        None if share_times is None else _in_steps(share_times, at, steps)
-        for at, share_times in enumerate(alone)
+        None if times is None else _in_steps(times, at, steps) for at, times in enumerate(alone)
     )
     most = f"batches of {samples[-1]}" if fixed else f"batches of up to {samples[-1]}"
     suffix = "" if steps is not None else ", layers on their own"

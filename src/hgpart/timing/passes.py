@@ -55,13 +55,11 @@ class TimedShare:
             made = self._module(*self._values)
         forward = now() - begin
         outputs = made if isinstance(made, (tuple, list)) else (made,)
-        heads = [get_gradient_edge(output) for output in outputs if output.requires_grad]
+        heads = [get_gradient_edge(out) for out in outputs if out.requires_grad]
         if not heads:
             return forward, 0.0, 0.0, 0.0
         if not self._gradients:
-            self._gradients = [
-                torch.ones_like(output) for output in outputs if output.requires_grad
-            ]
+            self._gradients = [torch.ones_like(out) for out in outputs if out.requires_grad]
         del made, outputs  # a runtime does not hold them either
         begin = now()
         left = add_map_gradients(heads, self._gradients, self._leaves)

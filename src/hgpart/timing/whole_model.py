@@ -112,10 +112,7 @@ class WholeModel:
     @property
     def together(self) -> list[list[int]]:
         """Groups of layers that are computed together unless gradients are computed apart."""
-        return [
-            self._layers(instruction)
-            for instruction, _ in prepare(self.program, joined=True).instructions
-        ]
+        return [self._layers(step) for step, _ in prepare(self.program, joined=True).instructions]
 
     def _layers(self, instruction: Instruction) -> list[int]:
         steps = instruction.steps if isinstance(instruction, Compute) else ()

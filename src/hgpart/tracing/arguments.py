@@ -182,7 +182,7 @@ class Arguments:
         return () if parameter.kind is parameter.VAR_POSITIONAL else parameter.default
 
     def _refused(self, name: str, given: Mapping[str, Any]) -> ArgumentError:
-        received, traced = (_said(self._value(values, name)) for values in (given, self.given))
+        received, traced = (_in_words(self._value(values, name)) for values in (given, self.given))
         if received == traced and name not in self.given:  # both tensors, and one is forward's own
             traced = "to leave it out"
         return ArgumentError(
@@ -228,9 +228,9 @@ def arguments_of(model: nn.Module, inputs: Inputs) -> Arguments:
     name = type(model).__name__
     given = _bound(name, signature, *as_called(inputs))
     tensors = [
-        tensor for tensor in pytree.tree_leaves(list(given.values())) if isinstance(tensor, Tensor)
+        leaf for leaf in pytree.tree_leaves(list(given.values())) if isinstance(leaf, Tensor)
     ]
-    size = next((len(tensor) for tensor in tensors if tensor.dim()), None)
+    size = next((len(leaf) for leaf in tensors if leaf.dim()), None)
     of_samples = [
         leaf
         for value in given.values()
@@ -310,15 +310,15 @@ def _name_of(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _said(value: Any) -> str:
+def _in_words(value: Any) -> str:
     """A value in one line; tensors, arrays and other objects by their kinds."""
 
-    def said(leaf: Any) -> Any:
+    def stand_in(leaf: Any) -> Any:
         if isinstance(leaf, Tensor):
             return _Tensor()
         return leaf if isinstance(leaf, (*_QUOTED, _LeftOut)) else _Object(leaf)
 
-    return repr(pytree.tree_map(said, value))
+    return repr(pytree.tree_map(stand_in, value))
 
 
 _QUOTED = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)

@@ -30,7 +30,8 @@ from hgpart.operators.table import record_of
 
 _BASE: Any = torch.autograd.Function.__base__  # every `apply` ends in this class's
 _WeakStorage: Any = StorageWeakRef  # has no types
-_PLAIN = (
+# Types of plain values.
+PLAIN = (
     bool,
     int,
     float,
@@ -199,7 +200,7 @@ def _operator(function: Any, args: Sequence[Any]) -> tuple[Any, list[Any]]:
     operands = [arg for arg in args if isinstance(arg, (Tensor, torch.SymInt))]
     arguments = tuple(None if isinstance(arg, (Tensor, torch.SymInt)) else (arg,) for arg in args)
     for leaf in pytree.tree_leaves(arguments):
-        if not isinstance(leaf, _PLAIN):
+        if not isinstance(leaf, PLAIN):
             raise _NotKeptError(f"takes a {type(leaf).__name__}")
     application = _Application(function, arguments)
     signature = _signature(application, operands)
@@ -292,9 +293,7 @@ def _is_differentiable(value: Any) -> bool:
 def _numbers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """The plain numbers in a call's arguments; lists hold sizes, and are left out."""
     return [
-        repr(value)
-        for value in (*args, *kwargs.values())
-        if isinstance(value, (int, float, complex))
+        repr(arg) for arg in (*args, *kwargs.values()) if isinstance(arg, (int, float, complex))
     ]
 
 
@@ -337,17 +336,13 @@ def _watched(
         ]
         # Clones, because leaves can't be changed in place.
         given = [operand.clone() if isinstance(operand, Tensor) else operand for operand in leaves]
-    wanted = [
-        operand for operand in leaves if isinstance(operand, Tensor) and operand.requires_grad
-    ]
-    watch = _FunctionWatch([operand for operand in given if isinstance(operand, Tensor)])
+    wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+    watch = _FunctionWatch([leaf for leaf in given if isinstance(leaf, Tensor)])
     kept = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
     with disable_proxy_modes_tracing(), torch.enable_grad(), kept, watch:
         try:
             results = _in_tuple(application(*given))
-            ends = [
-                result for result in results if isinstance(result, Tensor) and result.requires_grad
-            ]
+            ends = [end for end in results if isinstance(end, Tensor) and end.requires_grad]
             if ends:
                 upstream = [watch.known(torch.empty_like(result)) for result in ends]
                 torch.autograd.grad(ends, wanted, upstream, allow_unused=True)

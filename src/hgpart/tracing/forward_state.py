@@ -129,8 +129,8 @@ class _ForwardWatch:
         self.running: list[str] = []  # modules whose forward pass has begun
         self.reading = ExitStack()  # while it is open, reads of attributes are noted
 
-    def tell(self, said: str) -> None:
-        self._tell(said)
+    def tell(self, what: str) -> None:
+        self._tell(what)
         self.has_told = True
 
     def _modules(self) -> dict[int, _Before]:

@@ -33,24 +33,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hgpart.operators.table import record_of
 from hgpart.tracing.arguments import Arguments
+from hgpart.tracing.autograd_functions import PLAIN
 
 aten = torch.ops.aten
 
 SEEDS = "the model seeds torch's generator"
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    np.generic,
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
+_PLAIN = (*PLAIN, bytes, np.generic)
 _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _TORCHS = (Tensor, nn.Parameter)
 
@@ -79,7 +67,7 @@ def compare_passes(
                 continue
             second = passes.run(arguments)
             if first != second and second != passes.run(arguments):
-                tell(f"{_said(passes.changed())} computes something else")
+                tell(f"{_module_name(passes.changed())} computes something else")
             return
 
 
@@ -214,7 +202,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Number what an operator makes and writes."""
         kwargs = dict(kwargs or {})
         if kwargs.get("generator") not in (None, torch.default_generator):
-            self.tell(f"{_said(self._path())} draws from a generator of its own")
+            self.tell(f"{_module_name(self._path())} draws from a generator of its own")
             kwargs["generator"] = None  # the user's stays as it is
         operands: list[int] = []
         noted = self._note(args, operands), self._note(kwargs, operands)
@@ -329,7 +317,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return like.requires_grad_(needs)
 
 
-def _said(path: str) -> str:
+def _module_name(path: str) -> str:
     return path or "the model itself"
 
 

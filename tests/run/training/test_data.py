@@ -178,7 +178,7 @@ def test_pixels_whose_range_nothing_says_are_refused_by_mode(kind, mode, tmp_pat
 def test_folders_that_divide_the_samples_are_not_taken_for_classes(names, tmp_path):
     for name in names:
         fill(tmp_path / name, 1)
-    with pytest.raises(ArgumentError, match=f"has {names[0]}, {names[1]}, which are not taken for"):
+    with pytest.raises(ArgumentError, match=f"has {names[0]}, {names[1]}, which do not count"):
         load_data(f"imagefolder:{tmp_path}", (3, 4, 4), 3, seed=0)
 
 

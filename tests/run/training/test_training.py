@@ -206,7 +206,7 @@ def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
 def test_a_decay_that_nothing_decides_or_that_a_checkpoint_would_lose_is_refused(data, tmp_path):
     options = TrainingOptions(2, 16, decay=True)
     synthetic = load_data("synthetic", (1, 8, 8), 10, seed=0)
-    with pytest.raises(ArgumentError, match="of which synthetic has none"):
+    with pytest.raises(ArgumentError, match="and synthetic has none"):
         train(Learner(network()), synthetic, options)
     with pytest.raises(ArgumentError, match="accepted is one of them"):
         train(Learner(network()), data, options, Checkpointing(tmp_path, 1))
@@ -433,7 +433,7 @@ def test_going_on_from_an_end_with_batches_in_flight_is_said_to_be_no_training_i
     assert resumed(7) != whole.losses
     (warning,) = warnings
     assert "step-000007 is the end of a training" in warning
-    assert "losses from step 8 on are those of one that stopped there" in warning
+    assert "losses from step 8 on differ from those of a training" in warning
 
 
 def test_batches_in_flight_end_now_and_then(data, monkeypatch):

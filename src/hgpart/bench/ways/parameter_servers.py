@@ -73,9 +73,7 @@ class Server:
                     self._optimizer.step()
                     self._optimizer.zero_grad()
                 self._pushed, self._future = 0, torch.futures.Future()
-            weights = (
-                [parameter.detach().clone() for parameter in self.parameters] if is_complete else []
-            )
+            weights = [weight.detach().clone() for weight in self.parameters] if is_complete else []
             self.pushes += 1
             self._lock.notify_all()
         if is_complete:
@@ -98,18 +96,11 @@ def push_and_fetch(gradients: list[Tensor]) -> torch.futures.Future[list[Tensor]
 def served(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
     """A worker that trains, serves, or does both."""
     model = job.new_model()
-    learned = {
-        name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad
-    }
+    learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
     names = [*learned]
     servers = range(job.workers) if way.distributed else range(job.workers, job.workers + 1)
-    shards_of_servers = greedy_shards(
-        [parameter.numel() for parameter in learned.values()], len(servers)
-    )
-    shards = {
-        server: [names[at] for at in own]
-        for server, own in zip(servers, shards_of_servers, strict=True)
-    }
+    owned = greedy_shards([parameter.numel() for parameter in learned.values()], len(servers))
+    shards = {server: [names[at] for at in own] for server, own in zip(servers, owned, strict=True)}
     server = None
     if rank in shards:
         waits_for = 1 if way.is_free else job.workers
@@ -218,9 +209,7 @@ class Serving:
 
 def served_state(server: Server, names: Sequence[str]) -> dict[str, Tensor]:
     """A server's parameters by name."""
-    return {
-        name: parameter.detach() for name, parameter in zip(names, server.parameters, strict=True)
-    }
+    return {name: weight.detach() for name, weight in zip(names, server.parameters, strict=True)}
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -42,11 +42,11 @@ class Batch(NamedTuple):
     training: int
     counts_classes: int
 
-    def said(self, other: Batch) -> str:
+    def difference(self, other: Batch) -> str:
         """How the batch differs from another one, in words.
 
         >>> own = Batch(4, 1, True, True, True, False)
-        >>> own.said(Batch(3, 1, True, True, False, False))
+        >>> own.difference(Batch(3, 1, True, True, False, False))
         'of 4 samples in training'
         """
         words = (
@@ -99,9 +99,7 @@ class Agreement:
 
     def check_among_all(self, own: Batch) -> None:
         """Compare with all ranks, including those that send nothing."""
-        check_same(
-            {rank: Batch(*numbers) for rank, numbers in enumerate(self._connection.numbers(own))}
-        )
+        check_same({rank: Batch(*row) for rank, row in enumerate(self._connection.numbers(own))})
 
     def settle(self) -> None:
         """Wait until all receivers have heard; they have, if they got what this rank sent."""
@@ -117,8 +115,8 @@ def check_same(begun: dict[int, Batch]) -> None:
     for rank, other_batch in rest:
         if other_batch != batch:
             raise ArgumentError(
-                f"rank {first} begins a batch {batch.said(other_batch)}, rank {rank} one "
-                f"{other_batch.said(batch)}: accepted is the same on all ranks"
+                f"rank {first} begins a batch {batch.difference(other_batch)}, rank {rank} one "
+                f"{other_batch.difference(batch)}: accepted is the same on all ranks"
             )
 
 

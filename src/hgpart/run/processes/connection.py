@@ -150,7 +150,7 @@ class Connection:
         elif any(sign in str(error) for sign in ("onnection", "not connected", "pair closure")):
             what = self._left(peer)
         else:
-            what = f"{_of(peer)} can't be reached ({_said(error)})"
+            what = f"{_of(peer)} can't be reached ({_text(error)})"
         return RunError(self._heartbeats.tell(f"{what}: seen when rank {self.rank} {doing}"))
 
     def _unanswered(self, peer: int | None) -> str:
@@ -288,7 +288,7 @@ def connect(
         if heartbeats is not None:
             heartbeats.stop()
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        raise RunError(f"rank {rank} can't meet the others at {address}: {_said(error)}") from error
+        raise RunError(f"rank {rank} can't meet the others at {address}: {_text(error)}") from error
 
 
 def check_timeout(timeout: float) -> None:
@@ -341,10 +341,10 @@ def device_of_rank(device: str | torch.device, local_rank: int) -> torch.device:
 
 def _cause(rank: int, error: BaseException) -> str:
     if is_out_of_memory(error):
-        return f"rank {rank}: out of memory: {_said(error)}"
+        return f"rank {rank}: out of memory: {_text(error)}"
     if isinstance(error, HgpartError):
         return f"rank {rank}: {error}"
-    what = _said(error)
+    what = _text(error)
     return f"rank {rank}: {type(error).__name__}{what and f': {what}'}"
 
 
@@ -362,6 +362,6 @@ def _are(ranks: Sequence[int]) -> str:
     return f"rank {names} is" if len(ranks) == 1 else f"ranks {names} are"
 
 
-def _said(error: BaseException) -> str:
+def _text(error: BaseException) -> str:
     """An error's message, without the place in torch's sources that it begins with."""
     return TORCHS_PLACE.sub("", first_line(error))

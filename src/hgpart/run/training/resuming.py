@@ -94,10 +94,8 @@ def save(
             state = optimizers[part].state.get(tensor, {}) if part in optimizers else {}
             kept = {kind: value for kind, value in state.items() if isinstance(value, Tensor)}
             parts.setdefault(part, []).append(Held(held, {"value": tensor, **kept}))
-        mine = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
-        files = {
-            name: facts for of_process in learner.gather(mine) for name, facts in of_process.items()
-        }
+        own = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
+        files = {name: facts for written in learner.gather(own) for name, facts in written.items()}
         if learner.first:
             facts_for_people = {**checkpointing.about, **about}
             if checkpointing.fingerprint is not None:
