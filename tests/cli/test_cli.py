@@ -67,6 +67,7 @@ def without_seconds(path):
 # ------------------------------------------------------------------ results
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
     files = {name: tmp_path / name for name in ("json", "parts", "patoh", "hmetis", "again")}
@@ -532,6 +533,7 @@ def fails(capsys, arguments, status, said):
     return out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_estimated_seconds_are_the_sum_of_what_the_tables_say(batch_size, tmp_path, capsys):
     file = tmp_path / "json"
@@ -648,6 +650,7 @@ def test_a_letter_that_the_output_has_not_is_written_as_an_escape(monkeypatch, t
     assert out.buffer.getvalue().startswith(b"gr\\xf6\\xdfe: 238 vertices")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "command",
     [

@@ -44,6 +44,7 @@ def test_it_passes(capfd):
         assert row[3] == row[4]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("partition", ["random", "horizontal", "layers"])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_other_partitions(capfd, grain, partition):
@@ -89,6 +90,7 @@ def test_a_plan_in_float32_and_evaluation(capfd, tmp_path):
     assert "PASS" in capfd.readouterr().out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [[], ["--eval"], ["--dtype", "float32"]])
 def test_a_model_without_parameters(capfd, tmp_path, options):
     """No tensor of the model says in which type it computes."""

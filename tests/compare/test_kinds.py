@@ -31,6 +31,7 @@ def test_all_figures_are_those_of_the_parts(kind, grain):
     assert np.array_equal(found.parts, partition("plain", kind, grain).parts)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_layers_stay_whole(name):
     found = partition(name, "layers", "fine", k=2)

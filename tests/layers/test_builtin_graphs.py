@@ -16,6 +16,7 @@ from hgpart.tracing.traced_model import example_inputs
 from hgpart.zoo import builtin_models, load_model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", each_model())
 def test_layers_are_in_topological_order(name: str) -> None:
     _, graph = builtin_graph(name)
@@ -57,6 +58,7 @@ def test_numbering(name: str) -> None:
     assert (graph.first_task[-1], graph.first_channel[-1]) == (task, channel)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", each_model())
 def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     traced, graph = builtin_graph(name)

@@ -158,6 +158,7 @@ def test_each_element_is_held_once(name, grain):
         assert disagreements(placed.report(2), placed) == ()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["thirds", "scales and offsets", "alternating"])
 def test_pieces_that_no_two_tasks_share_are_divided(name):
     _, _, _, graph = traced(name)

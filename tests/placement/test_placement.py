@@ -100,6 +100,7 @@ def test_lenet5_with_every_task_at_random(grain, k, seed):
     placements.check_equal(model, inputs, plan, seed)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("k", [3, 8, *(pytest.param(k, marks=pytest.mark.full) for k in (2, 4))])
 def test_good_partitions(grain, k):
@@ -618,6 +619,7 @@ def test_data_dependent_buffers_are_refused_by_name():
         place(model, plan)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["residual", "branches", "grouped"])
 def test_gradients_of_inputs(name, grain):
@@ -889,6 +891,7 @@ class OtherInEvaluation(nn.Module):
         return self.head(maps + self.offset)[:, self.order]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("first", [True, False])
 def test_values_that_modes_do_not_share(first, persistent):
@@ -1133,6 +1136,7 @@ class Named(nn.Module):
         return self.get_submodule(self.name)(maps), values + maps.mean(1, keepdim=True), indices
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["topk_1", "a_from_0", "channels_0", "batch_size"])
 def test_layers_that_are_called_as_pieces_of_others(name):
     model, inputs = Named(name).double(), [torch.randn(2, 3, 4, 4, dtype=torch.float64)]
@@ -1142,6 +1146,7 @@ def test_layers_that_are_called_as_pieces_of_others(name):
         placements.check_equal(model, inputs, plan)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["a\nb", 'q"uo\\te', "\r"])
 def test_state_whose_name_torch_does_not_quote_in_the_code_that_it_writes(name):
     """A step reads what it holds by a name of its own: the state's ended a line or a text in it."""

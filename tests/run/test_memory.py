@@ -83,6 +83,7 @@ def check(make, inputs, rule, micro_batches):
         assert less < more if outline.again else less == more
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rule", "name", "norms"),
     [

@@ -216,6 +216,7 @@ def test_ctrl_c_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
         time_layers(*prepared(nn.Sequential(nn.Linear(3, 2)), 3))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -149,6 +149,7 @@ def of_random_parts(model: nn.Module, images: Tensor) -> Any:
     return placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 0)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", KEPT)
 def test_gradients_are_the_functions_own(name: str, training: bool) -> None:
@@ -317,6 +318,7 @@ LOST: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", LOST)
 def test_gradients_that_would_be_lost_are_refused_by_name(name: str) -> None:
     act, said = LOST[name]
@@ -326,6 +328,7 @@ def test_gradients_that_would_be_lost_are_refused_by_name(name: str) -> None:
         place(model, of_random_parts(model, IMAGES))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -343,6 +346,7 @@ def test_without_gradients_it_is_placed_all_the_same(name: str) -> None:
         torch.testing.assert_close(placed(images), model(images))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("at", ["module", "parameter", "accumulated"])
 def test_hooks_of_modules_and_parameters_are_refused_by_name(at: str) -> None:
     model = Net(lambda net, x: x).double()

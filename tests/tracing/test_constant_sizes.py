@@ -84,6 +84,7 @@ def test_places_in_a_triangle():
     assert on_meta.fingerprint == graph.fingerprint
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "pick",
     [

@@ -299,6 +299,7 @@ def for_one_call(module: Any, x: Tensor) -> Any:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("freezing", [by_method, by_attribute, for_one_call])
 def test_a_parameter_that_the_forward_pass_freezes_is_told(freezing: Beside) -> None:
     """It kept its gradient in parts."""

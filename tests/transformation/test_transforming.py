@@ -184,6 +184,7 @@ class Unknown(nn.Module):
         return x + 1 if x.sum() > 0 else x
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "kind", "parts", "error", "says"),
     [

@@ -67,6 +67,7 @@ def test_more_devices_than_parts() -> None:
         volume(graph_of("split", 2), 3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["parallel", "grouped", "split"])
 def test_the_solver_needs_no_more_at_the_same_imbalance(kind: str) -> None:
     graph = graph_of(kind, 2)

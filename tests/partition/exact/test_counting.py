@@ -127,6 +127,7 @@ def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -
     return partition_graph(graph, work, k, eps, backend="exact", **{"effort": 0.05, **options})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["plain", "residual", "depthwise", "tied", "branches"])
 def test_proven_optimal_and_no_worse_than_native(name: str) -> None:
     graph = graph_of(name)

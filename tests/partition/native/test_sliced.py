@@ -180,6 +180,7 @@ def test_no_worse_than_the_model_whole_or_by_slices(grain: str) -> None:
     assert found.lower_bound <= found.evaluation.volume <= min(volumes)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("objective", "speeds"),
     [

@@ -240,6 +240,7 @@ def with_held() -> tuple[NetWithHeld, Placement]:
     return model, place(model, k=2, example=IMAGES[0])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_whatever_is_set_on_modules_or_within_what_they_hand_out_is_noticed(name: str) -> None:
     """What was more than one step within an attribute was not followed, without a word."""

@@ -72,6 +72,7 @@ def test_each_task_belongs_to_a_part_that_has_it(name, slices, k, grain, seed):
             assert np.any([one.finish[at] == of_tasks for one in held], axis=0).all()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [2, 3, 4])
 @pytest.mark.parametrize("small", [2**14, messages.SMALL])
 def test_by_data_parallelism_each_part_has_its_share(k, small, monkeypatch):

@@ -180,6 +180,7 @@ def test_what_mixes_samples_is_neither_in_slices_nor_in_micro_batches(mixes):
         placement.step(inputs, torch.zeros(6), lambda result, _: result.mean(), order)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("apart", "mixes"),
     [

@@ -263,6 +263,7 @@ def test_a_resumed_training_has_the_same_losses(options, before, after, data, tm
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000016"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("norms", ["batch", pytest.param("micro-batch", marks=pytest.mark.full)])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_training_by_any_rule_is_resumed_to_the_same_losses(rule, norms, data, tmp_path):
