@@ -48,6 +48,7 @@ def test_records_are_short_at_the_prompt(placed: Placement) -> None:
     assert repr(placed) == "Placement(Sequential in 2 parts on cpu, training, inputs of 3x8x8)"
 
 
+@pytest.mark.full
 def test_what_is_not_known_of_other_sizes_is_not_said() -> None:
     """Work and imbalance were those of the size before, beside bytes of the new one."""
     model, example = built("residual")

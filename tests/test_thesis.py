@@ -446,6 +446,7 @@ def test_a_kept_profile_is_work_of_a_file(
             assert float(row["ours"]) >= max(totals) / sum(totals) * 43000 * (1 - 1e-5)
 
 
+@pytest.mark.full
 def test_ctrl_c_keeps_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

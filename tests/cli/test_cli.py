@@ -361,6 +361,7 @@ def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tm
     assert capsys.readouterr().out.startswith("PASS")
 
 
+@pytest.mark.full
 def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, tmp_path):
     """The next command of `partition` and `run` was one that is refused."""
     file, plan = tmp_path / "net.py", tmp_path / "plan.json"
@@ -379,6 +380,7 @@ def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, t
     assert "--micro-batches" not in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.full), 60])
 def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -856,6 +858,7 @@ def test_an_interrupt_of_the_imports_is_one_line():
     assert (ended.returncode, ended.stderr) == (130, "hgpart: interrupted\n")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [[], ["--backend", "exact"]])
 def test_ctrl_c_in_a_search_keeps_its_best_and_says_so(options, capsys, monkeypatch, tmp_path):
     """The status was 0, and nothing told the partition from what a whole search finds."""

@@ -459,6 +459,7 @@ def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
     assert not all(same(tensors["threads"], tensors["in turn"]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "asked", "status", "said"),
     [
@@ -617,6 +618,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
 # ------------------------------------------------------------------ mistakes
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
@@ -673,6 +675,7 @@ MISSING = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "options", "status", "said"),
     [

@@ -20,6 +20,7 @@ def partition(name, kind, grain="coarse", k=3, seed=0):
     return partition_of_kind(kind, graph, flops(graph), k, 0.2, modelling=modelling, seed=seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_all_figures_are_those_of_the_parts(kind, grain):

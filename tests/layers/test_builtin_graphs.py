@@ -89,6 +89,7 @@ def test_every_parameter_is_held_and_nothing_kept_whole(name: str) -> None:
     assert not [layer.name for layer in graph.layers if layer.kind in ("whole", "reduce")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "published"),
     [  # torchvision's table of models, GFLOPS column (it counts multiply-accumulates)

@@ -314,7 +314,7 @@ def test_concatenation_is_read_in_order() -> None:
     assert needs(graph, "c") == [first, first, second, second]
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "halves",
     [
@@ -1191,7 +1191,7 @@ class OfEachSample(nn.Module):
         return F.batch_norm(maps, None, None, training=True).reshape(x.shape)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("norm", "training", "evaluation"),
     [

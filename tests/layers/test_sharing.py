@@ -146,7 +146,7 @@ def conv_and_conv(net: Any, x: torch.Tensor) -> torch.Tensor:
     return F.relu(net.shared(net.b(F.relu(net.shared(net.a(x))))))
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_shared_batch_norm_behind_equal_layers_ties_them(training: bool, affine: bool) -> None:
@@ -164,7 +164,7 @@ def test_shared_batch_norm_behind_equal_layers_ties_them(training: bool, affine:
     assert graph.layers[2].tied_to == (1 if affine or training else 2)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     "shared", [nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False), nn.PReLU(8)]

@@ -135,6 +135,7 @@ def test_costly_net_is_not_cut(partition: Backend) -> None:
     assert volume(hypergraph, parts) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("partition", SHORT, indirect=True)
 def test_same_seed_gives_the_same_partition(partition: Backend) -> None:
     hypergraph = layers(5, 12)
@@ -143,6 +144,7 @@ def test_same_seed_gives_the_same_partition(partition: Backend) -> None:
     assert first.tolist() == second.tolist()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("partition", SHORT, indirect=True)
 def test_another_seed_may_give_another_partition(partition: Backend) -> None:
     hypergraph = layers(5, 12)

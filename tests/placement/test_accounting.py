@@ -116,7 +116,7 @@ def really_kept(placement, part, values, wires):
     return sum(storages.values())
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["plain", "residual", "grouped", "branches", "forked"])
 def test_activations_are_what_a_real_pass_keeps(name, grain):
@@ -265,6 +265,7 @@ def test_disagreements_say_where():
 # ------------------------------------------------------------------ nothing else happens
 
 
+@pytest.mark.full
 def test_a_placement_in_another_type_and_mode():
     model, inputs = model_of("forked")
     placement = placed(model.float(), [one.float() for one in inputs], grain="fine")

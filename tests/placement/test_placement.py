@@ -188,6 +188,7 @@ def test_trains_as_the_original_with_the_same_seed(grain):
         assert torch.allclose(placed.state_dict()[name].to(value.dtype), value, atol=1e-10), name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_evaluation_and_back(grain):
     model, images, placed = everything(grain)
@@ -699,6 +700,7 @@ class NormsBeside(nn.Module):
         return self.shared(self.last(maps.relu()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_norms_that_nothing_reads_update_their_statistics(grain, twice):
@@ -748,6 +750,7 @@ class PerPass(nn.Module):
         return self.second(centred), torch.cat([scale, centred.mean((0, 2, 3))])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):
@@ -789,6 +792,7 @@ def test_a_map_of_pairs_of_samples_is_refused_by_name():
         place(model, split)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("images", "message"),
     [
@@ -854,6 +858,7 @@ class Normed(nn.Module):
         return self.unused(self.instance(self.norm(self.half_size(image)).relu()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("first", [True, False])
 def test_statistics_in_both_modes(first):
     torch.manual_seed(0)
@@ -1136,7 +1141,7 @@ class Named(nn.Module):
         return self.get_submodule(self.name)(maps), values + maps.mean(1, keepdim=True), indices
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["topk_1", "a_from_0", "channels_0", "batch_size"])
 def test_layers_that_are_called_as_pieces_of_others(name):
     model, inputs = Named(name).double(), [torch.randn(2, 3, 4, 4, dtype=torch.float64)]
@@ -1146,7 +1151,7 @@ def test_layers_that_are_called_as_pieces_of_others(name):
         placements.check_equal(model, inputs, plan)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["a\nb", 'q"uo\\te', "\r"])
 def test_state_whose_name_torch_does_not_quote_in_the_code_that_it_writes(name):
     """A step reads what it holds by a name of its own: the state's ended a line or a text in it."""

@@ -21,7 +21,7 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", [*MODELS, "forked"])

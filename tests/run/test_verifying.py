@@ -83,7 +83,7 @@ class Joined(Token):
         return self.head((self.mixed(tokens + joined) + self.positions)[:, 0])
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("make", "grain"), [(OverWidth, "coarse"), (Token, "fine"), (Joined, "coarse")]
 )

@@ -293,7 +293,7 @@ def test_an_input_larger_than_a_tensor_can_be(shape: tuple[int, ...]) -> None:
     assert str(shape) in str(caught.value)
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("names", [["a\nb", "a_b"], ['a"', "a_", "a__"], ["\\", "\r", "_", "-"]])
 def test_names_that_torch_does_not_quote_in_the_code_that_it_writes(names: list[str]) -> None:
     """torch.export wrote getattr(self, "<name>") with the name as it is, and could not read it."""

@@ -42,6 +42,7 @@ def test_cells_side_by_side_read_whole_maps_and_send_whole_maps(k: int) -> None:
     assert found == CELLS // k * (k - 1) * 2 * CHANNELS * PIXELS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("k", PARTS)
 def test_groups_read_and_send_their_share_of_each_cell(k: int) -> None:
     found = volume(graph_of("grouped", k), k)

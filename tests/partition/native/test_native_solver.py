@@ -55,7 +55,7 @@ def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -
     return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.2, **options})
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", MODELS)
 def test_no_worse_than_kahypar_and_above_the_bound(name: str, grain: str) -> None:
@@ -296,7 +296,7 @@ def by_hand(graph: ChannelGraph, work: Work, k: int, room: int) -> Iterator[tupl
             yield model, found
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "objective",
     [

@@ -10,6 +10,7 @@ import sliced_ranks
 from hgpart.run.processes.launch import launch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("k", "known_by", "cases"),
     [
