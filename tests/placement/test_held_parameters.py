@@ -146,8 +146,13 @@ def traced(name: str) -> tuple[Any, ...]:
     return model, inputs, *placements.traced_model(model, inputs)
 
 
-@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
-@pytest.mark.parametrize("name", [*MODELS])
+@pytest.mark.parametrize(
+    ("name", "grain"),
+    [
+        *((name, "fine") for name in MODELS),
+        *(pytest.param(name, "coarse", marks=pytest.mark.full) for name in [*MODELS][::4]),
+    ],
+)
 def test_each_element_is_held_once(name, grain):
     model, inputs, traced_model, graph = traced(name)
     for seed in range(2):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builtin_graphs import IMAGES, each_model
+from builtin_graphs import IMAGES, UNLIKE, each_model
 from torch import nn
 
 from hgpart.errors import ArgumentError, ModelError
@@ -55,7 +55,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_timing, "whole_model", lambda *what: None)
 
 
-@pytest.mark.parametrize("name", each_model(quick=("lenet5",)))
+@pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_can_be_measured(name: str, once: list[float]) -> None:
     """On the meta device, as the commands have it."""
     model, _ = load_model(name, device="meta")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from builtin_graphs import IMAGES, each_model
+from builtin_graphs import IMAGES, UNLIKE, each_model
 from torch import nn
 
 from hgpart.layers.channel_graph import ChannelGraph
@@ -35,7 +35,7 @@ def whole_of(what: tuple[nn.Module, TracedModel, ChannelGraph], *samples: int) -
     return whole
 
 
-@pytest.mark.parametrize("name", each_model(quick=("lenet5",)))
+@pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_takes_time_in_a_step(name: str) -> None:
     model, _ = load_model(name, device="meta")
     what = prepared(model, *IMAGES.get(name, (3, 64, 64)))

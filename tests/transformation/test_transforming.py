@@ -46,9 +46,14 @@ def batch() -> Tensor:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("cells", "kind"), [*EACH[:1], *(full(*each) for each in FEW[1:]), *EACH[4:]]
+    ("cells", "kind", "partition"),
+    [
+        (cells, kind, partition)
+        for (cells, kind), partition in zip(
+            [*FEW, *OTHERS], itertools.cycle(["good", "random"]), strict=False
+        )
+    ],
 )
-@pytest.mark.parametrize("partition", ["random", full("good")])
 def test_it_can_be_partitioned_and_runs_in_parts_as_it_is(
     cells: str, kind: str, partition: str
 ) -> None:

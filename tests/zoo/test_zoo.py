@@ -145,7 +145,7 @@ def test_computes_what_its_peer_computes(name: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.std().item())
 
 
-@pytest.mark.parametrize("name", each_model())
+@pytest.mark.parametrize("name", each_model(names=builtin_models()))
 def test_trains_on_images_of_its_default_shape(name: str) -> None:
     model, shape = load_model(name, device="meta")
     assert model.training
