@@ -11,10 +11,20 @@ import pytest
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
-from hgpart.zoo import builtin_models, load_model
+from hgpart.zoo import load_model
 
 # A chain, residual adds, branches.
 REPRESENTATIVE = ("lenet5", "resnet18", "squeezenet1_1")
+
+# One of each family: the others have the same layers, more of them or in other sizes.
+FAMILIES = (
+    *("lenet5", "alexnet", "vgg11_bn", "resnet18", "resnet50", "squeezenet1_1", "googlenet"),
+    *("inception_v3", "inception_resnet_v2", "densenet121", "mobilenet_v2", "efficientnet_b0"),
+    *("shufflenet_v2_x1_0", "unet"),
+)
+
+# Models of unlike layers, for tests that compute each layer.
+UNLIKE = ("lenet5", "densenet121", "efficientnet_b0", "shufflenet_v2_x1_0", "unet")
 
 # The smallest images that a model can take, and others whose last maps hold more than one pixel.
 IMAGES = {
@@ -29,14 +39,14 @@ IMAGES = {
 def each_model(
     *more: Any, names: Iterable[str] | None = None, quick: Collection[str] = REPRESENTATIVE
 ) -> list[Any]:
-    """Parameters of a test of built-in models: all in `pytest -m full`, else the `quick` ones."""
+    """Parameters of a test of built-in models: the `quick` ones, the others in `pytest -m full`."""
     return [
         pytest.param(
             name,
             *more,
             marks=[] if name in quick else [pytest.mark.full],
         )
-        for name in (builtin_models() if names is None else names)
+        for name in (FAMILIES if names is None else names)
     ]
 
 

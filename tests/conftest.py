@@ -11,14 +11,14 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections import defaultdict
+from collections import Counter, defaultdict
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 
-for name, examples in (("quick", 4), ("full", 20)):
+for name, examples in (("quick", 4), ("full", 12)):
     settings.register_profile(
         name,
         max_examples=examples,
@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how many examples Hypothesis tries, and how traces are made."""
     settings.load_profile("full" if _is_full(config) else "quick")
-    if not (_is_full(config) or config.getoption("numprocesses", None)):  # the one that runs tests
+    if not config.getoption("numprocesses", None):  # the one that runs tests
         import kept_overrides
 
         kept_overrides.keep()
@@ -43,14 +43,23 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the full tests, besides those that say that they are.
 
-    Of a test with several parameters, combinations of which each value was in another one; and
-    Hypothesis's tests, which run there again with more examples.
+    These are cases behind the first `few` of a test; of a test with several parameters,
+    combinations of which each value was in another one; and Hypothesis's tests, which run there
+    again with more examples.
     """
     tried: dict[object, set[tuple[str, int]]] = defaultdict(set)
+    cases: Counter[object] = Counter()
     for item in items:
+        test = item.path, getattr(item, "cls", None), getattr(item, "originalname", item.name)
+        if (few := item.get_closest_marker("few")) is not None and not item.get_closest_marker(
+            "full"
+        ):
+            cases[test] += 1
+            if cases[test] > few.args[0]:
+                item.add_marker("full")
         if (spec := getattr(item, "callspec", None)) is not None:
             values = {(name, id(value)) for name, value in spec.params.items()}
-            of_test = tried[item.path, getattr(item, "originalname", item.name)]
+            of_test = tried[test]
             if len(values) > 1 and values <= of_test:
                 item.add_marker("full")
             of_test |= values

@@ -1,8 +1,9 @@
 """Traces in half the time, for tests: what torch.export prepares for each is kept for the next.
 
 To keep composite operators whole, torch overrides the kernels of all 525 of them as it decomposes
-a graph, and takes that back at its end: half of the time in which a small model is traced. Here the
-overrides are made once and put in place again. The full tests run without this.
+a graph, and takes that back at its end: a quarter of the time in which a small model is traced.
+Here the overrides are made once and put in place again. Commands and processes that tests start
+run without this.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parent.parent
 EXECUTED = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
 FIGURES = sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("benchmarks/*.md"))
 DOCUMENTS = [*EXECUTED, "CHANGELOG.md", "CONTRIBUTING.md", *FIGURES]
+COMMANDS = typer.main.get_command(app).commands
 TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 
@@ -115,18 +116,16 @@ def test_python_is_typed_strictly(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", EXECUTED)
 def test_commands_can_be_read_as_they_are_typed(name: str) -> None:
     """Before anything is replaced in them."""
-    group = typer.main.get_command(app)
     for line in (typed for block in blocks(TEXTS[name]) for typed, _ in commands(block)):
         if match := re.match(r"(?:.* -m )?hgpart ([a-z]+) (.*)", line):
             typed = shlex.split(match[2], comments=True)
-            group.commands[match[1]].make_context(match[1], typed)
+            COMMANDS[match[1]].make_context(match[1], typed)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_commands_in_sentences_have_these_options(name: str) -> None:
-    group = typer.main.get_command(app)
     for command, options in re.findall(r"`hgpart ([a-z]+)( [^`]*)`", TEXTS[name]):
-        known = {one for option in group.commands[command].params for one in option.opts}
+        known = {one for option in COMMANDS[command].params for one in option.opts}
         assert {*re.findall(r"(?<=\s)-[-a-z]+", options)} <= known, (command, options)
 
 
@@ -157,4 +156,4 @@ def test_the_reference_has_every_public_name_and_every_command() -> None:
     listed = re.findall(r"^::: hgpart\.(\w+)$", reference.names(), re.MULTILINE)
     assert sorted(listed) == sorted(set(hgpart.__all__) - {"__version__"})
     described = re.findall(r"^## `hgpart (\w+)`$", reference.commands(), re.MULTILINE)
-    assert sorted(described) == sorted(typer.main.get_command(app).commands)
+    assert sorted(described) == sorted(COMMANDS)

@@ -20,6 +20,7 @@ from hgpart.work.figures import Work, flops
 STAGES = ["trace", "graph", "work", "partition", "layer-wise"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_one_call_is_stage_by_stage(grain: str) -> None:
     model, example = built("residual")
@@ -104,6 +105,7 @@ def test_work_is_given_or_computed_from_the_graph() -> None:
     assert loads.sum() == 2 * 16 * (1728 + 2304 + 256)
 
 
+@pytest.mark.full
 def test_best_effort_reaches_the_driver() -> None:
     model, example = built("heavy")
     with pytest.raises(InfeasibleError):

@@ -154,6 +154,7 @@ def test_any_plan_comes_back_whole(
     assert plain(restored) == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("speeds", [None, [1, 1, 2]])
 def test_a_found_partition_comes_back(tmp_path: Path, speeds: list[float] | None) -> None:
     graph = graph_of("residual")

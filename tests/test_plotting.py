@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,21 @@ from partitioned_models import built
 
 import hgpart
 from hgpart.errors import ArgumentError, PlanError
-from hgpart.partitioned_model import partition_model
+from hgpart.partitioned_model import PartitionedModel, partition_model
 from hgpart.placement import place
 from hgpart.plan import Plan, load_plan, save_plan
 
 MODEL, EXAMPLE = built("plain")
-RESULT = partition_model(MODEL, EXAMPLE, k=2)
-SHAPE = tuple(EXAMPLE[0].shape[1:])
-PLAN = Plan(RESULT.partition, "net.py:make", SHAPE)
+
+
+@cache
+def divided() -> PartitionedModel:
+    return partition_model(MODEL, EXAMPLE, k=2)
+
+
+@cache
+def planned() -> Plan:
+    return Plan(divided().partition, "net.py:make", tuple(EXAMPLE[0].shape[1:]))
 
 
 def described(page: str) -> str:
@@ -27,13 +35,11 @@ def described(page: str) -> str:
 
 
 def test_all_of_them_draw_one_page(tmp_path: Path) -> None:
-    result = RESULT.plot(tmp_path / "result.html")
+    result = divided().plot(tmp_path / "result.html")
     assert (tmp_path / "result.html").read_text(encoding="utf-8") == result
-    placed = place(MODEL, RESULT).plot()
-    plan = hgpart.plot(PLAN, model=MODEL)
-    save_plan(PLAN, tmp_path / "plan.json")
-    assert load_plan(tmp_path / "plan.json").plot(model=MODEL) == plan
-    assert f"{RESULT.partition.evaluation.imbalance:.3f}" in described(result)
+    placed = place(MODEL, divided()).plot()
+    plan = planned().plot(model=MODEL)
+    assert f"{divided().partition.evaluation.imbalance:.3f}" in described(result)
     assert described(placed) == described(result)
     assert described(plan) == described(result).replace("Sequential", "net.py:make")
 
@@ -52,6 +58,6 @@ def test_a_built_in_model_is_known_by_its_name() -> None:
 
 def test_a_model_is_for_a_plan_and_the_one_that_was_divided() -> None:
     with pytest.raises(ArgumentError, match=r"^plot with a model"):
-        hgpart.plot(RESULT, model=MODEL)
+        hgpart.plot(divided(), model=MODEL)
     with pytest.raises(PlanError):
-        hgpart.plot(PLAN, model=torch.nn.Conv2d(3, 8, 3))
+        hgpart.plot(planned(), model=torch.nn.Conv2d(3, 8, 3))

@@ -28,6 +28,7 @@ def suite() -> Iterator[ModuleType]:
     sys.path.remove(str(BENCHMARKS))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "parameters", "sizes"),
     [

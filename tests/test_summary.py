@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,39 +13,48 @@ import torch
 from partitioned_models import built
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
-from hgpart.partitioned_model import partition_model
+from hgpart.partitioned_model import PartitionedModel, partition_model
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan, PlanFile, load_plan, save_plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.summary import Summary
 
 MODEL, EXAMPLE = built("plain")
-RESULT = partition_model(MODEL, EXAMPLE, k=2)
 SHAPE = tuple(EXAMPLE[0].shape[1:])
-PLAN = Plan(RESULT.partition, "net.py:make", SHAPE)
+
+
+@cache
+def divided() -> PartitionedModel:
+    return partition_model(MODEL, EXAMPLE, k=2)
+
+
+@cache
+def planned() -> Plan:
+    return Plan(divided().partition, "net.py:make", SHAPE)
 
 
 @pytest.fixture(scope="module")
 def placed() -> Placement:
-    return place(MODEL, RESULT, devices="cpu")
+    return place(MODEL, divided(), devices="cpu")
 
 
 @pytest.fixture
 def plan_file(tmp_path: Path) -> PlanFile:
-    save_plan(PLAN, tmp_path / "plan.json")
+    save_plan(planned(), tmp_path / "plan.json")
     return load_plan(tmp_path / "plan.json")
 
 
 def test_records_are_short_at_the_prompt(placed: Placement, plan_file: PlanFile) -> None:
-    found = RESULT.partition.evaluation
+    found = divided().partition.evaluation
     said = f"k=2, coarse-grain, imbalance={found.imbalance:.3f}, volume={found.volume:,} bytes"
-    assert repr(RESULT.partition) == f"Partition({said})"
-    assert repr(RESULT) == f"PartitionedModel(Sequential, {RESULT.partition!r})"
-    assert repr(PLAN) == f"Plan('net.py:make', Partition({said}))"
+    assert repr(divided().partition) == f"Partition({said})"
+    assert repr(divided()) == f"PartitionedModel(Sequential, {divided().partition!r})"
+    assert repr(planned()) == f"Plan('net.py:make', Partition({said}))"
     assert repr(plan_file) == f"PlanFile('net.py:make', {said})"
     assert repr(placed) == "Placement(Sequential in 2 parts on cpu, training, inputs of 3x8x8)"
 
 
+@pytest.mark.full
 def test_what_is_not_known_of_other_sizes_is_not_said() -> None:
     """Work and imbalance were those of the size before, beside bytes of the new one."""
     model, example = built("residual")
@@ -73,11 +83,11 @@ def test_parts_add_up(placed: Placement) -> None:
     assert sum(map(float, work)) == pytest.approx(100, abs=0.11)
     held = sum(one.numel() for one in MODEL.parameters())
     assert sum(int(one.replace(",", "")) for one in parameters) == held
-    volume = RESULT.partition.evaluation.volume / 1e6
+    volume = divided().partition.evaluation.volume / 1e6
     assert sum(map(float, sent)) == pytest.approx(volume, rel=1e-3)
     assert sum(map(float, received)) == pytest.approx(volume, rel=1e-3)
     assert summary.lines[0].startswith("Sequential in 2 parts, coarse-grain: imbalance ")
-    assert f"imbalance {RESULT.layerwise.imbalance:.3f}" in RESULT.summary().lines[1]
+    assert f"imbalance {divided().layerwise.imbalance:.3f}" in divided().summary().lines[1]
 
 
 def test_a_plan_says_what_it_is_for(plan_file: PlanFile) -> None:
@@ -89,7 +99,7 @@ def test_a_plan_says_what_it_is_for(plan_file: PlanFile) -> None:
 
 
 def test_in_a_notebook_it_is_a_table(placed: Placement, plan_file: PlanFile) -> None:
-    for record in (RESULT.partition, RESULT, plan_file, placed):
+    for record in (divided().partition, divided(), plan_file, placed):
         html, summary = record._repr_html_(), record.summary()
         cells = re.findall(r"<td>(.*?)</td>", html)
         assert cells == [cell for row in summary.rows for cell in row]
@@ -104,32 +114,32 @@ def test_what_stands_in_a_summary_is_no_html() -> None:
 
 
 def test_partitions_and_plans_are_pickled() -> None:
-    partition, plan = pickle.loads(pickle.dumps((RESULT.partition, PLAN)))
-    assert partition.parts.tolist() == RESULT.partition.parts.tolist()
-    assert partition.evaluation.volume == RESULT.partition.evaluation.volume
+    partition, plan = pickle.loads(pickle.dumps((divided().partition, planned())))
+    assert partition.parts.tolist() == divided().partition.parts.tolist()
+    assert partition.evaluation.volume == divided().partition.evaluation.volume
     assert place(MODEL, plan).programs.partition.parts.tolist() == partition.parts.tolist()
 
 
 def test_what_cannot_be_pickled_says_what_to_save(placed: Placement, tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"accepted are result\.save\(path\)"):
-        pickle.dumps(RESULT)
+        pickle.dumps(divided())
     with pytest.raises(PlacementError, match=r"torch\.save\(placed\.state_dict\(\), path\)"):
         torch.save(placed, tmp_path / "placed.pt")
 
 
 def test_a_saved_result_is_placed_again(placed: Placement, tmp_path: Path) -> None:
-    RESULT.save(tmp_path / "plan.json")
+    divided().save(tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
-    assert (plan.model, plan.input_shape) == ("Sequential", SHAPE)
+    assert (plan.model, plan.input_shape) == ("Sequential", tuple(EXAMPLE[0].shape[1:]))
     images = torch.randn_like(EXAMPLE[0])
     assert torch.equal(place(MODEL, plan)(images), placed(images))
-    RESULT.save(tmp_path / "plan.json", model="net.py:make")
+    divided().save(tmp_path / "plan.json", model="net.py:make")
     assert load_plan(tmp_path / "plan.json").model == "net.py:make"
 
 
 def test_a_plan_file_has_one_input(tmp_path: Path) -> None:
-    arguments = replace(RESULT.traced.arguments, given={"x": EXAMPLE[0], "y": EXAMPLE[0]})
-    traced = replace(RESULT.traced, arguments=arguments)
+    arguments = replace(divided().traced.arguments, given={"x": EXAMPLE[0], "y": EXAMPLE[0]})
+    traced = replace(divided().traced, arguments=arguments)
     with pytest.raises(ArgumentError, match="is called with x, y: accepted for a plan file is"):
-        replace(RESULT, traced=traced).save(tmp_path / "plan.json")
+        replace(divided(), traced=traced).save(tmp_path / "plan.json")
     assert not list(tmp_path.iterdir())

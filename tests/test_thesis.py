@@ -324,6 +324,7 @@ def test_mean_reduction_is_93_percent_as_printed_and_73_in_bytes() -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", [str(SCRIPT), *arguments])
+    monkeypatch.setattr(thesis, "vgg16", lambda: full_size_graph("vgg16"))  # traced once
     thesis.main()
 
 
@@ -369,6 +370,7 @@ def test_all_columns_of_a_table_are_printed(name: str) -> None:
     assert headings == ["N", *columns, *(["volume its way", "ratio"] if name == "5.2" else [])]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [2, 4, 8, 16])
 def test_our_work_is_scaled_to_the_thesis_s_total(k: int) -> None:
     """The fitted weights are in its unit, so that scaling leaves them (43,000 of 43,001)."""
@@ -444,6 +446,7 @@ def test_a_kept_profile_is_work_of_a_file(
             assert float(row["ours"]) >= max(totals) / sum(totals) * 43000 * (1 - 1e-5)
 
 
+@pytest.mark.full
 def test_ctrl_c_keeps_what_is_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ def without_seconds(path):
 # ------------------------------------------------------------------ results
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", OPTIONS)
 def test_partition_export_and_evaluate_agree(options, graph, tmp_path):
     files = {name: tmp_path / name for name in ("json", "parts", "patoh", "hmetis", "again")}
@@ -369,6 +370,7 @@ def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tm
     assert capsys.readouterr().out.startswith("PASS")
 
 
+@pytest.mark.full
 def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, tmp_path):
     """The next command of `partition` and `run` was one that is refused."""
     file, plan = tmp_path / "net.py", tmp_path / "plan.json"
@@ -387,6 +389,7 @@ def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, t
     assert "--micro-batches" not in capsys.readouterr().out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.full), 60])
 def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("COLUMNS", raising=False)
@@ -541,6 +544,7 @@ def fails(capsys, arguments, status, said):
     return out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_estimated_seconds_are_the_sum_of_what_the_tables_say(batch_size, tmp_path, capsys):
     file = tmp_path / "json"
@@ -657,6 +661,7 @@ def test_a_letter_that_the_output_has_not_is_written_as_an_escape(monkeypatch, t
     assert out.buffer.getvalue().startswith(b"gr\\xf6\\xdfe: 238 vertices")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -862,6 +867,7 @@ def test_an_interrupt_of_the_imports_is_one_line():
     assert (ended.returncode, ended.stderr) == (130, "hgpart: interrupted\n")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [[], ["--backend", "exact"]])
 def test_ctrl_c_in_a_search_keeps_its_best_and_says_so(options, capsys, monkeypatch, tmp_path):
     """The status was 0, and nothing told the partition from what a whole search finds."""

@@ -390,6 +390,7 @@ def without_seconds(path):
     return figures
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "options",
     [

@@ -226,6 +226,7 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
     assert f"2 steps of 8 samples in 3 micro-batches ({file}), forward" in capfd.readouterr().out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [

@@ -161,6 +161,7 @@ def test_inference_in_processes_sends_maps_alone(divided, monkeypatch, capsys, t
     assert found["as_planned"]
 
 
+@pytest.mark.full
 def test_slices_of_a_plan_for_inference_need_nothing_of_each_other(tmp_path, capsys):
     plan = str(tmp_path / "plan.json")
     asked = ["--slices", "2", "--batch-size", "8", "--modelling", "training=no"]
@@ -219,6 +220,7 @@ def test_norms_of_the_batch(tmp_path, capsys):
     assert ran["forward_bytes"] + ran["backward_bytes"] == 2 * made["step_bytes"]
 
 
+@pytest.mark.full
 def test_what_is_refused_of_slices(divided, capsys):
     plan = str(divided / "plan.json")
     training = ["train", "lenet5", "--plan", plan, "--data", "digits", "--steps", "1"]

@@ -34,7 +34,7 @@ from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import TrainingOptions, train
-from hgpart.schedules.rules import RULES
+from hgpart.schedules.rules import DEFAULT
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
 from hgpart.zoo import load_model
@@ -104,14 +104,10 @@ def written(options):
 @pytest.mark.parametrize(
     ("plan", "kind", "dtype", "tolerance"),
     [
-        pytest.param("fine", "sgd", "float64", 1e-9, marks=pytest.mark.full),
         ("fine in micro-batches", "sgd", "float64", 1e-9),
         pytest.param("coarse", "adam", "float32", 1e-4, marks=pytest.mark.full),
-        pytest.param("coarse", "sgd", "float32", 1e-4, marks=pytest.mark.full),
         pytest.param("coarse", "sgd", "float64", 1e-9, marks=pytest.mark.full),
-        pytest.param("coarse", "adam", "float64", 1e-9, marks=pytest.mark.full),
         pytest.param("fine", "sgd", "float32", 1e-4, marks=pytest.mark.full),
-        pytest.param("fine", "adam", "float32", 1e-4, marks=pytest.mark.full),
         pytest.param("fine", "adam", "float64", 1e-9, marks=pytest.mark.full),
     ],
 )
@@ -317,7 +313,7 @@ def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
 
 @pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("rule", [None, *RULES])
+@pytest.mark.parametrize("rule", [None, DEFAULT])
 def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tmp_path):
     folder, divided = tmp_path / "checkpoints", in_micro_batches(rule)
     endless = ("--steps", 10**6, "--checkpoint", f"{folder},every=7", *divided)
@@ -391,10 +387,7 @@ def test_ctrl_c_leaves_whole_checkpoints_only(plans, tmp_path, capsys):
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("rule", "carrier"),
-    [
-        (None, "threads"),
-        *((rule, carrier) for carrier in ("threads", "gloo") for rule in (*RULES, "async")),
-    ],
+    [(None, "threads"), (DEFAULT, "gloo"), ("async", "threads"), ("async", "gloo")],
 )
 def test_ctrl_c_ends_processes_and_leaves_whole_checkpoints_only(rule, carrier, plans, tmp_path):
     folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
@@ -494,6 +487,7 @@ def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
     assert not all(same(tensors["threads"], tensors["in turn"]))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "asked", "status", "said"),
     [
@@ -663,6 +657,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
 # ------------------------------------------------------------------ mistakes
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
@@ -729,6 +724,7 @@ MISSING = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "options", "status", "said"),
     [

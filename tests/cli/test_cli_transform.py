@@ -99,6 +99,7 @@ def test_a_transformed_model_is_planned_placed_and_trained_by_its_name(
     assert run(["train", model, "--plan", str(plan), *wanted]) == 0
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [

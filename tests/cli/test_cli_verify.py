@@ -44,19 +44,11 @@ def test_it_passes(capfd):
         assert row[3] == row[4]
 
 
-@pytest.mark.parametrize("partition", ["random", "horizontal", "layerwise"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("way", ["random", "horizontal", "layerwise"])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
-def test_other_partitions(capfd, grain, partition):
-    options = (
-        "--modelling",
-        f"grain={grain}",
-        "--partition",
-        partition,
-        "--batch-size",
-        3,
-        "--json",
-        "-",
-    )
+def test_other_ways(capfd, grain, way):
+    options = ("--modelling", f"grain={grain}", "--way", way, "--batch-size", 3, "--json", "-")
     assert verify("--k", 3, *options) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["passed"] is True
@@ -98,6 +90,7 @@ def test_a_plan_in_float32_and_evaluation(capfd, tmp_path):
     assert "PASS" in capfd.readouterr().out
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("options", [[], ["--eval"], ["--dtype", "float32"]])
 def test_a_model_without_parameters(capfd, tmp_path, options):
     """No tensor of the model says in which type it computes."""

@@ -232,6 +232,7 @@ PARTITIONS = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", PARTITIONS)
 def test_each_strategy_is_the_partition_that_its_name_says(name: str) -> None:
     graph, k = graph_of("plain"), 2
@@ -285,6 +286,7 @@ def test_a_copy_makes_the_maps_of_its_samples() -> None:
     assert run("data-parallel", graph, 3).largest_activation_bytes == 4 * 11 * maps
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_copy_has_every_parameter_of_the_model(name: str) -> None:
     model = MODELS[name][0]()
@@ -584,6 +586,7 @@ def test_an_epoch_ends_with_what_is_left_of_the_samples(batch: int, expected: in
 LONG = ("fine", "coarse-mtkahypar", "fine-mtkahypar")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.full] * (name in LONG)) for name in sorted(ways())],

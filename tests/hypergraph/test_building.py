@@ -280,6 +280,7 @@ def mixed() -> ChannelGraph:
     return channel_graph(trace(model, example_inputs(model, (3, 4, 4))))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("linear", ["neuron", "layer"])
 @pytest.mark.parametrize("ends", [True, False])

@@ -8,14 +8,15 @@ from collections import defaultdict
 import networkx as nx
 import pytest
 import torch
-from builtin_graphs import builtin_graph, each_model, full_size_graph
+from builtin_graphs import FAMILIES, builtin_graph, each_model, full_size_graph
 from perturbation import LayerRun, check_results
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.tracing.traced_model import example_inputs
-from hgpart.zoo import builtin_models, load_model
+from hgpart.zoo import load_model
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", each_model())
 def test_layers_are_in_topological_order(name: str) -> None:
     _, graph = builtin_graph(name)
@@ -57,6 +58,7 @@ def test_numbering(name: str) -> None:
     assert (graph.first_task[-1], graph.first_channel[-1]) == (task, channel)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", each_model())
 def test_exactly_the_readers_of_a_channel_depend_on_it(name: str) -> None:
     traced, graph = builtin_graph(name)
@@ -87,6 +89,7 @@ def test_every_parameter_is_held_and_nothing_kept_whole(name: str) -> None:
     assert not [layer.name for layer in graph.layers if layer.kind in ("whole", "reduce")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "published"),
     [  # torchvision's table of models, GFLOPS column (it counts multiply-accumulates)
@@ -110,5 +113,5 @@ def test_multiply_accumulates_are_the_published_ones(name: str, published: float
 
 @pytest.mark.full
 def test_fingerprints_differ() -> None:
-    prints = [builtin_graph(name)[1].fingerprint for name in builtin_models()]
+    prints = [builtin_graph(name)[1].fingerprint for name in FAMILIES]
     assert len(set(prints)) == len(prints)

@@ -165,6 +165,7 @@ def test_fingerprint_tells_models_apart() -> None:
     assert len({graph.fingerprint for graph in graphs}) == len(graphs)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -55,6 +55,7 @@ def test_residual_add_of_the_input_joins_the_convolution() -> None:
     assert len(layer_of(graph, "a").reads) == 2
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("compute", "joins"),
     [
@@ -231,6 +232,7 @@ def dropped(net: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.native_dropout(net.a(x), 0.5, True)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("compute", "kept", "kind", "elements", "size"),
     [  # the convolution makes 3 maps of 8 x 8 float32
@@ -312,6 +314,7 @@ def test_concatenation_is_read_in_order() -> None:
     assert needs(graph, "c") == [first, first, second, second]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "halves",
     [
@@ -404,6 +407,7 @@ def test_zeros_added_to_a_shortcut() -> None:
     assert layer_of(graph, "a").reads[1].channels.tolist() == expected
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("follows", [torch.sigmoid, F.relu, F.hardtanh])
 @pytest.mark.parametrize("read_twice", [False, True])
 def test_what_is_made_of_padding_alone_is_made_by_one_task(
@@ -432,6 +436,7 @@ PERMUTATIONS: dict[str, Callable[[Any, torch.Tensor], torch.Tensor]] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("way", PERMUTATIONS)
 def test_constant_permutation_of_channels(way: str) -> None:
     """An index was a whole task, though its values are known before anything runs."""
@@ -466,6 +471,7 @@ def test_random_permutation_is_kept_whole() -> None:
 # ------------------------------------------------------------------ convolutions of all kinds
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("layer", "shape", "kind"),
     [
@@ -514,6 +520,7 @@ def test_linear_layer_over_a_sequence() -> None:
     assert needs(graph, "2") == [maps("0", *range(7))] * 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("operand", "weighs"),
     [
@@ -540,6 +547,7 @@ def test_a_weight_without_columns_of_each_channel_is_not_divided(
     assert needs(graph, "b") == [maps("a", 0, 1, 2)] * 5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("operand", "weighs"),
     [
@@ -631,6 +639,7 @@ class VarianceConv2d(nn.Conv2d):
         return F.conv2d(x, (self.weight - mean) / (variance + 1e-5).sqrt(), self.bias)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("layer", "names"),
     [
@@ -663,6 +672,7 @@ def test_a_module_that_computes_its_weight_called_twice_is_tied() -> None:
     assert [layer.tied_to for layer in graph.layers] == [0, 1, 1, 3]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "model",
     [
@@ -1079,6 +1089,7 @@ def test_what_depends_on_the_data_in_size_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "compute",
     [
@@ -1180,6 +1191,7 @@ class OfEachSample(nn.Module):
         return F.batch_norm(maps, None, None, training=True).reshape(x.shape)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("norm", "training", "evaluation"),
     [

@@ -22,6 +22,7 @@ def per_sample(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return made.reshape(count, 6, 8, 8)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "make",
     [

@@ -20,6 +20,7 @@ def test_module_called_twice_is_tied() -> None:
     assert [layer.parameters for layer in graph.layers] == [0, 4 * 4 * 9 + 4, 0, 0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("compute", "shared", "shape"),
     [
@@ -95,6 +96,7 @@ def test_halves_of_one_weight_are_tied() -> None:
     assert not any(read.partial for layer in graph.layers for read in layer.reads)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "scaled",
     [
@@ -110,6 +112,7 @@ def test_scalar_parameter_is_a_task_that_all_read(scaled: Callable[..., torch.Te
     assert needs(graph, "a") == [maps("x", 0, 1, 2, 3) | maps("s", 0)] * 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "scale",
     [
@@ -143,6 +146,7 @@ def conv_and_conv(net: Any, x: torch.Tensor) -> torch.Tensor:
     return F.relu(net.shared(net.b(F.relu(net.shared(net.a(x))))))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("affine", [True, False])
 def test_shared_batch_norm_behind_equal_layers_ties_them(training: bool, affine: bool) -> None:
@@ -160,6 +164,7 @@ def test_shared_batch_norm_behind_equal_layers_ties_them(training: bool, affine:
     assert graph.layers[2].tied_to == (1 if affine or training else 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize(
     "shared", [nn.BatchNorm2d(8), nn.BatchNorm2d(8, affine=False), nn.PReLU(8)]

@@ -107,6 +107,7 @@ def test_unknown_name_is_told_the_known_ones() -> None:
         backend("patoh")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [2, 3, 8])
 def test_capacities_are_kept_and_volume_is_low(partition: Backend, k: int) -> None:
     hypergraph = layers(6, 24)
@@ -117,6 +118,7 @@ def test_capacities_are_kept_and_volume_is_low(partition: Backend, k: int) -> No
     assert volume(hypergraph, parts) < volume(hypergraph, scattered) / 2
 
 
+@pytest.mark.few(2)
 def test_two_separate_halves_are_found(partition: Backend) -> None:
     half = [[0, 1, 2], [1, 2, 3], [3, 0]]
     hypergraph = build([1] * 8, half + [[pin + 4 for pin in net] for net in half])
@@ -125,6 +127,7 @@ def test_two_separate_halves_are_found(partition: Backend) -> None:
     assert loads(hypergraph, parts, 2) == [4, 4]
 
 
+@pytest.mark.few(2)
 def test_costly_net_is_not_cut(partition: Backend) -> None:
     ring = [[0, 1], [1, 2], [2, 3], [3, 0]]
     hypergraph = build([1] * 4, ring, [10**12, 1, 10**12, 1])
@@ -132,6 +135,7 @@ def test_costly_net_is_not_cut(partition: Backend) -> None:
     assert volume(hypergraph, parts) == 2
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("partition", SHORT, indirect=True)
 def test_same_seed_gives_the_same_partition(partition: Backend) -> None:
     hypergraph = layers(5, 12)
@@ -140,6 +144,7 @@ def test_same_seed_gives_the_same_partition(partition: Backend) -> None:
     assert first.tolist() == second.tolist()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("partition", SHORT, indirect=True)
 def test_another_seed_may_give_another_partition(partition: Backend) -> None:
     hypergraph = layers(5, 12)
@@ -178,6 +183,7 @@ def test_what_no_net_joins_is_balanced(
     assert loads(hypergraph, parts, 2) == [5, 5]
 
 
+@pytest.mark.few(2)
 def test_free_and_single_pin_nets_do_not_matter(partition: Backend) -> None:
     hypergraph = build([1] * 4, [[0], [0, 1], [1, 2], [2, 3], [3]], [9, 7, 0, 7, 9])
     parts = partition(hypergraph, np.array([2, 2]))
@@ -191,6 +197,7 @@ def test_no_weight_at_all(partition: Backend) -> None:
     assert volume(hypergraph, parts) == 0
 
 
+@pytest.mark.few(2)
 def test_vertices_without_weight_take_no_room(partition: Backend) -> None:
     """With the backend's least weight of 1 in place of 0, these would need a capacity of 7."""
     hypergraph = build([2, 2, *[0] * 10], [[0, *range(2, 7)], [1, *range(7, 12)], [0, 1]])
@@ -199,6 +206,7 @@ def test_vertices_without_weight_take_no_room(partition: Backend) -> None:
     assert volume(hypergraph, parts) == 1
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("weight", [2**31, 4 * 10**9, 10**15 + 1])
 def test_weights_beyond_32_bits(partition: Backend, weight: int) -> None:
     hypergraph = layers(6, 10, weight=weight, cost=weight)
@@ -215,6 +223,7 @@ def test_weights_whose_sum_wraps_in_32_bits(partition: Backend) -> None:
     assert_fits(partition(hypergraph, most, time_limit=enough(partition)), hypergraph, most)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("speeds", [[1, 1, 2], [4, 1], [0.5, 1.5, 1, 1]])
 def test_unequal_capacities(partition: Backend, speeds: list[float]) -> None:
     hypergraph = layers(6, 24)
@@ -222,17 +231,20 @@ def test_unequal_capacities(partition: Backend, speeds: list[float]) -> None:
     assert_fits(partition(hypergraph, most), hypergraph, most)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("most", [[3, 3, 3], [1, 2, 3], [0, 0, 1]])
 def test_capacities_below_the_total_are_a_goal(partition: Backend, most: list[int]) -> None:
     hypergraph = layers(2, 5)
     assert_is_partition(partition(hypergraph, np.array(most)), hypergraph, 3)
 
 
+@pytest.mark.few(2)
 def test_a_vertex_above_all_capacities(partition: Backend) -> None:
     hypergraph = build([100, 1, 1, 1, 1], [[0, 1, 2], [2, 3, 4]])
     assert_is_partition(partition(hypergraph, room(hypergraph, 3)), hypergraph, 3)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", sorted(BACKENDS))
 @given(
     hypergraph=hypergraphs(max_vertices=12, max_nets=10),
@@ -291,6 +303,7 @@ def test_what_was_found_within_the_time_limit_counts(
     assert packaged(hypergraph, room(hypergraph, 2), time_limit=4).tolist() == [1] * 6
 
 
+@pytest.mark.few(2)
 def test_enough_time_changes_nothing(partition: Backend) -> None:
     hypergraph = layers(3, 5)
     most = room(hypergraph, 2)
@@ -335,6 +348,7 @@ def test_partitioner_that_ends_its_process_is_an_error(monkeypatch: pytest.Monke
         BACKENDS["kahypar"](layers(2, 3), np.array([4, 4]))
 
 
+@pytest.mark.few(2)
 def test_backend_prints_nothing(partition: Backend, capfd: pytest.CaptureFixture[str]) -> None:
     hypergraph = layers(5, 12)
     partition(hypergraph, room(hypergraph, 4))

@@ -13,6 +13,7 @@ from hgpart.partition import partition_graph
 from hgpart.work.figures import flops
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("backend", ["kahypar", "mtkahypar"])
 def test_slices_send_less_than_filters_alone(backend: str, grain: str) -> None:

@@ -67,6 +67,7 @@ def kept(found: Partition, graph: ChannelGraph, work: Work, path: Path) -> Parti
     return restore(load_plan(path), graph)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["native", "kahypar"])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_a_partition_and_its_plan(grain: str, backend: str, tmp_path: Path) -> None:

@@ -95,6 +95,7 @@ def test_nothing_is_known_where_nothing_is_trained_or_divided(modelling: Modelli
     assert known_in_slices(replace(problem, modelling=Modelling(), k=1)) is None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("name", "k", "least", "most"), [("tied", 2, 2, 2), ("plain", 3, 8, 32)])
 def test_the_number_that_promises_most_is_the_fewest_that_are_as_good(
     name: str, k: int, least: int, most: int

@@ -79,6 +79,7 @@ def eps_that_would_do(error: InfeasibleError) -> float:
 # ------------------------------------------------------------------ balance
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(
     ("name", "k", "eps"),
@@ -106,6 +107,7 @@ def test_every_part_is_within_eps(name: str, k: int, eps: float, grain: str) -> 
     assert (found.k, found.problem.eps, found.seed, found.backend) == (k, eps, 0, "kahypar")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("speeds", [[1, 1, 2], [0.1, 0.2, 0.4]])
 def test_every_part_is_within_its_share_of_the_speeds(speeds: list[float], grain: str) -> None:
@@ -172,6 +174,7 @@ def test_as_many_parts_as_tasks() -> None:
     assert sorted(full_parts(found.model, found.parts)) == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("more", [0.001, 1])
 @pytest.mark.parametrize("name", MODELS)
@@ -264,6 +267,7 @@ def test_any_graph_is_within_eps_whatever_the_backend_returns_or_it_is_said_why_
 # ------------------------------------------------------------------ what can't be met
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "k", "grain", "heaviest"),
     [
@@ -485,6 +489,7 @@ def test_a_very_large_eps_puts_all_together() -> None:
         assert partition_graph(graph, flops(graph), 2, eps).evaluation.volume == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_argument_that_is_accepted_ends_in_a_partition_or_an_error_of_hgpart(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -506,6 +511,7 @@ def test_every_argument_that_is_accepted_ends_in_a_partition_or_an_error_of_hgpa
 # ------------------------------------------------------------------ quality
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("grain", "k", "most"),
     [

@@ -116,6 +116,7 @@ def really_kept(placement, part, values, wires):
     return sum(storages.values())
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["plain", "residual", "grouped", "branches", "forked"])
 def test_activations_are_what_a_real_pass_keeps(name, grain):
@@ -174,6 +175,7 @@ def test_one_part_keeps_what_the_model_keeps():
 # ------------------------------------------------------------------ against the partition
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", NAMES)
 def test_it_agrees_with_the_partition(name, grain):
@@ -263,6 +265,7 @@ def test_disagreements_say_where():
 # ------------------------------------------------------------------ nothing else happens
 
 
+@pytest.mark.full
 def test_a_placement_in_another_type_and_mode():
     model, inputs = model_of("forked")
     placement = placed(model.float(), [one.float() for one in inputs], grain="fine")

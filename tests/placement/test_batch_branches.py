@@ -39,6 +39,7 @@ def placed_for(model, samples, training=True):
     return model, hgpart.place(copy.deepcopy(model), k=2, example=batch(samples))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "training"),
     [
@@ -67,6 +68,7 @@ def test_a_batch_of_one_has_no_programs_of_its_own_where_it_is_as_others():
     assert placed.programs.parts is programs
 
 
+@pytest.mark.full
 def test_the_mode_is_switched_in_the_same_branch():
     model, placed = placed_for(Branching(), 8)
     placed(batch(3))
@@ -93,6 +95,7 @@ def test_micro_batches_take_the_branch_of_their_batch():
                     assert torch.allclose(held.take(whole), tensor.grad), held.name
 
 
+@pytest.mark.full
 def test_learners_order_each_batch_by_what_is_done_with_it():
     model, placed = placed_for(Branching(), 8)
     learner = PlacedModel(placed, Scheduling("1f1b", 2))
@@ -171,6 +174,7 @@ class Attending(nn.Module):
         return self.last(found.view(apart.shape).permute(back).reshape(batch, steps, 6))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("heads", "steps"),
     [
@@ -211,6 +215,7 @@ class Between(nn.Module):
         return self.last(torch.tanh(rows).view(2, -1, 3).transpose(0, 1).reshape(-1, 6))
 
 
+@pytest.mark.full
 def test_what_merges_samples_otherwise_is_traced_for_each_batch():
     torch.manual_seed(0)
     model, x = Between().double(), torch.randn(6, 4).double()

@@ -26,6 +26,7 @@ def trained(model: nn.Module, dtype: torch.dtype) -> list[float]:
     return losses
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_parts_train_as_near_to_float64_as_the_model(grain: str) -> None:
     """Sums of partial sums are rounded once more: three times the model's error, or 2 %."""

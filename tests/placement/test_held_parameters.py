@@ -146,8 +146,13 @@ def traced(name: str) -> tuple[Any, ...]:
     return model, inputs, *placements.traced_model(model, inputs)
 
 
-@pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
-@pytest.mark.parametrize("name", [*MODELS])
+@pytest.mark.parametrize(
+    ("name", "grain"),
+    [
+        *((name, "fine") for name in MODELS),
+        *(pytest.param(name, "coarse", marks=pytest.mark.full) for name in [*MODELS][::4]),
+    ],
+)
 def test_each_element_is_held_once(name, grain):
     model, inputs, traced_model, graph = traced(name)
     for seed in range(2):
@@ -158,6 +163,7 @@ def test_each_element_is_held_once(name, grain):
         assert disagreements(placed.report(2), placed) == ()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["thirds", "scales and offsets", "alternating"])
 def test_pieces_that_no_two_tasks_share_are_divided(name):
     _, _, _, graph = traced(name)

@@ -166,6 +166,7 @@ def test_learners_have_one_schedule_for_all_sizes():
     assert learner.schedule(batch_size=4) is not found[0]
 
 
+@pytest.mark.full
 def test_slices_micro_batches_and_names():
     torch.manual_seed(1)
     model, inputs = Masked().double(), example(7, "mask", "gains", "scale")
@@ -196,6 +197,7 @@ def test_other_types_move_all_sizes():
         torch.testing.assert_close(placed(images.float()), model(images.float()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "mode",
     [
@@ -261,6 +263,7 @@ def test_what_is_refused_by_name():
         placed.for_inputs([None])
 
 
+@pytest.mark.full
 def test_a_part_as_a_function_is_of_one_size():
     """Its graph has sizes in it: other inputs would be computed with these."""
     model, inputs, traced, graph = small("sized")
@@ -277,6 +280,7 @@ def test_a_part_as_a_function_is_of_one_size():
         torch.testing.assert_close(again, expected)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_modules_in_a_mode_of_their_own_stay_in_it(training):
     """Another size put all modules in one mode: frozen norms took statistics of the batch."""

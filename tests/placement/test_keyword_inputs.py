@@ -49,6 +49,7 @@ def test_any_partition_called_by_name(names, grain, k, seed):
     placements.check_equal(model, inputs, plan, seed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slices", [1, 2])
 def test_micro_batches_and_slices_divide_what_has_samples(slices):
     """Masks by samples, as images; the gains of channels, which have none, not."""

@@ -166,6 +166,7 @@ def traced_model(name: str):
 # A bias of one element, or of one for each sample, was cut like one of each filter; a weight whose
 # dimensions are alike was cut along the first; and what a parameter is part of by a softmax was
 # computed of that part: in parts these did not run, or computed something else.
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.full] * (n in ALIKE)) for n in OPERATORS]
 )
@@ -205,6 +206,7 @@ class Weighed(nn.Module):
         return weigh(self.head(x), self.weight)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("width", "slices"), [(CHANNELS, {"weight": 1}), (5, {}), (CHANNELS, {})])
 def test_a_rule_of_the_user_says_which_dimension_counts_tasks(monkeypatch, width, slices):
     # The first dimension of as many elements as there are tasks was taken for it, without a word.

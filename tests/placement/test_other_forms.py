@@ -70,6 +70,7 @@ class Auxiliary(nn.Module):
         return self.head(nn.functional.dropout(maps.mean((2, 3)))), other
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_layers_of_one_mode_alone_are_where_their_parameters_are(grain):
     model, image = Auxiliary(), torch.zeros(2, 3, 6, 6)

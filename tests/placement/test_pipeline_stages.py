@@ -33,6 +33,7 @@ def in_stages(placement: Placement, images: torch.Tensor) -> torch.Tensor:
     return values
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [1, 2, 3])
 def test_stages_one_after_the_other_are_the_model(k: int) -> None:
     model = Past().double()

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional
 
 import hgpart
-from hgpart import Modelling, builtin_models, load_model, partition_graph, partition_model, place
+from hgpart import Modelling, load_model, partition_graph, partition_model, place
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.program import receive, send
 from hgpart.hypergraph.blocks import layer_blocks
@@ -26,11 +26,8 @@ from hgpart.partitioned_model import PartitionedModel
 from hgpart.plan import Plan
 from hgpart.work.figures import flops
 
-# The VGGs and the deepest take several minutes each: benchmarks/placement_equality.py has them.
-DEEP = ("resnet101", "resnet152", "inception_resnet_v2")
-MODELS = [name for name in builtin_models() if name not in DEEP and not name.startswith("vgg")]
-# Coarse-grain, which fine-grain includes, is for the others.
-LARGE = {"alexnet", "densenet121", "inception_v3", "mobilenet_v2", "resnet50", "unet"}
+# Others are in test_placement_processes.py; benchmarks/placement_equality.py has them all.
+MODELS = ["squeezenet1_1", "googlenet", "densenet121", "efficientnet_b0", "shufflenet_v2_x1_0"]
 
 
 @cache
@@ -77,9 +74,7 @@ def builtin(name: str):
     ("name", "grain"),
     [
         *each_model("fine", names=MODELS, quick=["squeezenet1_1"]),
-        *each_model(
-            "coarse", names=[name for name in MODELS if name not in LARGE], quick=["lenet5"]
-        ),
+        *each_model("coarse", names=["lenet5"]),
     ],
 )
 def test_random_partition_of_builtin_models(name, grain):
@@ -100,6 +95,7 @@ def test_lenet5_with_every_task_at_random(grain, k, seed):
     placements.check_equal(model, inputs, plan, seed)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("k", [3, 8, *(pytest.param(k, marks=pytest.mark.full) for k in (2, 4))])
 def test_good_partitions(grain, k):
@@ -187,6 +183,7 @@ def test_trains_as_the_original_with_the_same_seed(grain):
         assert torch.allclose(placed.state_dict()[name].to(value.dtype), value, atol=1e-10), name
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_evaluation_and_back(grain):
     model, images, placed = everything(grain)
@@ -618,6 +615,7 @@ def test_data_dependent_buffers_are_refused_by_name():
         place(model, plan)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["residual", "branches", "grouped"])
 def test_gradients_of_inputs(name, grain):
@@ -697,6 +695,7 @@ class NormsBeside(nn.Module):
         return self.shared(self.last(maps.relu()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("twice", [False, True])
 def test_norms_that_nothing_reads_update_their_statistics(grain, twice):
@@ -746,6 +745,7 @@ class PerPass(nn.Module):
         return self.second(centred), torch.cat([scale, centred.mean((0, 2, 3))])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):
@@ -787,6 +787,7 @@ def test_a_map_of_pairs_of_samples_is_refused_by_name():
         place(model, split)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("images", "message"),
     [
@@ -852,6 +853,7 @@ class Normed(nn.Module):
         return self.unused(self.instance(self.norm(self.half_size(image)).relu()))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("first", [True, False])
 def test_statistics_in_both_modes(first):
     torch.manual_seed(0)
@@ -889,6 +891,7 @@ class OtherInEvaluation(nn.Module):
         return self.head(maps + self.offset)[:, self.order]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("first", [True, False])
 def test_values_that_modes_do_not_share(first, persistent):
@@ -1133,6 +1136,7 @@ class Named(nn.Module):
         return self.get_submodule(self.name)(maps), values + maps.mean(1, keepdim=True), indices
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["topk_1", "a_from_0", "channels_0", "batch_size"])
 def test_layers_that_are_called_as_pieces_of_others(name):
     model, inputs = Named(name).double(), [torch.randn(2, 3, 4, 4, dtype=torch.float64)]
@@ -1142,6 +1146,7 @@ def test_layers_that_are_called_as_pieces_of_others(name):
         placements.check_equal(model, inputs, plan)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["a\nb", 'q"uo\\te', "\r"])
 def test_state_whose_name_torch_does_not_quote_in_the_code_that_it_writes(name):
     """A step reads what it holds by a name of its own: the state's ended a line or a text in it."""

@@ -41,6 +41,7 @@ def machine_of(k: int, link: Link, **shared: object) -> Machine:
 FAST = Link.of(0.0, 1e18)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", NAMES)
 def test_forward_passes_by_work_alone_are_those_of_outlines(name: str, grain: str) -> None:

@@ -62,6 +62,7 @@ def test_what_is_frozen_is_neither_trained_nor_owned() -> None:
         assert not any(one.trains or one.returns for one in steps.shares.values())
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", ["random", "layers"])
 @pytest.mark.parametrize("micro_batches", [2, 4])
 def test_products_are_those_of_the_runtime(

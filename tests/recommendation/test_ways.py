@@ -118,6 +118,7 @@ def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch, simulat
     assert (found.interrupted, found.simulated, len(found.ranked)) == (True, 2, 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("goal", GOALS)
 def test_ways_are_in_the_order_of_the_goal(goal: str) -> None:
     found = recommended(machine(2), goal=goal)

@@ -78,6 +78,7 @@ def volume_of(hypergraph, parts):
     return sum(int(cost) * (len(set(parts[hypergraph.pins[a:b]])) - 1) for cost, a, b in nets)
 
 
+@pytest.mark.few(1)
 def test_json_has_every_key_that_was_promised(result):
     promised = (
         "model grain linear k eps seed backend batch_size bytes_per_element feasible imbalance "

@@ -17,6 +17,7 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import bubble
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backward", [True, False])
 @pytest.mark.parametrize("rule", RULES)
 def test_steps_of_parts(rule: str, backward: bool, tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from torch import nn
 from hgpart import DistributedModel, partition_model, place
 from hgpart.errors import PlacementError, RunError
 from hgpart.run.processes.launch import launch
-from hgpart.schedules.rules import DEFAULT, RULES
+from hgpart.schedules.rules import DEFAULT
 
 # Each by itself where tests are to be full, else the default.
-EACH_RULE = [pytest.param(rule, marks=[pytest.mark.full] * (rule != DEFAULT)) for rule in RULES]
 PATIENCE = 240  # seconds that processes have on a machine that does much besides
 RANKS = str(Path(__file__).parents[1] / "toy_ranks.py")
 
@@ -53,11 +52,10 @@ def test_parts_in_processes_do_what_the_model_does(seeds, micro_batches, capfd):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rule", EACH_RULE)
-def test_a_rank_that_is_killed_is_named(capfd, tmp_path, rule):
+def test_a_rank_that_is_killed_is_named(capfd, tmp_path):
     killer = kill_when_all_work(tmp_path, k=2, victim=0)
     with pytest.raises(RunError, match=r"^rank 0 was ended by SIGKILL"):
-        launch(RANKS, ["forever", str(tmp_path), rule], 2)
+        launch(RANKS, ["forever", str(tmp_path), DEFAULT], 2)
     killer.join()
     for rank in range(2):
         with pytest.raises(ProcessLookupError):
@@ -101,9 +99,7 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("rule", "victim"), [("called", 2), ("called", 0), *((rule, 1) for rule in RULES)]
-)
+@pytest.mark.parametrize(("rule", "victim"), [("called", 2), ("called", 0), (DEFAULT, 1)])
 def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
     """Two of three named the one that they waited for, or that had left as it waited in vain."""
     ranks = started("stopped", tmp_path, rule, victim)
@@ -154,10 +150,9 @@ def test_out_of_memory_is_one_clear_line(capfd):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("rule", RULES)
-def test_torchrun_starts_them_again(tmp_path, rule):
+def test_torchrun_starts_them_again(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic", rule]
+    torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic", DEFAULT]
     done = subprocess.run(torchrun, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "agreed in attempt 1\n"

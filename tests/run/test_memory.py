@@ -83,6 +83,7 @@ def check(make, inputs, rule, micro_batches):
         assert less < more if outline.recomputed else less == more
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rule", "name", "norms"),
     [
@@ -99,6 +100,7 @@ def test_what_is_computed_is_what_is_held(rule, name, norms):
     check(lambda: placed(copy.deepcopy(model), inputs, norms=norms), inputs, rule, 3)
 
 
+@pytest.mark.full
 @given(
     st.sampled_from([*MODELS, "forked"]),
     st.sampled_from(["coarse", "fine"]),
@@ -186,6 +188,7 @@ def test_what_cannot_be_computed_without_memory_is_said_and_ends_no_run(capsys):
             wanted()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 def test_forward_passes_hold_what_later_chunks_read(training):
     model, inputs = model_of("residual")
@@ -199,6 +202,7 @@ def test_forward_passes_hold_what_later_chunks_read(training):
     assert any(found)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("recompute", [False, True])
 def test_norms_in_evaluation_keep_no_statistics_of_the_batch_for_backward(recompute):
     """Without memory they gave autograd two empty vectors of all channels, which were counted."""
@@ -216,6 +220,7 @@ def test_steps_that_do_not_ask_are_not_counted():
     assert placement.runtime.last.peak_bytes == ()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("kind", "micro_batches"), [(Twice, 3), (Counts, 1)])
 def test_state_that_a_pass_changes_is_as_it_was_when_chunks_are_computed_again(kind, micro_batches):
     torch.manual_seed(0)

@@ -21,9 +21,15 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
 
 
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("name", [*MODELS, "forked"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("name", "rule", "grain"),
+    [
+        (name, rule, ("coarse", "fine")[(of_name + of_rule) % 2])
+        for of_name, name in enumerate([*MODELS, "forked"])
+        for of_rule, rule in enumerate(RULES)
+    ],
+)
 def test_results_gradients_statistics_and_bytes(name, rule, grain):
     model, inputs = model_of(name)
     inputs = batch_of(inputs, 5)
@@ -45,6 +51,7 @@ def test_one_part_and_evaluation():
     assert verify(model, placement, inputs, scheduling=Scheduling("greedy", 3)).failures == ()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_statistics_that_a_pass_leaves_to_the_next(rule):
     torch.manual_seed(0)
@@ -117,6 +124,7 @@ def test_a_step_without_gradients_returns_results_or_the_loss():
     assert not placement.runtime.last.traffic.backward_bytes.any()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rule", RULES)
 def test_forward_passes_keep_few_micro_batches(rule, monkeypatch):
     """As many as the schedule says, however many a batch has, where messages are soon there."""
@@ -216,6 +224,7 @@ def test_other_inputs_than_the_models_are_refused(inputs, error, message):
         placement(*inputs(images))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("loss_of", "message"),
     [
@@ -238,6 +247,7 @@ def test_losses_that_no_backward_pass_begins_with_are_refused(loss_of, message):
             schedule(placement, "greedy", wrong)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("kind", [list, tuple])
 @pytest.mark.parametrize("counts", [(1, 2, 0, 5), (4, 4, 4, 4)])
 def test_a_list_of_dicts_has_one_for_each_sample(kind, counts):

@@ -16,6 +16,7 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["depthwise", "grouped", "forked"])
@@ -43,6 +44,7 @@ def network():
     return nn.Sequential(nn.BatchNorm2d(3, momentum=0.25), nn.Conv2d(3, 4, 3)).double()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("compiled", [False, True])
 def test_statistics_of_what_no_norm_changed_are_those_of_the_whole_batch(k, compiled):

@@ -94,6 +94,7 @@ def test_one_pass_after_the_other_adds_up(placed, model):
     assert_same_gradients(placed, model)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("between", ["called", "step", "evaluation"])
 def test_what_has_no_gradients_may_come_between_a_pass_and_its_backward(placed, model, between):
     """It forgot the pass."""
@@ -137,6 +138,7 @@ def test_those_in_another_mode_are_refused_before_what_all_do_together(placed):
         placed(FIRST)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("batch_size", [0, -1, 2.0])
 def test_a_batch_size_that_is_none_ends_no_connection(placed, batch_size):
     for call, inputs in ((placed, FIRST), (placed.step, [FIRST])):

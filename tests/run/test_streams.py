@@ -110,6 +110,7 @@ def agrees(model, placement, order, batches, optimizer_of=momentum):
             torch.testing.assert_close(value, buffers[name], **TOLERANCE)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("k", "grain", "kind"),
     [
@@ -160,6 +161,7 @@ def test_a_cut_between_layers_is_stale_where_batches_are_in_flight():
     assert one.staleness == ((0,) * 9,) * 3
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("stash", [True, False])
 @pytest.mark.parametrize("name", ["tied", "norms", pytest.param("forked", marks=pytest.mark.full)])
 def test_one_in_flight_is_synchronous_training_to_the_bit(name, stash):

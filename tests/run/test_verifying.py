@@ -83,6 +83,7 @@ class Joined(Token):
         return self.head((self.mixed(tokens + joined) + self.positions)[:, 0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("make", "grain"), [(OverWidth, "coarse"), (Token, "fine"), (Joined, "coarse")]
 )
@@ -105,6 +106,7 @@ def test_what_channels_share_goes_to_each_part_once_whatever_the_slices(make, gr
     assert "by the table of their shares of the batch" in other.failures[0]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", [*MODELS, "forked"])
 def test_placements_pass(name, grain):

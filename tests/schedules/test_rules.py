@@ -122,6 +122,7 @@ def test_streams_keep_parts_busy() -> None:
     assert max(map(max, divided.staleness)) == 0  # nobody waits: nothing is stale for nothing
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", ["residual", "grouped", "branches", "forked"])
 def test_schedules_of_placements_are_valid(name: str, grain: str) -> None:

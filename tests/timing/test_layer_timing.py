@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builtin_graphs import IMAGES, each_model
+from builtin_graphs import IMAGES, UNLIKE, each_model
 from torch import nn
 
 from hgpart.errors import ArgumentError, ModelError
@@ -55,7 +55,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_timing, "whole_model", lambda *what: None)
 
 
-@pytest.mark.parametrize("name", each_model(quick=("lenet5",)))
+@pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_can_be_measured(name: str, once: list[float]) -> None:
     """On the meta device, as the commands have it."""
     model, _ = load_model(name, device="meta")
@@ -107,6 +107,7 @@ def test_points_are_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
             assert found == pytest.approx(expected)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("noise", [0.0, 0.6])
 def test_whole_layers_take_what_they_take_in_steps(
     monkeypatch: pytest.MonkeyPatch, noise: float
@@ -170,6 +171,7 @@ def test_a_fixed_batch_is_measured_as_it_is(once: list[float]) -> None:
     assert four == pytest.approx(4 * one)
 
 
+@pytest.mark.full
 def test_the_source_says_where_it_was_measured(once: list[float]) -> None:
     times = time_layers(*prepared(nn.Sequential(nn.Linear(3, 2)), 3), batch_size=5)
     assert re.fullmatch(
@@ -179,6 +181,7 @@ def test_the_source_says_where_it_was_measured(once: list[float]) -> None:
     )
 
 
+@pytest.mark.full
 def test_all_points_together_are_not_repeated_for_longer_than_6_s(
     once: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,6 +219,7 @@ def test_ctrl_c_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
         time_layers(*prepared(nn.Sequential(nn.Linear(3, 2)), 3))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -61,6 +61,7 @@ def called(share: ShareAlone, given: dict[str, torch.Tensor]) -> torch.Tensor:
     return share.step.module(*values)
 
 
+@pytest.mark.full
 def test_some_tasks_make_what_all_of_them_make_of_the_same_maps() -> None:
     graph, made = prepared()[2], shares()
     tasks = {graph.layers[at].name: graph.layers[at].tasks for at in computing(graph)}
@@ -113,6 +114,7 @@ def test_gradients_go_where_training_needs_them() -> None:
     assert frozen.text(2) != whole.text(2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_layers_that_compute_the_same_have_equal_texts(device: str) -> None:
     with torch.device(device):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from builtin_graphs import IMAGES, each_model
+from builtin_graphs import IMAGES, UNLIKE, each_model
 from torch import nn
 
 from hgpart.layers.channel_graph import ChannelGraph
@@ -35,7 +35,7 @@ def whole_of(what: tuple[nn.Module, TracedModel, ChannelGraph], *samples: int) -
     return whole
 
 
-@pytest.mark.parametrize("name", each_model(quick=("lenet5",)))
+@pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_takes_time_in_a_step(name: str) -> None:
     model, _ = load_model(name, device="meta")
     what = prepared(model, *IMAGES.get(name, (3, 64, 64)))
@@ -70,6 +70,7 @@ def test_gradients_are_those_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(one.grad is None for one in whole.program.module.parameters())
 
 
+@pytest.mark.full
 def test_weights_are_not_sent_to_other_processes() -> None:
     whole = whole_of(small(), 2, 3)
     text = whole.to_bytes()
@@ -80,6 +81,7 @@ def test_weights_are_not_sent_to_other_processes() -> None:
     assert (other.step(3) > 0).tolist() == (whole.step(3) > 0).tolist()
 
 
+@pytest.mark.full
 def test_batches_that_memory_has_no_room_for_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     what = small()
     weights = 3 * sum(one.nbytes for one in what[0].state_dict().values())
@@ -106,6 +108,7 @@ class Gated(nn.Module):
         return self.head((maps * gate[:, :, None, None]).mean((2, 3)))
 
 
+@pytest.mark.full
 def test_batches_that_are_computed_in_another_way_are_left_out() -> None:
     """One of a single sample ended a profile, and a recommendation, with an error."""
     assert [*whole_of(prepared(Gated(), 3, 6, 6), 1, 4, 8).batches] == [4, 8]

@@ -149,6 +149,7 @@ def of_random_parts(model: nn.Module, images: Tensor) -> Any:
     return placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 0)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", KEPT)
 def test_gradients_are_the_functions_own(name: str, training: bool) -> None:
@@ -162,6 +163,7 @@ def test_gradients_are_the_functions_own(name: str, training: bool) -> None:
         placements.check_equal(model, [images], split)
 
 
+@pytest.mark.full
 def test_second_derivatives_of_one_part_are_the_functions_own() -> None:
     """A gradient penalty's vanished: the operator's backward had no graph itself."""
     torch.manual_seed(0)
@@ -204,6 +206,7 @@ class BySample(ByBatch):
         return x * gains
 
 
+@pytest.mark.full
 def test_functions_that_mix_samples_by_what_these_have_once_are_no_pointwise_ones() -> None:
     """What each sample has once could be made of all of them, and was taken for its own."""
     for kind, keepdim, mixes in (
@@ -320,6 +323,7 @@ LOST: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", LOST)
 def test_gradients_that_would_be_lost_are_refused_by_name(name: str) -> None:
     act, said = LOST[name]
@@ -329,6 +333,7 @@ def test_gradients_that_would_be_lost_are_refused_by_name(name: str) -> None:
         place(model, of_random_parts(model, IMAGES))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -346,6 +351,7 @@ def test_without_gradients_it_is_placed_all_the_same(name: str) -> None:
         torch.testing.assert_close(placed(images), model(images))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("at", ["module", "parameter", "accumulated"])
 def test_hooks_of_modules_and_parameters_are_refused_by_name(at: str) -> None:
     model = Net(lambda net, x: x).double()
@@ -360,6 +366,7 @@ def test_hooks_of_modules_and_parameters_are_refused_by_name(at: str) -> None:
         place(model, of_random_parts(model, IMAGES))
 
 
+@pytest.mark.full
 def test_random_functions_are_refused_by_name_and_divided_all_the_same() -> None:
     class Shake(Function):
         @staticmethod

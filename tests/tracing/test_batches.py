@@ -37,6 +37,7 @@ class Going(nn.Module):
         return self.by(x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", CASES)
 def test_what_the_graph_does_the_model_does_for_its_sizes(name):
     """Conditions on the batch were dropped, and sizes asked for at 2, 3 and 7 samples alone."""

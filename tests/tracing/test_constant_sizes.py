@@ -74,6 +74,7 @@ class Triangle(nn.Module):
         return self.b((maps @ maps.transpose(1, 2)).reshape(-1, 16)[:, places].flatten(1))
 
 
+@pytest.mark.full
 def test_places_in_a_triangle():
     torch.manual_seed(0)
     model, inputs = Triangle().double(), [torch.randn(3, 3, 4, 4).double()]
@@ -84,6 +85,7 @@ def test_places_in_a_triangle():
     assert on_meta.fingerprint == graph.fingerprint
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "pick",
     [
@@ -99,6 +101,7 @@ def test_what_data_or_chance_decides_is_refused_by_name(pick):
         channel_graph(trace(model, torch.zeros(2, 3, 4, 4)))
 
 
+@pytest.mark.full
 def test_a_mask_without_values_decides_nothing():
     model, image = Picked(PICKS["mask"]).to("meta"), torch.zeros(2, 3, 4, 4, device="meta")
     assert "whole" in [layer.kind for layer in channel_graph(trace(model, image)).layers]

@@ -135,6 +135,7 @@ UNHELD: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", UNHELD)
 def test_what_no_trace_holds_is_refused_by_name_when_placed(name: str) -> None:
     """The traced graph does in each pass what the model did in one: wrong, without a word."""
@@ -167,6 +168,7 @@ def frozen(module: Any, x: Tensor) -> Any:
     return 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("beside", [cached, noting, frozen])
 def test_what_every_pass_does_alike_is_placed(beside: Callable[[Any, Tensor], Any]) -> None:
     model = model_of(beside)
@@ -240,6 +242,7 @@ def hooks() -> dict[str, tuple[Any, Callable[[], Any], str]]:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", hooks())
 def test_what_hooks_keep_is_refused_by_name_and_nothing_of_a_trace_stays(name: str) -> None:
     """Maps in lists were those of the trace, without data, and no step of a placement changed them.
@@ -287,6 +290,7 @@ def assigning_beside_a_cache(module: Any, x: Tensor) -> Any:
     return assigning(module, x) * cached(module, x)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("beside", [assigning, exchanging, assigning_beside_a_cache])
 @pytest.mark.parametrize("nested", [True, False])
 def test_buffers_of_each_pass_are_those_of_the_model(nested: bool, beside: Any) -> None:
@@ -310,6 +314,7 @@ def test_buffers_of_each_pass_are_those_of_the_model(nested: bool, beside: Any) 
                 torch.testing.assert_close(placed.state_dict()[name], buffer)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("at", ["before", "behind", "reset"])
 def test_statistics_that_are_read_beside_their_norm_are_refused_by_name(at: str) -> None:
     """Parts had them after the norm, whenever they were read, and what set them was lost."""
@@ -345,6 +350,7 @@ def test_a_buffer_that_the_forward_pass_makes_is_refused_by_name() -> None:
         trace(model, IMAGES)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("beside", [one for one, _ in UNHELD.values()] + [cached, noting, frozen])
 def test_models_and_generators_are_as_before(beside: Callable[[Any, Tensor], Any]) -> None:
     model = model_of(beside)

@@ -153,6 +153,7 @@ def test_state_outside_the_model_shows_in_further_passes(
     assert told(model_of(CHANGING[name])) == (ELSE, [])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("beside", "said"),
     [
@@ -249,12 +250,14 @@ ALIKE: dict[str, Beside] = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ALIKE)
 def test_what_every_pass_computes_alike_is_not_told(name: str) -> None:
     for training in (True, False):
         assert told(model_of(ALIKE[name]).train(training)) == ([], [])
 
 
+@pytest.mark.full
 def test_a_cache_that_the_traced_pass_has_filled_is_not_told() -> None:
     assert trace(model_of(cached_outside), IMAGES).unheld == ()
 
@@ -262,6 +265,7 @@ def test_a_cache_that_the_traced_pass_has_filled_is_not_told() -> None:
 # ------------------------------------------------------------------ seeds and gradients
 
 
+@pytest.mark.full
 def test_seeds_of_a_fork_are_told() -> None:
     """The generator is as it was after the pass, and was all that was compared."""
 
@@ -273,6 +277,7 @@ def test_seeds_of_a_fork_are_told() -> None:
     assert trace(model_of(seeding), IMAGES).unheld == ("the model seeds torch's generator",)
 
 
+@pytest.mark.full
 def test_a_generator_of_its_own_is_told_and_left_as_it_was() -> None:
     """It was refused where the model is placed, and no command said so before."""
     generator = torch.Generator()
@@ -299,6 +304,7 @@ def for_one_call(module: Any, x: Tensor) -> Any:
     return found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("freezing", [by_method, by_attribute, for_one_call])
 def test_a_parameter_that_the_forward_pass_freezes_is_told(freezing: Beside) -> None:
     """It kept its gradient in parts."""

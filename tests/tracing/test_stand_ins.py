@@ -34,6 +34,7 @@ class Indexed(nn.Module):
         return self.b(maps[:, self.order["back"][0]]) + self.c(maps)[:, [7, 6, 5, 4, 3, 2, 1, 0]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 def test_a_model_without_weights_is_traced_like_one_with_them(training):
     # Its index was not known, or "expected all tensors to be on the same device".

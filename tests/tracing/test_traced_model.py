@@ -48,6 +48,7 @@ class Small(nn.Module):
         return z, y.mul(2).add_(1)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("batch", [2, 5])
 def test_the_graph_computes_what_the_model_computes(training: bool, batch: int) -> None:
@@ -292,6 +293,7 @@ def test_an_input_larger_than_a_tensor_can_be(shape: tuple[int, ...]) -> None:
     assert str(shape) in str(caught.value)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("names", [["a\nb", "a_b"], ['a"', "a_", "a__"], ["\\", "\r", "_", "-"]])
 def test_names_that_torch_does_not_quote_in_the_code_that_it_writes(names: list[str]) -> None:
     """torch.export wrote getattr(self, "<name>") with the name as it is, and could not read it."""
@@ -347,6 +349,7 @@ class Silent(nn.Module):
         raise NotImplementedError
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("model", "shape", "says"),
     [
@@ -413,6 +416,7 @@ def test_a_result_without_data_is_of_code_that_makes_tensors_elsewhere() -> None
         result_of(model, torch.zeros(2, 5, device="meta"))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("result", [None, 3, ()])
 def test_model_that_returns_no_tensor(result: Any) -> None:
     class Empty(nn.Module):

@@ -30,6 +30,7 @@ def quantising() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), torch.ao.quantization.default_fake_quant())
 
 
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore")  # torch's own, of what is to be deprecated
 @pytest.mark.parametrize(
     ("make", "said"),

@@ -46,9 +46,14 @@ def batch() -> Tensor:
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("cells", "kind"), [*EACH[:1], *(full(*each) for each in FEW[1:]), *EACH[4:]]
+    ("cells", "kind", "partition"),
+    [
+        (cells, kind, partition)
+        for (cells, kind), partition in zip(
+            [*FEW, *OTHERS], itertools.cycle(["good", "random"]), strict=False
+        )
+    ],
 )
-@pytest.mark.parametrize("partition", ["random", full("good")])
 def test_it_can_be_partitioned_and_runs_in_parts_as_it_is(
     cells: str, kind: str, partition: str
 ) -> None:
@@ -57,6 +62,7 @@ def test_it_can_be_partitioned_and_runs_in_parts_as_it_is(
     assert verify(model, placement, (batch(),)).failures == ()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("cells", "kind"), [*EACH[:2], *(full(*each) for each in FEW[2:])])
 def test_its_state_saves_and_loads_and_it_is_the_same_each_time(cells: str, kind: str) -> None:
     model = model_of(cells)
@@ -81,6 +87,7 @@ def test_with_one_part_it_computes_what_the_original_computes_to_the_bit(
     assert torch.equal(made(batch()), model(batch()))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("cells", "first", "then"),
     [
@@ -108,6 +115,7 @@ def test_cells_side_by_side_add_up_what_each_adds() -> None:
 
 
 # Not "channels last": its norm is over all channels, and then over those of a part.
+@pytest.mark.full
 @pytest.mark.parametrize("cells", ["inception", full("basic"), full("inverted")])
 def test_parts_of_a_stage_are_the_original_where_no_weight_joins_them(cells: str) -> None:
     """The original with zeros for all weights between parts computes what the parts compute."""
@@ -184,6 +192,7 @@ class Unknown(nn.Module):
         return x + 1 if x.sum() > 0 else x
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("model", "kind", "parts", "error", "says"),
     [

@@ -118,6 +118,7 @@ def values_of(model: nn.Module, traced: TracedModel, x: torch.Tensor) -> dict[fx
     return recorder.values
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("batch", [2, 5])
 @pytest.mark.parametrize("kind", MODELS)
 def test_layers_compute_what_the_model_computes(kind: type[nn.Module], batch: int) -> None:
@@ -138,6 +139,7 @@ def test_layers_compute_what_the_model_computes(kind: type[nn.Module], batch: in
     torch.testing.assert_close(last, model(x))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", MODELS)
 def test_layers_hold_each_operator_once_and_nothing_of_other_layers(kind: type[nn.Module]) -> None:
     traced, graph = traced_with_graph(kind())

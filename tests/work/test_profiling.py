@@ -136,6 +136,7 @@ def test_tied_layers_are_measured_one_by_one(monkeypatch: pytest.MonkeyPatch) ->
     assert work.per_task.tolist() == [0, FEMTOSECONDS, 2 * FEMTOSECONDS, 0]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_every_layer_that_computes_takes_time_even_without_weights(device: str) -> None:
     model, shape = load_model("lenet5", device=device)
@@ -145,6 +146,7 @@ def test_every_layer_that_computes_takes_time_even_without_weights(device: str) 
     assert (work.per_task > 0).tolist() == computing(graph)
 
 
+@pytest.mark.full
 def test_operands_have_the_batch_asked_for_and_gradients_go_where_training_needs_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -188,6 +190,7 @@ def test_maps_before_the_first_parameter_need_no_gradient(monkeypatch: pytest.Mo
     assert (work.per_task > 0).tolist() == computing(graph) == [False, True, True, False]
 
 
+@pytest.mark.full
 def test_integer_and_boolean_operands() -> None:
     model = Lookup()
     traced = trace(model, torch.zeros(2, 6, dtype=torch.long)[:, 0])

@@ -115,12 +115,14 @@ def test_inception_resnet_v2_has_blocks_as_asked() -> None:
     assert {name for name in own if own[name] != whole[name]} == {"classif.weight", "classif.bias"}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", PUBLISHED_PARAMETERS)
 def test_state_dict_has_the_names_and_shapes_of_its_peer(name: str) -> None:
     ours, theirs = load_model(name, device="meta")[0], peer(name)
     assert layout(ours) == layout(theirs)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [*SMALL, "inception_v3", "inception_resnet_v2"])
 def test_computes_what_its_peer_computes(name: str) -> None:
     ours = load_model(name)[0].eval()
@@ -143,7 +145,7 @@ def test_computes_what_its_peer_computes(name: str) -> None:
     torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4 * expected.std().item())
 
 
-@pytest.mark.parametrize("name", each_model())
+@pytest.mark.parametrize("name", each_model(names=builtin_models()))
 def test_trains_on_images_of_its_default_shape(name: str) -> None:
     model, shape = load_model(name, device="meta")
     assert model.training
@@ -158,6 +160,7 @@ def test_trains_on_images_of_its_default_shape(name: str) -> None:
 # --- weights, seeds, devices ---------------------------------------------------------------------
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["lenet5", "shufflenet_v2_x1_0", "unet"])
 def test_same_seed_same_weights(name: str) -> None:
     first = load_model(name, seed=7)[0].state_dict()

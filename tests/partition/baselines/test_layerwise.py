@@ -197,6 +197,7 @@ def test_equal_counts_differ_by_a_layer_at_most(
         assert parts[at] == parts[at - 1]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(("k", "printed"), [(2, 24.5), (4, 85.75), (16, 273.578125)])
 def test_vgg16_as_in_the_thesis(k: int, printed: float) -> None:
     """Thesis table 5.2 prints 24.5, 85.7 and 273.5: 2^20 elements at batch 32, cut off."""

@@ -14,6 +14,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import flops
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("k", "slices", "batch"), [(2, 2, 4), (3, 3, 7), (2, 4, 4), (4, 2, 2)])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_slices_in_front_of_the_tail_and_filters_in_it(

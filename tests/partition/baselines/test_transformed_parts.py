@@ -42,6 +42,7 @@ def test_cells_side_by_side_read_whole_maps_and_send_whole_maps(k: int) -> None:
     assert found == CELLS // k * (k - 1) * 2 * CHANNELS * PIXELS
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("k", PARTS)
 def test_groups_read_and_send_their_share_of_each_cell(k: int) -> None:
     found = volume(graph_of("grouped", k), k)
@@ -67,6 +68,7 @@ def test_more_devices_than_parts() -> None:
         volume(graph_of("split", 2), 3)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["parallel", "grouped", "split"])
 def test_the_solver_needs_no_more_at_the_same_imbalance(kind: str) -> None:
     graph = graph_of(kind, 2)

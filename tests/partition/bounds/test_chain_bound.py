@@ -37,6 +37,7 @@ def test_chains_by_hand(layers: list[int], maps: list[int], room: list[int], exp
     assert bound_of(layers, maps, room) == expected
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [2, 3, 4])
 def test_equal_layers_are_cut_for_the_bound(k: int) -> None:
     layers = 12

@@ -127,6 +127,7 @@ def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -
     return partition_graph(graph, work, k, eps, backend="exact", **{"effort": 0.05, **options})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["plain", "residual", "depthwise", "tied", "branches"])
 def test_proven_optimal_and_no_worse_than_native(name: str) -> None:
     graph = graph_of(name)
@@ -282,6 +283,7 @@ def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", ["_Covering._contents", "_Prices.volume_and_prices"])
 def test_ctrl_c_returns_the_best_where_one_part_is_looked_at(
     monkeypatch: pytest.MonkeyPatch, step: str

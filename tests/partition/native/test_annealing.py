@@ -323,6 +323,7 @@ def test_a_mistaken_number_of_rows_allocates_nothing() -> None:
         )
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("goal", GOALS[:3])
 def test_costs_and_weights_of_nearly_64_bits_are_annealed_like_small_ones(goal: Goal) -> None:
     """Powers of two change no rounding, so that each step is the same; twice as much is refused."""

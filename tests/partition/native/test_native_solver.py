@@ -55,6 +55,7 @@ def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -
     return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.2, **options})
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", MODELS)
 def test_no_worse_than_kahypar_and_above_the_bound(name: str, grain: str) -> None:
@@ -148,6 +149,7 @@ def test_as_many_parts_as_tasks() -> None:
     assert found.evaluation.loads.tolist() == [1] * 5
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [3, 5, 7, 12])
 def test_numbers_of_parts_that_are_no_power_of_two_balance_exactly(k: int) -> None:
     """Two layers of 420 tasks of work 3 and 5."""
@@ -195,6 +197,7 @@ def test_of_three_towers_in_two_parts_one_is_cut_where_it_must() -> None:
     assert solve(graph, work, 2, 0, modelling=modelling).evaluation.volume == 6 * 4
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("k", [2, 4, 8])
 def test_depthwise_layers_alone_are_parted_for_nothing(k: int) -> None:
     graph = graph_of("depthwise")
@@ -293,6 +296,7 @@ def by_hand(graph: ChannelGraph, work: Work, k: int, room: int) -> Iterator[tupl
             yield model, found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "objective",
     [

@@ -160,6 +160,7 @@ def test_no_partition_within_the_capacities_is_below_the_bound(
                 assert found.volume >= bound
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_no_worse_than_the_model_whole_or_by_slices(grain: str) -> None:
     graph = graph_of("residual")
@@ -180,6 +181,7 @@ def test_no_worse_than_the_model_whole_or_by_slices(grain: str) -> None:
     assert found.lower_bound <= found.evaluation.volume <= min(volumes)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("objective", "speeds"),
     [
@@ -255,6 +257,7 @@ def test_copies_of_a_model_that_a_part_has_no_room_for_are_not_chosen() -> None:
     assert found.evaluation.volume > free.evaluation.volume
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("without", ["ROUNDS", "COUNT_ROUNDS"])
 def test_counts_and_slices_each_find_more_than_is_known(
     without: str, monkeypatch: pytest.MonkeyPatch

@@ -46,6 +46,7 @@ def test_coarse_grain_memory_by_its_definition(name: str) -> None:
     assert found == pytest.approx(expected, abs=slack)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_a_partition_keeps_its_limits(grain: str) -> None:
     graph, modelling = graph_of("residual"), Modelling(grain=grain)

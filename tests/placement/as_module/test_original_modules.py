@@ -85,6 +85,7 @@ SETTINGS: dict[str, Callable[[Any], object]] = {
 LONG = [*SETTINGS][2:]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(one, marks=[pytest.mark.full] if one in LONG else []) for one in SETTINGS],
@@ -95,6 +96,7 @@ def test_what_is_set_on_modules_has_the_models_effect(name: str) -> None:
     assert_same(trained(placed), trained(model))
 
 
+@pytest.mark.full
 def test_a_mode_that_was_set_is_over_with_train_and_copies_have_their_own() -> None:
     model, placed = both()
     copied = copy.deepcopy(placed)
@@ -240,6 +242,7 @@ def with_held() -> tuple[NetWithHeld, Placement]:
     return model, place(model, k=2, example=IMAGES[0])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_whatever_is_set_on_modules_or_within_what_they_hand_out_is_noticed(name: str) -> None:
     """What was more than one step within an attribute was not followed, without a word."""
@@ -261,6 +264,7 @@ def test_hooks_that_are_taken_away_are_noticed() -> None:
     assert placed.model_settings.have_changed
 
 
+@pytest.mark.full
 def test_what_is_set_within_attributes_has_the_models_effect() -> None:
     model, placed = (copy.deepcopy(one).eval() for one in with_held())
     set_within(model), set_within(placed)
@@ -274,6 +278,7 @@ def test_backward_hooks_that_modules_are_given_are_refused_by_name() -> None:
         placed(IMAGES[0])
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["forward_hook", "forward_pre_hook"])
 def test_hooks_that_parts_would_not_call_are_refused_by_name(kind: str) -> None:
     """One that counts or prints was taken, and never called."""
@@ -325,6 +330,7 @@ class Twice(nn.Module):
         return self.norm(self.rest(self.norm(x)))
 
 
+@pytest.mark.full
 def test_a_norm_that_averages_batches_is_called_once() -> None:
     with pytest.raises(PlacementError, match=r"^the norm norm has momentum=None, .* than once"):
         place(Twice(), k=2, example=torch.zeros(2, 4, 3, 3))

@@ -93,6 +93,7 @@ def placed(original):
     }
 
 
+@pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("by", ["filters", "slices"])
@@ -115,6 +116,7 @@ def test_they_are_those_of_the_whole_batch(original, placed, by, name):
                 torch.testing.assert_close(tensor.grad, wanted, rtol=1e-9, atol=1e-13)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("swapped", [False, True])
 def test_results_that_counts_are_asked_with_lie_in_memory_as_those_of_the_model(swapped):
     """They were views of one sample, which no loss can flatten."""

@@ -69,6 +69,7 @@ def check_training(model, placed, order=None, passes=1, evaluated=False):
         assert torch.allclose(found[name], value, atol=1e-12), name
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("normed", "grain"),
     [
@@ -114,6 +115,7 @@ class Penalised(Critic):
         return super().forward(image), self.head.weight.square().sum()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

@@ -89,6 +89,7 @@ def call(module, names, **operands):
 some_tasks = st.sets(st.integers(0, 19), min_size=1).map(lambda tasks: np.array(sorted(tasks)))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", PRODUCTS)
 @given(tasks=some_tasks)
 def test_filters_are_those_of_the_whole(name, tasks):

@@ -64,6 +64,7 @@ def cutter() -> Cutter:
     return Cutter(CHANGES)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", CHANGES)
 @given(data=st.data())
 def test_a_box_is_that_of_the_whole(name, data):

@@ -72,6 +72,7 @@ def test_each_task_belongs_to_a_part_that_has_it(name, slices, k, grain, seed):
             assert np.any([one.finish[at] == of_tasks for one in held], axis=0).all()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("k", [2, 3, 4])
 @pytest.mark.parametrize("small", [2**14, messages.SMALL])
 def test_by_data_parallelism_each_part_has_its_share(k, small, monkeypatch):
@@ -128,6 +129,7 @@ def test_what_belongs_to_a_part_is_where_it_computes_with_it():
         loss.backward()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 def test_what_is_frozen_does_not_travel(grain):
     """Of layers in part frozen; and a message for each large tensor and for all small ones."""

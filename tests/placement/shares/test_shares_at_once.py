@@ -105,6 +105,7 @@ def computed_at_once(placement: Placement) -> dict[str, bool]:
     }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_a_part_computes_layers_of_several_shares_once(grain):
     model, inputs = model_of("plain")
@@ -144,6 +145,7 @@ class Mixing(nn.Module):
         return self.second(self.mixes(self.first(image)))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "mixes",
     [
@@ -180,6 +182,7 @@ def test_what_mixes_samples_is_neither_in_slices_nor_in_micro_batches(mixes):
         placement.step(inputs, torch.zeros(6), lambda result, _: result.mean(), order)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("apart", "mixes"),
     [

@@ -183,6 +183,7 @@ def test_a_step_may_follow_a_call_with_gradients_of_inputs():
     both.step()
 
 
+@pytest.mark.full
 def test_weights_that_are_put_back_after_an_evaluation_travel():
     """Copies of an evaluation, of averaged weights, may be those of training."""
     both = Both()
@@ -214,6 +215,7 @@ def test_what_is_only_moved_is_a_change():
     assert copies.fixed_changed
 
 
+@pytest.mark.full
 def test_weights_whose_data_is_changed_between_evaluations_reach_copies():
     """As averaged weights are put in place: torch counts no version, and copies stayed old."""
     both = Both()

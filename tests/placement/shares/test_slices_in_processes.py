@@ -10,14 +10,13 @@ import sliced_ranks
 from hgpart.run.processes.launch import launch
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("k", "known_by", "cases"),
     [
-        (2, "", ["changes"]),
-        pytest.param(2, "", ["norms of the batch", "shared layers"], marks=pytest.mark.full),
-        pytest.param(2, "", ["coarse", "fine"], marks=pytest.mark.full),
-        pytest.param(3, "", ["coarse", "fine", "shared layers"], marks=pytest.mark.full),
-        pytest.param(3, sliced_ranks.BY_ORDER, ["coarse", "fine"], marks=pytest.mark.full),
+        (2, "", ["changes", "norms of the batch", "coarse"]),
+        (3, "", ["coarse", "fine", "shared layers"]),
+        (3, sliced_ranks.BY_ORDER, ["coarse", "fine"]),
     ],
 )
 def test_processes_do_what_threads_do(k, known_by, cases, tmp_path):

@@ -184,6 +184,7 @@ def frozen_and_in_float64():
     return model.double(), placement, [one.double() for one in inputs]
 
 
+@pytest.mark.full
 def test_frozen_layers_types_and_copies():
     model, placement, inputs = frozen_and_in_float64()
     assert verify(model, placement, inputs).failures == ()
@@ -209,6 +210,7 @@ def test_a_slice_of_one_sample_and_one_value_is_no_batch():
         placement(inputs[0][:1])
 
 
+@pytest.mark.full
 def test_what_is_refused():
     images = [torch.randn(4, 3, 8, 8)]
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.InstanceNorm2d(4, track_running_stats=True))

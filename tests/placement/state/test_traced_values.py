@@ -53,6 +53,7 @@ def placed():
     return model, image, plan
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("role", ROLES)
 def test_another_index_is_refused_and_other_integers_load(placed, role):
     # The parts held and sent what the first index said: results were wrong without a word.

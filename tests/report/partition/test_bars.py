@@ -115,6 +115,7 @@ def test_layers_that_lie_alike_are_one(report: Report) -> None:
     assert np.array_equal(row.shares, [1.0])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("k", "last"), [(32, "v"), (62, "Z"), (128, "Q")])
 def test_every_device_has_a_symbol(k: int, last: str) -> None:
     report = make_report(layers=2, k=k, channels=512)

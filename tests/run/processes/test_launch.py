@@ -244,6 +244,7 @@ def test_what_has_started_is_ended_when_the_rest_can_not_start(monkeypatch, tmp_
     assert started[0].returncode == -signal.SIGTERM
 
 
+@pytest.mark.full
 def test_output_comes_while_the_ranks_are_at_work(tmp_path, program):
     """Nothing waits for the end: a reader of rank 0's output sees it at once."""
     file = tmp_path / "program.py"

@@ -30,6 +30,7 @@ def fill(folder, count, size=(10, 8)):
 # ------------------------------------------------------------------ order
 
 
+@pytest.mark.full
 @given(seed=st.integers(0, 2**40), batch_size=st.integers(1, 400))
 def test_an_epoch_has_every_sample_at_most_once(seed, batch_size):
     data = load_data("digits", (1, 8, 8), 10, seed)

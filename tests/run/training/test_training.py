@@ -176,6 +176,7 @@ def test_accuracy_counts_every_sample_once(data):
     assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["whole", "placed coarse"])
 def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
     kind, data, monkeypatch
@@ -263,6 +264,7 @@ def test_a_resumed_training_has_the_same_losses(options, before, after, data, tm
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000016"]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("norms", ["batch", pytest.param("micro-batch", marks=pytest.mark.full)])
 @pytest.mark.parametrize("rule", RULES)
 def test_a_training_by_any_rule_is_resumed_to_the_same_losses(rule, norms, data, tmp_path):
@@ -335,6 +337,7 @@ def test_what_would_not_go_on_to_the_same_losses_is_refused(data, tmp_path):
         train(other, data, TrainingOptions(2, 16), Checkpointing(folder, 1, resume=True))
 
 
+@pytest.mark.full
 def test_what_an_older_checkpoint_does_not_say_is_as_it_was_then(data, tmp_path):
     options = TrainingOptions(4, 16)
     divided = PlacedModel(place(network(), plan(2, "coarse")), Scheduling("greedy", 2))
@@ -358,6 +361,7 @@ def streamed(in_flight, k=2, grain="coarse", stash=True):
     return PlacedModel(placement, Scheduling("async", 1, in_flight, stash))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", ["sgd", pytest.param("adam", marks=pytest.mark.full)])
 def test_one_batch_in_flight_is_training_without(options, data, tmp_path):
     """And goes on from its checkpoints."""
@@ -412,6 +416,7 @@ def test_batches_in_flight_are_not_resumed_in_another_order(data, tmp_path, monk
         train(streamed(3, 2, "fine"), data, options, again)
 
 
+@pytest.mark.full
 def test_going_on_from_an_end_with_batches_in_flight_is_said_to_be_no_training_in_one_go(
     data, tmp_path
 ):
