@@ -73,7 +73,7 @@ class Choice:
     def partition(self) -> Partition:
         """The best one, with the objective for the micro-batches that it is best in."""
         found, many = self.timed[0].partition, self.timed[0].scheduling.micro_batches
-        objective = replace(found.problem.objective, micro_batches=many)
+        objective = found.problem.objective.in_micro_batches(many)
         problem = replace(found.problem, objective=objective)
         return replace(found, problem=problem, interrupted=self.interrupted)
 

@@ -81,7 +81,7 @@ def candidates(
         least = replace(one, objective=VOLUME, eps=eps)
         yield Candidate(f"least volume, eps {eps:.3g}", partial(_solved, least, part_of_search))
     for many in micro_batches:
-        timed = replace(one, objective=replace(problem.objective, micro_batches=many))
+        timed = replace(one, objective=problem.objective.in_micro_batches(many))
         name = f"least time, m = {many}"
         yield Candidate(name, partial(_solved, timed, part_of_search))
     if slices > 1:

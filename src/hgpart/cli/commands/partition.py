@@ -269,7 +269,7 @@ def partition(
         untried = searched and slices == 1 and backend == "native" and k > 1 and trains_many
         untried &= not graph.mixing.of_norms(modelling.norms)
         known = None
-        if untried and limits is None and wanted.name == "volume":
+        if untried and limits is None and wanted.is_volume:
             with stage("slices"):
                 known = known_in_slices(Problem(graph, done, modelling, k, eps, speeds))
         with stage("write"):
