@@ -20,7 +20,7 @@ def main() -> None:
     images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
 
     # How long layers take is measured here. So would be how long messages take, where no machine
-    # is given: `hgpart calibrate` measures one, for `hgpart.load_machine`.
+    # is given: `hgpart calibrate` measures one, for `hgpart.files.load_machine`.
     link = hgpart.Link.of(latency=20e-6, bandwidth=10e9)
     machine = hgpart.Machine("two devices", (hgpart.Device("CPU"),) * 2, (2,), link)
     found = hgpart.recommend(net, images[:2], batch_size=BATCH_SIZE, machine=machine, time_limit=10)

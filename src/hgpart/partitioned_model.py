@@ -110,7 +110,7 @@ class PartitionedModel:
         """Refuse to be pickled: it holds what torch.export made, which can't be."""
         raise PlanError(
             "a PartitionedModel can't be pickled: accepted are result.save(path), to be read by "
-            "hgpart.load_plan(path), and to pickle result.partition"
+            "hgpart.files.load_plan(path), and to pickle result.partition"
         )
 
 

@@ -190,8 +190,8 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
     """Say where a report's figures are not those of the placement's partition; nothing if nowhere.
 
     Bytes and messages are compared with those of the hypergraph's nets at the report's batch
-    size, parameters with the parts' shares of the layers (`hgpart.part_shares`), where those that
-    the model makes no use of do not count.
+    size, parameters with the parts' shares of the layers (`hgpart.hypergraph.part_shares`), where
+    those that the model makes no use of do not count.
     """
     found = []
     expected = placement.programs.expected(report.batch_size)
