@@ -267,11 +267,11 @@ def made_kinds(folder: Path) -> dict[str, Kind]:
         {"objective": links, "memory": memory},
     ):
         found = hgpart.partition_graph(graph, work, PARTS, 0.3, effort=0.01, **options)
-        hgpart.save_plan(hgpart.Plan(found, "lenet5", shape), folder / "plan")
+        hgpart.files.save_plan(hgpart.Plan(found, "lenet5", shape), folder / "plan")
         plans.append((folder / "plan").read_bytes())
 
     def shown(path: Path) -> str:
-        report = replace(plan_report(hgpart.load_plan(path), graph), seconds={"total": 0.0})
+        report = replace(plan_report(hgpart.files.load_plan(path), graph), seconds={"total": 0.0})
         as_json(report)
         return _printed(lambda console: print_report(report, console, "MB"))
 

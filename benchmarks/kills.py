@@ -159,7 +159,7 @@ class Partition:
     def wrong(self) -> Iterator[str]:
         """What is wrong with the files."""
         try:
-            hgpart.restore(hgpart.load_plan(self.files["plan"]), self.graph)
+            hgpart.restore(hgpart.files.load_plan(self.files["plan"]), self.graph)
             json.loads(self.files["json"].read_text())
             vertices = full_vertices(Modelling(grain="fine").views(self.graph))
             read_partition(self.files["parts"], vertices, PARTS)

@@ -66,8 +66,8 @@ def edge(k: int) -> Machine:
 
 
 SETTINGS = {
-    "10gbe": Setting(lambda k: hgpart.load_machine("10gbe", k), 5e10),
-    "nvlink-8": Setting(lambda k: hgpart.load_machine("nvlink-8", k), 5e12),
+    "10gbe": Setting(lambda k: hgpart.files.load_machine("10gbe", k), 5e10),
+    "nvlink-8": Setting(lambda k: hgpart.files.load_machine("nvlink-8", k), 5e12),
     "edge": Setting(edge, 2e9),
 }
 
@@ -114,7 +114,7 @@ def cells_of(asked: argparse.Namespace) -> Iterator[tuple[str, str, int]]:
     """Of each model the machine that was measured, then others, few devices first."""
     models = asked.models.split(",")
     if asked.machine is not None:
-        devices = hgpart.load_machine(asked.machine).k
+        devices = hgpart.files.load_machine(asked.machine).k
         yield from ((model, str(asked.machine), devices) for model in models)
     counts = [int(k) for k in asked.k.split(",") if k]
     machines = [name for name in asked.machines.split(",") if name]
@@ -127,7 +127,7 @@ def row_of(
     """Simulate all of a cell: what is compared is among what least time chooses from."""
     setting = SETTINGS.get(name)
     subject = subject_of(model, setting)
-    machine = hgpart.load_machine(name) if setting is None else setting.machine(k)
+    machine = hgpart.files.load_machine(name) if setting is None else setting.machine(k)
     work = training_work(subject.times, subject.graph, subject.batch_size)
     whole = whole_work(work, subject.graph)
     modelling = hgpart.Modelling(batch_size=subject.batch_size)

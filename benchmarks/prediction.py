@@ -5,7 +5,7 @@
 Calibrates once (or reads --machine). Then of each cell (a model, a batch size, a shape): profiles
 its layers, lets `hgpart.recommend` simulate all ways, and runs those that promise most and some
 that always count, with torch's own, in turns. The published formulas of
-`hgpart.prediction.analytic` are given what is measured of one process. The file has a line for each
+`hgpart.analytic` are given what is measured of one process. The file has a line for each
 cell; what it holds is not measured again. Run it on idle cores: only what is said to be simulated
 may be disturbed.
 """
@@ -27,6 +27,7 @@ import numpy as np
 import torch
 
 import hgpart
+from hgpart.analytic import data_parallel_seconds, gpipe_seconds
 from hgpart.bench.results import Measured, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
@@ -34,7 +35,6 @@ from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import Way, way_of
 from hgpart.cli.stages import classes_of
 from hgpart.machines.machine import Machine
-from hgpart.prediction.analytic import data_parallel_seconds, gpipe_seconds
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.ways import rank_ways
 from hgpart.timing.layer_timing import time_layers
@@ -110,7 +110,7 @@ def measure(asked: argparse.Namespace) -> None:
         asked.machine.parent.mkdir(parents=True, exist_ok=True)
         command = ("calibrate", "--processes", str(K), "--threads", "1", "-o", str(asked.machine))
         subprocess.run((sys.executable, "-m", "hgpart", *command), check=True)
-    machine = hgpart.load_machine(asked.machine)
+    machine = hgpart.files.load_machine(asked.machine)
     TIMES.mkdir(exist_ok=True)
     torch.set_num_threads(1)
     hgpart.keep_freed_memory()  # as the commands do
@@ -141,7 +141,7 @@ def row_of(
     begin = time.perf_counter()
     times = time_layers(module, traced, graph, batch_size=cell.batch_size)
     profiled = time.perf_counter() - begin
-    hgpart.save_layer_times(times, graph, TIMES / f"{cell.model}-{cell.batch_size}.json")
+    hgpart.files.save_layer_times(times, graph, TIMES / f"{cell.model}-{cell.batch_size}.json")
     parameters = sum(one.numel() for one in module.parameters())
     gradient_bytes = sum(one.nbytes for one in module.parameters())
     module = hgpart.load_model(cell.model, device="meta")[0].train()

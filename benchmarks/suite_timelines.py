@@ -29,9 +29,10 @@ from typing import Any
 from bench_runs import ROOT, Cell, Results, options, print_markdown, say
 from suite import OURS, by_run, suite_runs
 
-from hgpart import channel_graph, example_inputs, flops, load_model, save_plan, trace
+from hgpart import channel_graph, example_inputs, flops, load_model, trace
 from hgpart.bench.plans import Subject, layout_of
 from hgpart.bench.ways.way import Way, way_of
+from hgpart.files import save_plan
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.problem import Problem
 

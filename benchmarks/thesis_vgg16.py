@@ -65,12 +65,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 import hgpart
-from hgpart import ChannelGraph, CnnHypergraph, Evaluation, Modelling, Work
+from hgpart import ChannelGraph, Evaluation, Modelling, Work
 from hgpart.arrays import Int32
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import traffic
-from hgpart.layers.channel_graph import OUTPUT
+from hgpart.layers.channel_graph import OUTPUT, Layer
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise
@@ -263,7 +264,7 @@ def unpooled_sizes(graph: ChannelGraph) -> list[float]:
     return [layer.tasks * layer.partial_elements * BATCH / MEBI for layer in computing(graph)]
 
 
-def computing(graph: ChannelGraph) -> list[hgpart.Layer]:
+def computing(graph: ChannelGraph) -> list[Layer]:
     return [layer for layer in graph.layers if layer.kind != OUTPUT]
 
 
@@ -568,7 +569,7 @@ def work_of(graph: ChannelGraph, source: str) -> Work:
         model, shape = hgpart.load_model("vgg16", device="meta")
         traced = hgpart.trace(model, hgpart.example_inputs(model, shape))
         return hgpart.profile(model, traced, graph, batch_size=BATCH)
-    return hgpart.load_work(source, graph)
+    return hgpart.files.load_work(source, graph)
 
 
 def run(

@@ -5,6 +5,7 @@ In docs/reference a line `<!-- names -->` or `<!-- commands -->` is replaced by 
 
 from __future__ import annotations
 
+import importlib
 import io
 import os
 import re
@@ -22,18 +23,36 @@ ROOT = Path(__file__).parent.parent
 NAME = re.compile(r"^from \.([\w.]+) import \w+ as (\w+)$", re.MULTILINE)
 OUTSIDE_DOCS = (ROOT / "CHANGELOG.md", *sorted((ROOT / "benchmarks").glob("*.md")))
 LINK = re.compile(r"\[([^]]+)\]\((?!https?:|#)([^)#]*)(#[^)]*)?\)")
+MODULE = re.compile(r"^from \. import (\w+) as \w+$", re.MULTILINE)
+RECORDS = (
+    "summary.Summary",
+    "layers.channel_graph.Layer",
+    "layers.channel_graph.Read",
+    "work.layer_times.LayerTimes",
+    "work.layer_times.Pass",
+    "partition.problem.objectives.Objective",
+    "partition.problem.memory.MemoryLimits",
+    "partition.problem.memory.part_memory",
+    "partition.backends.Backend",
+    "plan.PlanFile",
+    "run.processes.connection.Connection",
+    "recommendation.ranking.Ranked",
+)
 
 
 def names() -> str:
-    """Every public name, by the folder that it is from, for mkdocstrings to describe."""
-    stages: dict[str, list[str]] = {}
-    for module, name in NAME.findall(
-        (ROOT / "src/hgpart/__init__.pyi").read_text(encoding="utf-8")
-    ):
-        stages.setdefault(module.split(".")[0], []).append(name)
+    """Every public name, by where it is from, for mkdocstrings to describe."""
+    stub = (ROOT / "src/hgpart/__init__.pyi").read_text(encoding="utf-8")
+    sections: dict[str, list[str]] = {}
+    for module, name in NAME.findall(stub):
+        sections.setdefault(f"Names of `hgpart`: {module.split('.')[0]}", []).append(name)
+    for name in MODULE.findall(stub):
+        public = importlib.import_module(f"hgpart.{name}").__all__
+        sections[f"`hgpart.{name}`"] = [f"{name}.{each}" for each in public]
+    sections["Records that these return or take"] = list(RECORDS)
     return "\n".join(
-        f"## `hgpart.{stage}`\n\n" + "\n".join(f"::: hgpart.{name}\n" for name in listed)
-        for stage, listed in stages.items()
+        f"## {title}\n\n" + "\n".join(f"::: hgpart.{name}\n" for name in listed)
+        for title, listed in sections.items()
     )
 
 

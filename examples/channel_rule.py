@@ -59,7 +59,7 @@ def main() -> None:
     print("without a rule:", layers(net, images))
 
     # Each element depends on the one in the same place, so a channel on that channel alone.
-    hgpart.channel_rule(torch.ops.example.soft_clip)(hgpart.same_place)
+    hgpart.channel_rule(torch.ops.example.soft_clip)(hgpart.operators.same_place)
     print("with it:       ", layers(net, images))
 
     placed = hgpart.place(net, k=3, example=images)

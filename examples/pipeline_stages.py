@@ -37,7 +37,7 @@ def main(plan: str) -> None:
     torch.manual_seed(0)  # all processes have the same weights and data
     images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
     net = Net()
-    module = hgpart.to_pipeline_stages(hgpart.place(net, hgpart.load_plan(plan)))[rank]
+    module = hgpart.to_pipeline_stages(hgpart.place(net, hgpart.files.load_plan(plan)))[rank]
 
     stage = PipelineStage(module, rank, stages, torch.device("cpu"))
     schedule = Schedule1F1B(stage, MICRO_BATCHES, loss_fn=cross_entropy)

@@ -20,7 +20,7 @@ def main() -> None:
     images, labels = torch.randn(BATCH_SIZE, 3, 32, 32), torch.randint(10, (BATCH_SIZE,))
 
     # Layers are measured here. Without a machine, messages would be measured too; a file that
-    # `hgpart calibrate` has written is read by `hgpart.load_machine`.
+    # `hgpart calibrate` has written is read by `hgpart.files.load_machine`.
     link = hgpart.Link.of(latency=20e-6, bandwidth=10e9)
     machine = hgpart.Machine("two devices", (hgpart.Device("CPU"),) * 2, (2,), link)
     result = hgpart.recommend(

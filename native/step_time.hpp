@@ -1,5 +1,5 @@
 // How long a step of a batch in micro-batches takes, kept up to date; see
-// src/hgpart/partition/problem/objectives.py.
+// src/hgpart/partition/problem/objectives/seconds.py.
 #pragma once
 
 #include <cstdint>

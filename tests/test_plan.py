@@ -346,7 +346,12 @@ def test_what_does_not_fit_the_model_is_refused(
         ('"speeds": null', '"speeds": [1, 1]', 18, "a list of 3"),
         ('"speeds": null', '"speeds": [1, 1, 0]', 18, "3 numbers from 1e-09 to 1e+09"),
         ('"speeds": null', '"speeds": [1, 1, NaN]', 18, "3 numbers from"),
-        ('"objective": "volume"', '"objective": "cut"', 19, "accepted are volume and largest"),
+        (
+            '"objective": "volume"',
+            '"objective": "cut"',
+            19,
+            "accepted are volume, largest, links, time",
+        ),
         ('"objective": "volume"', '"objective": "links"', 20, '"links": a list of 3'),
         ('"memory": null', '"memory": [1, 2]', 21, '"memory": a list of 3'),
         ('"memory": null', '"memory": [1, 2, 3]', 22, '"memory_copies": a number'),

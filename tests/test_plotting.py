@@ -38,7 +38,9 @@ def test_all_of_them_draw_one_page(tmp_path: Path) -> None:
     result = divided().plot(tmp_path / "result.html")
     assert (tmp_path / "result.html").read_text(encoding="utf-8") == result
     placed = place(MODEL, divided()).plot()
-    plan = planned().plot(model=MODEL)
+    plan = hgpart.plot(planned(), model=MODEL)
+    save_plan(planned(), tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json").plot(model=MODEL) == plan
     assert f"{divided().partition.evaluation.imbalance:.3f}" in described(result)
     assert described(placed) == described(result)
     assert described(plan) == described(result).replace("Sequential", "net.py:make")
@@ -46,7 +48,7 @@ def test_all_of_them_draw_one_page(tmp_path: Path) -> None:
 
 def test_code_that_a_plan_names_is_not_called() -> None:
     with pytest.raises(ArgumentError, match=r"^the plan names code as its model, net\.py:make"):
-        hgpart.plot(PLAN)
+        hgpart.plot(planned())
 
 
 def test_a_built_in_model_is_known_by_its_name() -> None:

@@ -14,11 +14,12 @@ import hgpart
 ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
-    *("errors", "arrays", "terminal", "cores", "freed_memory", "processes", "sequences", "files"),
-    "summary",
+    *("errors", "analytic", "arrays", "terminal", "cores", "freed_memory", "processes"),
+    *("sequences", "files", "summary"),
     *("operators", "tracing", "layers", "transformation", "zoo.architectures", "zoo", "work"),
     *("machines", "hypergraph", "hypergraph.formats"),
-    *("partition.problem", "partition.external", "partition.baselines", "partition.symmetry"),
+    *("partition.problem.objectives", "partition.problem", "partition.external"),
+    *("partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition"),
     *("schedules", "schedules.rules", "schedule_wanted", "plan", "partitioned_model"),
     *("execution.weights", "execution.records", "execution", "execution.threads"),

@@ -25,7 +25,7 @@ from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
 from hgpart.partition.given_parts import Parts, number_of_parts, partition_of_parts
 from hgpart.partition.partition import MB
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
+from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.plan import Plan, save_plan
 from hgpart.summary import Summary
@@ -110,7 +110,7 @@ class PartitionedModel:
         """Refuse to be pickled: it holds what torch.export made, which can't be."""
         raise PlanError(
             "a PartitionedModel can't be pickled: accepted are result.save(path), to be read by "
-            "hgpart.load_plan(path), and to pickle result.partition"
+            "hgpart.files.load_plan(path), and to pickle result.partition"
         )
 
 
@@ -175,7 +175,7 @@ def partition_model(
     if grain is not None:
         modelling = replace(modelling, grain=grain)
     if eps is None:
-        eps = WIDE if objective.name == "time" else 0.1
+        eps = objective.default_eps
 
     def divide(graph: ChannelGraph, work: Work) -> Partition:
         return partition_graph(

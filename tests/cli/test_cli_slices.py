@@ -127,7 +127,7 @@ def divided(request, tmp_path_factory):
     ]
     files = ["-o", str(folder / "plan.json"), "--json", str(folder / "figures.json")]
     assert run(["partition", *FAST, *asked, *files]) == 0
-    plan = hgpart.load_plan(folder / "plan.json")
+    plan = hgpart.files.load_plan(folder / "plan.json")
     assert len(np.unique(plan.parts.reshape(3, -1), axis=0)) > 1
     return folder
 

@@ -52,7 +52,7 @@ def test_other_ways(capfd, grain, way):
     assert verify("--k", 3, *options) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["passed"] is True
-    assert (found["grain"], found["partition"], found["k"]) == (grain, partition, 3)
+    assert (found["grain"], found["partition"], found["k"]) == (grain, way, 3)
     assert (found["batch_size"], found["training"], found["dtype"]) == (3, True, "float64")
     assert found["failures"] == found["misplaced"] == []
     assert found["forward_bytes"] == found["planned_forward_bytes"] > 0

@@ -214,7 +214,7 @@ def test_a_rule_of_the_user_comes_before_the_built_in_one_whenever_it_is_registe
     code = (
         "import torch, hgpart\n"
         "from torch import nn\n"
-        "hgpart.channel_rule(torch.ops.aten.max_pool2d)(lambda call: hgpart.Whole())\n"
+        "hgpart.channel_rule(torch.ops.aten.max_pool2d)(lambda call: hgpart.operators.Whole())\n"
         "model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.MaxPool2d(2))\n"
         "graph = hgpart.channel_graph(hgpart.trace(model, torch.zeros(2, 3, 8, 8)))\n"
         "print([layer.kind for layer in graph.layers])\n"

@@ -54,7 +54,7 @@ def test_parts_by_layer_are_saved_and_placed(tmp_path: Path) -> None:
     result = partitioned_as(MODEL, EXAMPLE, by_layer(), eps=1)
     assert result.partition.feasible
     result.save(tmp_path / "plan.json")
-    placed = hgpart.place(MODEL, hgpart.load_plan(tmp_path / "plan.json"))
+    placed = hgpart.place(MODEL, hgpart.files.load_plan(tmp_path / "plan.json"))
     assert placed.programs.partition.parts.tolist() == result.partition.parts.tolist()
     images = torch.randn_like(EXAMPLE[0])
     assert torch.allclose(placed(images), MODEL(images), atol=1e-5)

@@ -116,7 +116,7 @@ def test_a_plan_file_is_of_one_tensor(tmp_path):
     with pytest.raises(ArgumentError, match="Masked is called with image, scale: accepted for"):
         found.save(tmp_path / "plan.json")
     hgpart.partition_model(model, inputs["image"], k=2).save(tmp_path / "plan.json")
-    placed = hgpart.place(model, hgpart.load_plan(tmp_path / "plan.json"))
+    placed = hgpart.place(model, hgpart.files.load_plan(tmp_path / "plan.json"))
     with pytest.raises(ArgumentError, match=r"^scale is 2.0: accepted is 1.0, as Masked was trac"):
         placed(**inputs)
 

@@ -74,7 +74,6 @@ def step_seconds(
     counts = [one for one in MICRO_BATCHES if one <= max(1, most)]
     objective = time_objective(machine, k, whole, 1)
     if not modelling.training:  # no gradients come back
-        assert objective.links is not None
         objective = replace(objective, links=objective.links / WAYS_THERE_AND_BACK)
     seconds, many = min(
         (replace(objective, micro_batches=one).value(traffic, layer_work), one) for one in counts

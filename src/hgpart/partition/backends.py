@@ -129,6 +129,6 @@ def check_backend(
     if name == "exact" and slices != 1:
         rest = ", ".join(known for known in BACKENDS if known != name)
         raise ArgumentError(f"backend 'exact' takes no slices of the batch: {rest} do")
-    if name != "native" and (memory is not None or objective.name != "volume"):
+    if name != "native" and (memory is not None or not objective.is_volume):
         wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
         raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")

@@ -20,7 +20,7 @@ def in_order(problem: Problem, model: CnnHypergraph, parts: Int32) -> Int32:
     the partition.
     """
     alike = problem.speeds is None and problem.memory is None
-    if model.modelling.slices == 1 or not alike or problem.objective.name != "volume":
+    if model.modelling.slices == 1 or not alike or not problem.objective.is_volume:
         return parts
     by_slice = parts.reshape(model.modelling.slices, -1).tolist()
     samples = model.modelling.samples

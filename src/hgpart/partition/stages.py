@@ -154,7 +154,7 @@ def solve_in_slices(
 
 def _is_at_most(partition: Partition, volume: int) -> bool:
     """Whether a partition within the limits sends no more, where that is what counts."""
-    is_all = partition.feasible and partition.problem.objective.name == "volume"
+    is_all = partition.feasible and partition.problem.objective.is_volume
     return is_all and partition.evaluation.volume <= volume
 
 

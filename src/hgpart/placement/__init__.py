@@ -124,7 +124,7 @@ def place(
     if not isinstance(plan, Plan | PlanFile | PartitionedModel):
         raise ArgumentError(
             f"the plan is a {type(plan).__name__}: accepted are what partition_model returns, and "
-            "hgpart.load_plan(path)"
+            "hgpart.files.load_plan(path)"
         )
     if isinstance(plan, PartitionedModel):
         (traced, graph), partition = _checked_for(model, plan), plan.partition

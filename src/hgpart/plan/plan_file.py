@@ -20,13 +20,7 @@ from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
 from hgpart.partition.problem.checks import FASTEST, SLOWEST
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import (
-    MOST_MICRO_BATCHES,
-    Objective,
-    objective_named,
-    over_links,
-    step_time,
-)
+from hgpart.partition.problem.objectives import Objective, read_objective
 from hgpart.plan.plan import Plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
@@ -143,12 +137,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         If the file can't be written.
     """
     partition, problem = plan.partition, plan.partition.problem
-    modelling, objective, memory, work = (
-        problem.modelling,
-        problem.objective,
-        problem.memory,
-        problem.work,
-    )
+    modelling, memory, work = problem.modelling, problem.memory, problem.work
     head = {
         "format": FORMAT,
         "model": plan.model,
@@ -170,9 +159,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "backend": partition.backend,
         "start": partition.start,
         "speeds": None if problem.speeds is None else list(problem.speeds),
-        "objective": objective.name,
-        "links": None if objective.links is None else objective.links.tolist(),
-        **_numbers_of_time(objective),
+        **problem.objective.record(),
         "memory": None if memory is None else list(memory.bytes),
         "memory_copies": None if memory is None else memory.copies,
         **_several_in_flight(memory),
@@ -263,7 +250,7 @@ def load_plan(path: Path | str) -> PlanFile:
         backend=head.string("backend"),
         start=head.string("start"),
         speeds=speeds,
-        objective=_objective(head, k),
+        objective=read_objective(head, k),
         memory=_memory(head, k),
         feasible=head.flag("feasible"),
         interrupted="interrupted" in head.fields and head.flag("interrupted"),
@@ -310,33 +297,6 @@ def _scheduling(head: JsonObject, batch_size: int) -> Scheduling | None:
         return Scheduling(rule, micro_batches, in_flight, stash, recompute)
     except ArgumentError as error:
         raise record.wrong("rule", str(error)) from None
-
-
-def _objective(head: JsonObject, k: int) -> Objective:
-    """Read what was searched for: the volume, in files that do not say it."""
-    name = head.string("objective") if "objective" in head.fields else "volume"
-    wrong = "links" if name in ("links", "time") else "objective"
-    try:
-        if name not in ("links", "time"):
-            return objective_named(name)
-        found = over_links(head.items("links", k))
-        if name == "time" and found.links is not None:
-            many = head.whole("micro_batches", 1, MOST_MICRO_BATCHES)
-            wrong = "work_seconds"
-            found = step_time(found.links, head.number("work_seconds"), many)
-    except ArgumentError as error:
-        raise head.wrong(wrong, str(error)) from None
-    assert found.links is not None
-    if len(found.links) != k:
-        raise head.wrong("links", f"{k} rows of {k} numbers")
-    return found
-
-
-def _numbers_of_time(objective: Objective) -> dict[str, float]:
-    """What "time" has besides its links."""
-    if objective.name != "time":
-        return {}
-    return {"work_seconds": objective.seconds, "micro_batches": objective.micro_batches}
 
 
 def _several_in_flight(memory: MemoryLimits | None) -> dict[str, int]:

@@ -95,7 +95,7 @@ def partition_of(recommendation: Recommendation) -> Partition:
     """Return the best partition, with the objective for the micro-batches that it is best in."""
     best = recommendation.best
     problem, many = best.partition.problem, best.scheduling.micro_batches
-    objective = replace(problem.objective, micro_batches=many)
+    objective = problem.objective.in_micro_batches(many)
     return replace(
         best.partition,
         problem=replace(problem, objective=objective),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hgpart.machines.machine import Machine
 from hgpart.partition.baselines.known_ways import numbers_of_replicas
 from hgpart.partition.partition import Partition
-from hgpart.partition.problem.objectives import VOLUME, WIDE
+from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
@@ -65,7 +65,7 @@ class Trial:
         HgpartError
             If it can't be; says why.
         """
-        objective = VOLUME
+        objective: Objective = VOLUME
         if self.micro_batches is not None:
             whole = whole_work(problem.work, problem.graph)
             objective = time_objective(machine, self.k, whole, self.micro_batches)

@@ -273,6 +273,7 @@ def _wanted(
     name = search.objective
     if name not in OBJECTIVES:
         raise not_one_of("objective", name, OBJECTIVES)
+    objective: Objective
     if name == LINKS:
         if devices.machine is None:
             raise ArgumentError("--objective links without --machine: accepted is with it")

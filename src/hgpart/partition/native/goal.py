@@ -10,7 +10,6 @@ from hgpart.arrays import Int32, Int64
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
 
-NUMBERS = {"volume": 0, "largest": 1, "links": 2, "time": 3}  # as in native/goal.hpp
 NANOSECONDS = 1e9
 FINEST_LINK = 2**20  # the largest link cost is at most that many steps
 
@@ -69,14 +68,14 @@ def goal_of(
         dearest = max(float(objective.links.max()), 1e-300)
         links = np.rint(objective.links / dearest * steps).astype(np.int64).ravel()
         link_time = NANOSECONDS * dearest / steps
-    if objective.name != "time":
+    if not objective.in_seconds:
         of_layers, link_time = None, 0.0
     layers = np.zeros(0) if of_layers is None else of_layers.layers
     total = 1 if of_layers is None else max(1, of_layers.total)
     return Goal(
         capacities=capacities,
         memory=np.array([] if memory is None else memory.each.bytes, dtype=np.int64),
-        objective=NUMBERS[objective.name],
+        objective=objective.number,
         links=links,
         type_layers=np.unique(layers, return_inverse=True)[1].astype(np.int32).ravel(),
         work_time=NANOSECONDS * objective.seconds / total,

@@ -110,5 +110,5 @@ class Rounds:
         if self.search.on_progress is not None:
             grains = {"coarse", self.problem.modelling.grain}
             rounds = sum(1 + len(HOTTEST[grain]) for grain in grains)
-            rounds += len(HOTTEST_TOWARD_OBJECTIVE) * (self.problem.objective.name != "volume")
+            rounds += len(HOTTEST_TOWARD_OBJECTIVE) * (not self.problem.objective.is_volume)
             self.search.on_progress((self.done + done) / rounds, self.volume)

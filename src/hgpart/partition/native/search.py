@@ -78,10 +78,10 @@ class _NativeSearch:
             whole = [blocks_of(self.coarse, found, one.division) for one in best[:2]]
             found = symmetry(self.problem)
             best = self._fine(found, whole)
-        if self.problem.objective.name != "volume" and self.clock.left > 0:
+        if not self.problem.objective.is_volume and self.clock.left > 0:
             steps = self.rounds.steps(self.problem.modelling.grain)
             divisions = [one.division for one in best[:KEPT]]
-            if self.problem.objective.name == "time" and found is self.by_coarse:
+            if self.problem.objective.in_seconds and found is self.by_coarse:
                 divisions += self.starts  # of more volume than the best, and maybe of less time
             toward_objective(self.problem, self.rounds, found, divisions, steps)
         self.rounds.end()

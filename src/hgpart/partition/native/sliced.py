@@ -114,7 +114,7 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
                 for hottest in temperatures
             ]
             best = rounds.anneal(found, chains, best)
-        if problem.objective.name != "volume":
+        if not problem.objective.is_volume:
             divisions = starts + [one.division for one in best[:KEPT]]
             toward_objective(problem, rounds, found, divisions, steps)
     except KeyboardInterrupt:
@@ -148,7 +148,7 @@ def _search(problem: Problem, found: Symmetry, rounds: Rounds, whole: Solution) 
         ]
         best = rounds.anneal(found, chains, best)
         divisions = [one.division for one in best[:KEPT]]
-    if problem.objective.name != "volume":
+    if not problem.objective.is_volume:
         toward_objective(problem, rounds, found, starts + divisions, steps)
     rounds.end()
 

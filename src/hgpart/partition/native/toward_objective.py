@@ -21,7 +21,7 @@ KEPT = 4  # divisions that go from one round to the next
 
 def check_pairs(problem: Problem, found: Symmetry) -> None:
     """Refuse what the table of traffic between parts, where it is needed, has no room for."""
-    if problem.memory is None and problem.objective.name == "volume":
+    if problem.memory is None and problem.objective.is_volume:
         return
     sets = len(found.set_pointers) - 1
     if sets * problem.k**2 > MOST_PAIRS:

@@ -38,10 +38,7 @@ def check_request(
         raise ArgumentError(
             f"{len(memory.bytes)} memory limits for k={k}, expected one for each device"
         )
-    if objective.name == "time" and speeds is not None:
-        raise ArgumentError("objective 'time' with speeds: accepted are devices of equal speed")
-    if objective.links is not None and len(objective.links) != k:
-        raise ArgumentError(f"link costs of {len(objective.links)} devices, expected k={k}")
+    objective.check(k, speeds)
 
 
 def check_search(seed: int, effort: float = 1.0, time_limit: float | None = None) -> None:

@@ -26,7 +26,13 @@ from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import FORMAT as MACHINE
 from hgpart.machines.machine_files import machine_of
 from hgpart.machines.named import NAMES, named_machine
-from hgpart.partition.problem.objectives import MOST_COST, Objective, over_links, step_time
+from hgpart.partition.problem.objectives import (
+    MOST_COST,
+    LinkCosts,
+    Seconds,
+    over_links,
+    step_time,
+)
 
 FORMAT = "hgpart topology 1"
 WAYS_THERE_AND_BACK = 2  # maps go there, their gradients back
@@ -40,7 +46,7 @@ def _of_long_messages(link: Link) -> float:
     return 1 / link.bandwidth
 
 
-def load_topology(path: Path | str, k: int) -> Objective:
+def load_topology(path: Path | str, k: int) -> LinkCosts:
     """Read what the links between k devices cost, from a topology or a machine.
 
     Raises
@@ -61,7 +67,7 @@ def load_topology(path: Path | str, k: int) -> Objective:
     return _of_links(head, k) if "links" in head.fields else _of_nodes(head, k)
 
 
-def over_machine(machine: Machine) -> Objective:
+def over_machine(machine: Machine) -> LinkCosts:
     """Return the objective of the seconds that bytes of long messages take on a machine's links.
 
     The fastest link costs 1.
@@ -96,7 +102,7 @@ def seconds_a_byte(machine: Machine, of: Callable[[Link], float] = _of_long_mess
     return seconds
 
 
-def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Objective:
+def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Seconds:
     """Return the objective of a step on the first k devices of a machine.
 
     Parameters
@@ -120,17 +126,16 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
     return step_time(links, seconds, micro_batches)
 
 
-def _of_links(head: JsonObject, k: int) -> Objective:
+def _of_links(head: JsonObject, k: int) -> LinkCosts:
     try:
         objective = over_links(head.items("links"))
     except ArgumentError as error:
         raise head.wrong("links", f"k rows of k numbers ({error})") from None
-    assert objective.links is not None
     _check_devices(head.path, len(objective.links), k)
     return objective
 
 
-def _of_nodes(head: JsonObject, k: int) -> Objective:
+def _of_nodes(head: JsonObject, k: int) -> LinkCosts:
     sizes = head.wholes("nodes")
     _check_devices(head.path, sum(sizes), k)  # before there is a row for each
     costs = {name: head.number(name) for name in ("inside", "between")}

@@ -53,8 +53,8 @@ def plan_page(
 def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
     """What decides whether a plan is any good, and what it is."""
     found = report.partition.evaluation
-    step = None if report.partition.problem.objective.name == "time" else report.step_seconds
-    if report.partition.problem.objective.name == "time":
+    step = None if report.partition.problem.objective.in_seconds else report.step_seconds
+    if report.partition.problem.objective.in_seconds:
         yield f"{report.partition.objective_value:.3g} s", "a step, by the search's estimate"
     elif step is not None and step.seconds:
         yield f"{step.one_device / step.seconds:.2f} times", "as fast as one device (an estimate)"

@@ -117,7 +117,7 @@ def _per(report: Report) -> str:
 
 def _seconds_line(report: Report) -> list[str]:
     """About how long a step takes, and whether that pays."""
-    if report.partition.problem.objective.name == "time" or (found := report.step_seconds) is None:
+    if report.partition.problem.objective.in_seconds or (found := report.step_seconds) is None:
         return []
     what = "training step" if report.partition.modelling.training else "forward pass"
     times = found.one_device / found.seconds if found.seconds else 1.0
@@ -182,22 +182,20 @@ def _in_turn_line(report: Report) -> list[str]:
 
 
 def _objective_line(report: Report, unit: str) -> list[str]:
-    objective = report.partition.problem.objective
-    value = report.partition.objective_value
-    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.partition.gap:.1%})"
-    if objective.name == "largest":
-        most = _bytes(int(value), unit)
+    def most(count: int) -> str:
+        said = _bytes(count, unit)
         if report.each_way:
-            most += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
-        return [f"No device sends and receives more than {most}{gap}"]
-    if objective.name == "links":
-        share = value / max(1, report.partition.evaluation.volume)
-        return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
-    if objective.name == "time":
-        many = objective.micro_batches
-        batches = "1 micro-batch" if many == 1 else f"{many} micro-batches"
-        return [f"A step of {batches} takes {value:.3g} s by the search's estimate{gap}"]
-    return []
+            said += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
+        return said
+
+    partition = report.partition
+    said = partition.problem.objective.in_words(
+        partition.objective_value, partition.evaluation.volume, most
+    )
+    if said is None:
+        return []
+    gap = NO_BOUND if report.says_little else f"gap at most {partition.gap:.1%}"
+    return [f"{said} ({gap})"]
 
 
 def _memory_line(report: Report, unit: str) -> list[str]:
@@ -216,7 +214,7 @@ def _volume(report: Report, unit: str) -> str:
     """The volume, and what is known of the least within eps, if anything."""
     volume, bound = report.partition.evaluation.volume, report.partition.lower_bound
     said = _bytes(volume, unit)
-    if report.partition.problem.objective.name != "volume":
+    if not report.partition.problem.objective.is_volume:
         return said
     if report.partition.feasible and volume == bound:
         return f"{said} (proven optimal)"

@@ -18,6 +18,16 @@ from numbers import Integral
 
 from hgpart.errors import ArgumentError
 
+__all__ = [
+    "PipeDreamStage",
+    "data_parallel_seconds",
+    "gpipe_scalability",
+    "gpipe_seconds",
+    "gpipe_sending_seconds",
+    "pipedream_seconds",
+    "sequential_seconds",
+]
+
 LinkSeconds = Callable[[float], float]
 
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hgpart.errors import ArgumentError
-from hgpart.prediction.analytic import (
+from hgpart.analytic import (
     LinkSeconds,
     PipeDreamStage,
     data_parallel_seconds,
@@ -18,6 +17,7 @@ from hgpart.prediction.analytic import (
     pipedream_seconds,
     sequential_seconds,
 )
+from hgpart.errors import ArgumentError
 
 COUNTS = st.integers(1, 20)
 SECONDS = st.floats(0, 1e3)

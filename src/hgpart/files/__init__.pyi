@@ -1,0 +1,11 @@
+from hgpart.machines.machine_files import load_machine as load_machine
+from hgpart.machines.machine_files import save_machine as save_machine
+from hgpart.partition.problem.topology import load_topology as load_topology
+from hgpart.plan import load_plan as load_plan
+from hgpart.plan import save_plan as save_plan
+from hgpart.run.scheduling import load_schedule as load_schedule
+from hgpart.schedules.schedule_files import save_schedule as save_schedule
+from hgpart.work.figures import load_work as load_work
+from hgpart.work.figures import save_work as save_work
+from hgpart.work.layer_times import load_layer_times as load_layer_times
+from hgpart.work.layer_times import save_layer_times as save_layer_times

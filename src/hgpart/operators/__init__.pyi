@@ -1,0 +1,10 @@
+from .channelwise import same_place as same_place
+from .effects import Call as Call
+from .effects import Channels as Channels
+from .effects import Constant as Constant
+from .effects import Mix as Mix
+from .effects import Reindex as Reindex
+from .effects import SameIndex as SameIndex
+from .effects import Whole as Whole
+from .moving import moved as moved
+from .products import Product as Product
