@@ -130,8 +130,10 @@ def _function(
     if len(placement.programs.shares) > 1:
         raise PlacementError("the batch is in slices: accepted are plans without")
     module = placement.programs.submodule(part)
-    given = [node.target for node in module.graph.find_nodes(op="placeholder")]
-    drawn = [name for name in given if name not in (*placement.programs.inputs, BATCH_SIZE)]
+    accepted_names = [node.target for node in module.graph.find_nodes(op="placeholder")]
+    drawn = [
+        name for name in accepted_names if name not in (*placement.programs.inputs, BATCH_SIZE)
+    ]
     if drawn:
         raise PlacementError(
             f"part {part} takes random masks ({drawn[0]}): accepted is evaluation, in which none "
@@ -140,7 +142,11 @@ def _function(
     if placement.programs.norms == "batch":
         raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     graph = fx.Graph()
-    inputs = {name: graph.placeholder(name) for name in placement.programs.inputs if name in given}
+    inputs = {
+        name: graph.placeholder(name)
+        for name in placement.programs.inputs
+        if name in accepted_names
+    }
     batches = [
         inputs[name]
         for name in compress(placement.programs.inputs, placement.programs.arguments.batches)
@@ -192,10 +198,10 @@ def _function(
 
 def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
     """Raise a PlacementError if an input has another size than the part's graph is for."""
-    given, accepted = tuple(tensor.shape[1:]), tuple(size)
-    if given != accepted:
+    accepted_names, accepted = tuple(tensor.shape[1:]), tuple(size)
+    if accepted_names != accepted:
         raise PlacementError(
-            f"{name} of {said_of([given])} for a part as a function: accepted is "
+            f"{name} of {said_of([accepted_names])} for a part as a function: accepted is "
             f"{said_of([accepted])}, or a part that was taken after Placement.for_inputs"
         )
 

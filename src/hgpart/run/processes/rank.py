@@ -69,6 +69,9 @@ class Rank:
         """The job is done here and now."""
         return _do
 
+    def close(self) -> None:
+        """Nothing: passes start no threads, and the process group is the caller's."""
+
 
 class OwnBatches:
     """The batches of a stream, for one part."""
