@@ -356,8 +356,8 @@ class Runtime:
         with BEGINNING:
             copies = self._copies_of(self.transport.gather)
             due = copies.due(learns, self.transport.so_on_any)
-            if due.beside is not None:
-                self._bring(Travelling(copies, due.beside, is_counted=False), sent)
+            if due.rest is not None:
+                self._bring(Travelling(copies, due.rest, is_counted=False), sent)
             copies.note(learns, due)
         return Travelling(copies, copies.weights, due=due)
 

@@ -88,8 +88,8 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     except CycleError as error:
         between = " and ".join(map(str, sorted(set(error.args[1]))))
         raise PlacementError(
-            f"parts {between} send to each other both ways and are no stages: accepted are plans "
-            "of cuts between layers, as of hgpart partition --strategy layerwise"
+            f"parts {between} send to each other both ways, so they are not stages: accepted are "
+            "plans of cuts between layers, as of hgpart partition --strategy layerwise"
         ) from None
     # Parts without work come in between; the sort keeps the order of the rest.
     order.sort(key=lambda part: (part not in readers, part == placement.programs.output_part))
@@ -128,7 +128,7 @@ def _function(
 ) -> fx.GraphModule:
     """A part's program with arguments instead of `receive`, and results instead of `send`."""
     if len(placement.programs.shares) > 1:
-        raise PlacementError("the batch is in slices: accepted are plans without")
+        raise PlacementError("the batch is in slices: accepted are plans without slices")
     module = placement.programs.submodule(part)
     accepted_names = [node.target for node in module.graph.find_nodes(op="placeholder")]
     drawn = [
@@ -220,4 +220,4 @@ def _batch_size(
         for tensor, node in pairs:
             if (tensor.per_sample[:1], tensor.fixed[:1]) == ((1,), (0,)):
                 return graph.call_method("size", (node, 0))
-    raise PlacementError("no tensor that arrives has a place for each sample: accepted is one")
+    raise PlacementError("no tensor that arrives has a dimension for samples: at least one must")

@@ -305,7 +305,7 @@ class Programs:
             if dtype.itemsize < 4:
                 raise PlacementError(
                     f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
-                    "float64, and autocast is not"
+                    "float64, without autocast"
                 )
 
     def check_stream(self, schedule: Schedule, stash: bool) -> None:

@@ -104,7 +104,7 @@ def _refused(part: int) -> Iterator[None]:
     except (RuntimeError, TypeError) as error:
         why = first_line(error).split(". ")[0]
         raise PlacementError(
-            f"what part {part} holds can't be computed, as an operator in it can't be run without "
+            f"what part {part} holds can't be counted, as an operator in it can't be run without "
             f"memory: {why}"
         ) from error
 

@@ -317,7 +317,7 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
         raise ArgumentError(f"schedule {schedule!r}: accepted is what hgpart.schedule returns")
     if schedule.in_flight is not None:
         raise ArgumentError(
-            f"a step by the rule {schedule.rule}, which has updates: accepted is a stream by it"
+            f"a step by the rule {schedule.rule}, a rule of streams: accepted is a stream by it"
         )
     if not torch.is_grad_enabled():
         return schedule.forward_only

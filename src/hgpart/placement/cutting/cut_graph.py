@@ -153,7 +153,7 @@ class CutGraph(StepGraph):
         for norm in self.given:
             if at(maker.name) < at(norm.name):
                 raise PlacementError(
-                    f"{self.layer.name} reads {node.name} behind its norm {norm.name}: accepted in "
+                    f"{self.layer.name} reads {node.name} after its norm {norm.name}: accepted in "
                     "norms of the batch, which is in slices, are layers that read the norm alone"
                 )
 
