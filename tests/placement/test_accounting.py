@@ -17,7 +17,7 @@ from torch import nn
 from hgpart.errors import ArgumentError
 from hgpart.execution.engine import PartRun
 from hgpart.execution.instructions import Graph
-from hgpart.execution.step_run import Part, StepRun
+from hgpart.execution.step_run import PartOnDevice, StepRun
 from hgpart.placement.accounting import (
     OPTIMIZER_STATES,
     account,
@@ -361,7 +361,7 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     for part, program in placement.programs.parts.items():
         actions, chunks = order.sequences[part], order.outlines[part].recomputed
         step = StepRun(
-            Part(program, torch.device("cpu"), 2),
+            PartOnDevice(program, torch.device("cpu"), 2),
             ({name: torch.zeros(samples, 3, size, size)} for name in placement.programs.inputs),
             score=lambda _, results: results[0].sum() if results else torch.zeros(()),
             recomputed=chunks,

@@ -240,7 +240,9 @@ def test_bytes_of_another_size_are_known_before():
 
 def test_what_is_refused_by_name():
     placed = hgpart.place(Deeper(), k=2, example=torch.zeros(2, 3, 8, 8))
-    with pytest.raises(PlacementError, match=r"^inputs of 3x12x12, with which layer second is"):
+    with pytest.raises(
+        PlacementError, match=r"^inputs of 3x12x12, with which layer second differs"
+    ):
         placed(torch.zeros(2, 3, 12, 12))
     assert placed(torch.zeros(2, 3, 10, 10)).shape == (2, 4, 6, 6)
     with pytest.raises(PlacementError, match=r"^inputs of 5x8x8: accepted are 3x8x8, and"):

@@ -331,7 +331,7 @@ def test_statistics_that_are_read_beside_their_norm_are_refused_by_name(at: str)
     model = Inner(beside).double()
     model.norm = nn.BatchNorm2d(4).double()
     traced, graph = placements.traced_model(model, [IMAGES])
-    with pytest.raises(PlacementError, match=r"reads or sets norm.running_\w+ beside the norm"):
+    with pytest.raises(PlacementError, match=r"reads or sets norm.running_\w+ apart from the norm"):
         place(model, placements.of_single_tasks(traced, graph, Modelling(), 2, 0))
 
 

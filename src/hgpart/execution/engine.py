@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.instructions import Compute, Pack, Step, prepare
+from hgpart.execution.instructions import Compute, Pack, StepCall, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.recomputation import Recomputation, changing, read_by
@@ -136,7 +136,7 @@ class PartRun(PartState):
     def note_forward(self, chunk: int) -> Recomputation | None:
         """Compute a chunk like `forward_chunk`; return what recomputes it, if there is a graph."""
         places = self._prepared.forward[chunk]
-        read, buffers = dict[int, Any](), dict[Step, dict[str, Tensor]]()
+        read, buffers = dict[int, Any](), dict[StepCall, dict[str, Tensor]]()
         graphs = []
         for at in places:
             instruction, finished = self._prepared.instructions[at]
@@ -187,7 +187,7 @@ class PartRun(PartState):
         Returns
         -------
         dict
-            For each input that required grad, the gradient of what this part read of it.
+            Gradient of what this part read of each input that required grad, by name.
 
         Raises
         ------

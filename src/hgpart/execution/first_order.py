@@ -30,7 +30,7 @@ def first_order(backward: Callable[..., R]) -> Callable[..., R]:
         if torch.is_grad_enabled():
             raise PlacementError(
                 "a backward pass with create_graph=True: a placement has no second derivatives, as "
-                "gradient penalties need; accepted are backward passes without, and the model "
+                "gradient penalties need; accepted are backward passes without it, or the model "
                 "itself"
             )
         return backward(*args)

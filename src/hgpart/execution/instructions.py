@@ -87,7 +87,7 @@ def _has_matrix(step: nn.Module) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class StepCall:
     """A call of a step: a layer's share.
 
     Attributes
@@ -115,19 +115,19 @@ class Compute:
 
     Attributes
     ----------
-    steps : tuple of Step
+    steps : tuple of StepCall
     reads : tuple of int
         Slots that they read and have not written themselves.
     makes : tuple of int
         Slots that they write for other instructions.
     """
 
-    steps: tuple[Step, ...]
+    steps: tuple[StepCall, ...]
     reads: tuple[int, ...]
     makes: tuple[int, ...]
 
     @staticmethod
-    def of(steps: Sequence[Step]) -> Compute:
+    def of(steps: Sequence[StepCall]) -> Compute:
         """Find out what these steps read and make together."""
         made = {slot for step in steps for slot in step.results if slot is not None}
         reads = {slot: None for step in steps for slot in step.operands if slot not in made}
@@ -390,7 +390,7 @@ def _chunks(
 def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
     """Join steps with nothing in between into one instruction, as long as their weights are few."""
     instructions: list[tuple[Instruction, tuple[int, ...]]] = []
-    steps, nbytes = list[Step](), 0
+    steps, nbytes = list[StepCall](), 0
 
     def close() -> None:
         nonlocal nbytes
@@ -425,7 +425,7 @@ class _Preparation:
         self.slots: dict[fx.Node, int] = {}
         self.count = 0
         self.inputs: list[tuple[str, int]] = []
-        self.instructions: list[Instruction | Step] = []
+        self.instructions: list[Instruction | StepCall] = []
         self.touched: list[tuple[int, ...]] = []  # slots that each instruction reads or writes
         self.results: tuple[int, ...] = ()
         for node in program.module.graph.nodes:
@@ -440,7 +440,7 @@ class _Preparation:
         ):
             finished = tuple(set(touched) - later)
             later.update(touched)
-            if isinstance(instruction, Step):
+            if isinstance(instruction, StepCall):
                 instructions.append((Compute.of([replace(instruction, finished=finished)]), ()))
             else:
                 instructions.append((instruction, finished))
@@ -456,7 +456,7 @@ class _Preparation:
         elif node.op == "call_module":
             operands, results = self._read(node, *node.args), self._made(node)
             find = operator.attrgetter(target)
-            self._append(Step(target, find, operands, results), operands + results)
+            self._append(StepCall(target, find, operands, results), operands + results)
         elif target is receive:
             transfer = self.transfers[self._constant(node, 0)]
             results = self._made(node, len(transfer.tensors))
@@ -476,7 +476,7 @@ class _Preparation:
                 "placeholders, receive, steps, pack, send and the output"
             )
 
-    def _append(self, instruction: Instruction | Step, slots: tuple[int | None, ...]) -> None:
+    def _append(self, instruction: Instruction | StepCall, slots: tuple[int | None, ...]) -> None:
         self.instructions.append(instruction)
         self.touched.append(tuple(slot for slot in slots if slot is not None))
 

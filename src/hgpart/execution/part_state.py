@@ -35,7 +35,7 @@ class PartState:
     saved : dict
         What instructions keep for backward, by instruction.
     buffers : dict
-        By step, buffers that it uses, and changes, instead of its own.
+        Buffers that a step uses, and changes, instead of its own, by step.
     traffic : Traffic
         What this part has sent: maps in forward, gradients in backward.
     spans : list of Span

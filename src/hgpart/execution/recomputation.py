@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, fx, nn
 
-from hgpart.execution.instructions import Compute, Instruction, Pack, Step, prepare
+from hgpart.execution.instructions import Compute, Instruction, Pack, StepCall, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 
@@ -48,15 +48,15 @@ class Recomputation:
     instructions : sequence of Compute or Pack
         The chunk's instructions that backward needs, in order.
     values : mapping of int to Any
-        By slot, the values that they read and do not write.
+        Values that they read and do not write, by slot.
     buffers : mapping
-        By step, the contents of those of its buffers that passes change. The second time these
-        copies change, not the step's own.
+        Contents of the buffers that passes change, by step. The second time these copies change,
+        not the step's own.
     """
 
     instructions: Sequence[Made]
     values: Mapping[int, Any]
-    buffers: Mapping[Step, dict[str, Tensor]]
+    buffers: Mapping[StepCall, dict[str, Tensor]]
 
     @property
     def held(self) -> list[Any]:
@@ -88,7 +88,7 @@ def read_by(
     graphs : sequence of Compute
         Instructions whose graphs a backward pass goes through.
     values : mapping of int to Any
-        By slot, all values that the chunk's instructions read.
+        All values that the chunk's instructions read, by slot.
     """
     wanted, needed, reads = {*graphs}, list[Made](), set[int]()
     for instruction in reversed(instructions):
@@ -106,8 +106,8 @@ def changing(program: PartProgram) -> Mapping[str, tuple[str, ...]]:
     changing_names = _changing.get(program)
     if changing_names is None:
         computes = (item for item, _ in prepare(program).instructions if isinstance(item, Compute))
-        every = chain.from_iterable(compute.steps for compute in computes)
-        steps = {step.name: step.find(program.module) for step in every}
+        calls = chain.from_iterable(compute.steps for compute in computes)
+        steps = {step.name: step.find(program.module) for step in calls}
         changed = {id(buffer) for step in steps.values() for buffer in _changed(step)}
         changing_names = {}
         for name, step in steps.items():

@@ -26,7 +26,7 @@ from hgpart.execution.outlines import check_fits, outline, uses
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.events import Event
 from hgpart.execution.records.totals import Timing, Totals, Traffic
-from hgpart.execution.step_run import Part, Score, StepRun, Updates
+from hgpart.execution.step_run import PartOnDevice, Score, StepRun, Updates
 from hgpart.execution.transport import Transport
 from hgpart.execution.weights.copies import Copies, Travelling
 from hgpart.execution.weights.versions import Versions
@@ -204,7 +204,7 @@ class Runtime:
         schedule : Schedule
             Schedule of a rule, without weights that travel.
         batches : sequence of mapping
-            For each micro-batch, the values that `forward` takes.
+            Values of each micro-batch, as `forward` takes them.
         score : callable
             Function from a part that has results to its `score`; see `StepRun`.
         sizes : sequence of int
@@ -257,7 +257,7 @@ class Runtime:
             Values as `forward` takes them; taken when the first part in this process begins a
             batch.
         score : callable
-            As in `step`, for batches.
+            Function from a part that has results to its score of a batch; see `step`.
         update : callable
             Function that changes the parameters of a part by their `grad`.
         on_score : callable
@@ -356,8 +356,8 @@ class Runtime:
         with BEGINNING:
             copies = self._copies_of(self.transport.gather)
             due = copies.due(learns, self.transport.so_on_any)
-            if due.beside is not None:
-                self._bring(Travelling(copies, due.beside, is_counted=False), sent)
+            if due.rest is not None:
+                self._bring(Travelling(copies, due.rest, is_counted=False), sent)
             copies.note(learns, due)
         return Travelling(copies, copies.weights, due=due)
 
@@ -389,7 +389,7 @@ class Runtime:
     ) -> dict[int, StepRun]:
         return {
             part: StepRun(
-                Part(program, self.devices[part], self.k),
+                PartOnDevice(program, self.devices[part], self.k),
                 batches[part],
                 score(part) if score is not None and part in self.output_parts else None,
                 schedule.outlines[part].recomputed,
@@ -445,7 +445,7 @@ class RunningPass:
         Raises
         ------
         RunError
-            On a second call.
+            If it is called a second time.
         """
         if self._is_back:
             raise RunError(

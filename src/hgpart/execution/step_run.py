@@ -36,7 +36,7 @@ Score = Callable[[int, tuple[Tensor, ...]], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class PartOnDevice:
     """A part on its device.
 
     Attributes
@@ -75,7 +75,7 @@ class StepRun:
 
     Parameters
     ----------
-    part : Part
+    part : PartOnDevice
     batches : iterable of mapping
         The values of the placeholders for each micro-batch; taken when the micro-batch begins.
     score : callable, optional
@@ -84,7 +84,7 @@ class StepRun:
     recomputed : collection of int
         Forward chunks that backward recomputes; of these only the inputs are kept.
     updates : Updates, optional
-        Given for a stream.
+        Weights in flight, and what follows an update; needed in a stream.
     travelling : Travelling, optional
         Weights that travel.
     traffic : Traffic, optional
@@ -112,7 +112,7 @@ class StepRun:
 
     def __init__(
         self,
-        part: Part,
+        part: PartOnDevice,
         batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
         recomputed: Collection[int] = (),

@@ -105,3 +105,6 @@ class Transport(Protocol):
 
     def executor(self) -> Executor:
         """An executor for the parts of this process, in their order, on GPUs' current streams."""
+
+    def close(self) -> None:
+        """End the threads that passes have started, if any; the next pass starts new ones."""

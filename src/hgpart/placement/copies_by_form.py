@@ -59,13 +59,13 @@ class CopiesByForm:
         traced = blueprint.traced
         passing = {*layers, *(traced.buffers[name] for name in traced.updated)}
         fixed = {name: state for name, state in every.items() if name not in passing}
-        beside = {name: state for name, state in every.items() if name not in layers}
+        rest = {name: state for name, state in every.items() if name not in layers}
         return Copies(
             self._state.tensor,
             tuple(programs.parts),
             weights=exchanges(holdings, layers),
             fixed=exchanges(holdings, fixed),
-            beside=exchanges(holdings, beside),
+            rest=exchanges(holdings, rest),
             state=exchanges(holdings, every),
             steps=self._state.copies_of_steps(programs),
             training=self._forms.present.training,
@@ -84,7 +84,7 @@ class CopiesByForm:
     def note_loaded(self) -> None:
         """Note that copies may be out of date, as state was loaded."""
         for copies in self._copies.values():
-            copies.alike = False
+            copies.up_to_date = False
             copies.forget_weights()
 
     def forget(self) -> None:

@@ -90,9 +90,9 @@ def expected_statistics(
     graph = replace(graph, layers=tuple(layers))
     modelling = replace(partition.modelling, bytes_per_element=None, training=True)
     model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
-    nets, every = model.statistics_nets, np.arange(partition.k, dtype=np.int32)
+    nets, parts = model.statistics_nets, np.arange(partition.k, dtype=np.int32)
     between = nets.of_parts(model.weights, partition.parts, partition.k)
-    evaluation = evaluate(between, every, partition.k, partition.problem.speeds)
+    evaluation = evaluate(between, parts, partition.k, partition.problem.speeds)
     counts = np.zeros(
         len(layers), dtype=np.int64
     )  # layers that share their vertices count together
@@ -102,7 +102,7 @@ def expected_statistics(
     for number in range(int(counts.max(initial=0))):
         some = replace(nets, costs=np.where(of_nets > number, nets.costs, 0))
         sent = some.of_parts(model.weights, partition.parts, partition.k)
-        messages += evaluate(sent, every, partition.k).messages
+        messages += evaluate(sent, parts, partition.k).messages
     return replace(
         evaluation,
         loads=np.zeros_like(evaluation.loads),

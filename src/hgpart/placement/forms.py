@@ -204,8 +204,8 @@ class Forms:
             raise PlacementError(
                 f"{min(divided)} is divided in another way in "
                 f"{'training' if form.training else 'evaluation'} with inputs of "
-                f"{form.said_beside(before.form)}: accepted are {accepted}, or a model that is "
-                "placed with an example of that"
+                f"{form.said_beside(before.form)}: accepted are {accepted}, or placing the "
+                "model with such an example"
             )
         return programs, new
 

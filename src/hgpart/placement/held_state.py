@@ -198,7 +198,7 @@ class HeldState:
                 if held.name not in programs.blueprint.trainable:
                     raise PlacementError(
                         f"{held.name} requires a gradient, and did not when it was placed: "
-                        "accepted in slices of the batch is to place the model anew"
+                        "accepted in slices of the batch is placing the model again"
                     )
                 if has_hooks(tensor):
                     raise PlacementError(
@@ -285,7 +285,7 @@ class HeldState:
             count = sum(math.prod(held.local_shape) for held in slices_of_name)
             if entry.parameter and (count != wanted or overlap(slices_of_name)):
                 raise PlacementError(
-                    f"{name}: the parts hold {count} elements of {wanted}: accepted is each once"
+                    f"{name}: the parts hold {count} elements of {wanted}: each must be held once"
                 )
 
 

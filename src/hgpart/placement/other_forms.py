@@ -182,7 +182,7 @@ def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> N
         if known is None or layer is None or _facts(known) != _facts(layer):
             name = (layer or known).name
             raise PlacementError(
-                f"inputs of {sizes}, with which layer {name} is not as the model was placed: "
+                f"inputs of {sizes}, with which layer {name} differs from the placed one: "
                 "accepted are sizes for which it has the same layers, channels and parameters"
             )
 

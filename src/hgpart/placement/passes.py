@@ -24,8 +24,8 @@ class Passes:
         lost = (*self._settings.hooked, *self._forms.programs.blueprint.traced.lost_gradients)
         if lost:
             raise PlacementError(
-                f"the model's backward pass has what a placement's has not ({lost[0]}): accepted "
-                "are passes without gradients, in evaluation under torch.no_grad()"
+                f"the model's backward pass has something that a placement's lacks ({lost[0]}): "
+                "accepted are passes without gradients, in evaluation under torch.no_grad()"
             )
 
     def check_batch(self, batch_size: int, inputs: Sequence[torch.Tensor | None]) -> None:
@@ -60,7 +60,7 @@ class Passes:
         if self._forms.are_set_anew:
             raise PlacementError(
                 "modules were given other attributes, modes or hooks after the model was placed: "
-                "accepted in processes is before"
+                "accepted in processes are changes before that"
             )
         self._state.check_filled()
         if gradients_wanted(inputs):
@@ -96,8 +96,8 @@ class Passes:
         """
         if gradients_wanted(inputs):
             raise PlacementError(
-                "an input requires a gradient, which a step does not compute: accepted are steps "
-                "without, and calling the placement"
+                "an input requires a gradient, which a step does not compute: accepted are inputs "
+                "that require none, or calling the placement"
             )
         return self.batches(inputs, sizes, part)
 

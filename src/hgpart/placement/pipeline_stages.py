@@ -88,8 +88,8 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     except CycleError as error:
         between = " and ".join(map(str, sorted(set(error.args[1]))))
         raise PlacementError(
-            f"parts {between} send to each other both ways and are no stages: accepted are plans "
-            "of cuts between layers, as of hgpart partition --strategy layerwise"
+            f"parts {between} send to each other both ways, so they are not stages: accepted are "
+            "plans of cuts between layers, as of hgpart partition --strategy layerwise"
         ) from None
     # Parts without work come in between; the sort keeps the order of the rest.
     order.sort(key=lambda part: (part not in readers, part == placement.programs.output_part))
@@ -128,10 +128,12 @@ def _function(
 ) -> fx.GraphModule:
     """A part's program with arguments instead of `receive`, and results instead of `send`."""
     if len(placement.programs.shares) > 1:
-        raise PlacementError("the batch is in slices: accepted are plans without")
+        raise PlacementError("the batch is in slices: accepted are plans without slices")
     module = placement.programs.submodule(part)
-    given = [node.target for node in module.graph.find_nodes(op="placeholder")]
-    drawn = [name for name in given if name not in (*placement.programs.inputs, BATCH_SIZE)]
+    accepted_names = [node.target for node in module.graph.find_nodes(op="placeholder")]
+    drawn = [
+        name for name in accepted_names if name not in (*placement.programs.inputs, BATCH_SIZE)
+    ]
     if drawn:
         raise PlacementError(
             f"part {part} takes random masks ({drawn[0]}): accepted is evaluation, in which none "
@@ -140,7 +142,11 @@ def _function(
     if placement.programs.norms == "batch":
         raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     graph = fx.Graph()
-    inputs = {name: graph.placeholder(name) for name in placement.programs.inputs if name in given}
+    inputs = {
+        name: graph.placeholder(name)
+        for name in placement.programs.inputs
+        if name in accepted_names
+    }
     batches = [
         inputs[name]
         for name in compress(placement.programs.inputs, placement.programs.arguments.batches)
@@ -192,10 +198,10 @@ def _function(
 
 def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
     """Raise a PlacementError if an input has another size than the part's graph is for."""
-    given, accepted = tuple(tensor.shape[1:]), tuple(size)
-    if given != accepted:
+    accepted_names, accepted = tuple(tensor.shape[1:]), tuple(size)
+    if accepted_names != accepted:
         raise PlacementError(
-            f"{name} of {said_of([given])} for a part as a function: accepted is "
+            f"{name} of {said_of([accepted_names])} for a part as a function: accepted is "
             f"{said_of([accepted])}, or a part that was taken after Placement.for_inputs"
         )
 
@@ -214,4 +220,4 @@ def _batch_size(
         for tensor, node in pairs:
             if (tensor.per_sample[:1], tensor.fixed[:1]) == ((1,), (0,)):
                 return graph.call_method("size", (node, 0))
-    raise PlacementError("no tensor that arrives has a place for each sample: accepted is one")
+    raise PlacementError("no tensor that arrives has a dimension for samples: at least one must")

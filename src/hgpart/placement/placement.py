@@ -160,7 +160,7 @@ class Placement(ListingModule):
             If the model's forward does not take these inputs, if something else stands where it was
             traced with a tensor, or if a flag or number differs from the traced one.
         PlacementError
-            For any reason of `Passes.check_batch`, `for_inputs` and `Programs.divided`.
+            If `Passes.check_batch`, `for_inputs` or `Programs.divided` refuses the inputs.
         """
         tensors = self.programs.arguments.tensors_of(inputs, named)
         batch_size = self.programs.batch_size_of(tensors)
@@ -225,7 +225,7 @@ class Placement(ListingModule):
         PlanError
             If the schedule is for another placement, or for another mode.
         PlacementError
-            For any reason of `for_inputs`, and of `Passes.check_batch` for each micro-batch; if an
+            If `for_inputs` refuses the inputs, or `Passes.check_batch` some micro-batch; if an
             input requires a gradient.
         """
         tensors = self.programs.tensors_of(inputs)
@@ -303,7 +303,7 @@ class Placement(ListingModule):
             hooks, norms are updated per batch, or grad mode is off. For a plan over slices, if
             `stash` is False.
         PlanError, PlacementError
-            For any reason of `step`; for a plan over slices also if something that does not learn
+            If `step` would raise it; for a plan over slices also if something that does not learn
             was changed.
         """
         if self.programs.has_all_parts:
@@ -419,7 +419,7 @@ class Placement(ListingModule):
         ArgumentError
             If the batch has no sample.
         PlacementError
-            For any reason of `for_inputs`.
+            If `for_inputs` would refuse it.
         """
         self.forms.for_sizes(self.forms.present.sizes, batch_size)
         return self

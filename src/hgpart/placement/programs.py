@@ -239,9 +239,9 @@ class Programs:
     def _check_targets(self, inputs: Sequence[torch.Tensor | None]) -> None:
         """Raise a PlacementError if means that the model takes over targets leave some out."""
         shown = dict(zip(self.inputs, self.arguments.names, strict=True))
-        given = dict(zip(self.inputs, inputs, strict=True))
+        values = dict(zip(self.inputs, inputs, strict=True))
         for name, ignored in self.blueprint.graph.mixing.ignored:
-            value = given[name]
+            value = values[name]
             if value is not None and bool((value.to(torch.int64) == ignored).any()):
                 raise PlacementError(
                     f"{shown[name]} holds {ignored}, which a mean that the model computes over "
@@ -305,7 +305,7 @@ class Programs:
             if dtype.itemsize < 4:
                 raise PlacementError(
                     f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
-                    "float64, and autocast is not"
+                    "float64, without autocast"
                 )
 
     def check_stream(self, schedule: Schedule, stash: bool) -> None:

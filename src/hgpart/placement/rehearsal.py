@@ -24,7 +24,7 @@ from hgpart.execution.instructions import prepare
 from hgpart.execution.program import PartProgram
 from hgpart.execution.recomputation import without_statistics
 from hgpart.execution.records.totals import Traffic
-from hgpart.execution.step_run import Part, StepRun, Updates
+from hgpart.execution.step_run import PartOnDevice, StepRun, Updates
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of
@@ -104,7 +104,7 @@ def _refused(part: int) -> Iterator[None]:
     except (RuntimeError, TypeError) as error:
         why = first_line(error).split(". ")[0]
         raise PlacementError(
-            f"what part {part} holds can't be computed, as an operator in it can't be run without "
+            f"what part {part} holds can't be counted, as an operator in it can't be run without "
             f"memory: {why}"
         ) from error
 
@@ -192,7 +192,7 @@ class StepRehearsal:
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
             step = _OneOfMany(
-                Part(self._program, META, self._k),
+                PartOnDevice(self._program, META, self._k),
                 map(_here, [values]),
                 score=_sum,
                 recomputed=recomputed,

@@ -99,7 +99,9 @@ def make_schedule(
     check_micro_batches(micro_batches)
     if rule in STREAMS:
         if not backward:
-            raise ArgumentError(f"schedule {rule!r} without backward passes: accepted is with them")
+            raise ArgumentError(
+                f"schedule {rule!r} without backward passes: accepted is backward=True"
+            )
         limit = IN_FLIGHT if in_flight is None else in_flight
         stream = Needs(tuple(outlines), micro_batches, costs, limit=limit)
         order = tuple(STREAMS[rule](stream))

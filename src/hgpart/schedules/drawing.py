@@ -72,10 +72,10 @@ def _runs(sequence: tuple[Action, ...]) -> list[str]:
     runs = []
     begun = (action for action in sequence if action.piece is None or action.piece[0] == 0)
     numbered = enumerate(action for action in begun if not action.is_of_weights)
-    for (_, direction, micro_batch), several in groupby(
+    for (_, direction, micro_batch), run in groupby(
         numbered, lambda item: (item[1].chunk - item[0], *item[1][1:3])
     ):
-        chunks = [action.chunk for _, action in several]
+        chunks = [action.chunk for _, action in run]
         last = f"-{chunks[-1]}" if len(chunks) > 1 else ""
         runs.append(f"{direction.value}{micro_batch}.{chunks[0]}{last}")
     return runs

@@ -43,10 +43,10 @@ class Action(NamedTuple):
     part : int
     direction : Direction
     micro_batch : int
-        For weights in a stream, the number of updates that they have had; for their gradients, the
-        batch. In a step both are 0.
+        Micro-batch. For weights that travel in a stream it is their number of updates, for their
+        gradients the batch; in a step it is 0 for both.
     chunk : int
-        For weights, their number in `Schedule.travels`.
+        Number of the chunk, or of the weights in `Schedule.travels`.
     piece : (int, int) or None
         Place of the first of the chunk's instructions to do, and the place after the last; None for
         all of them.
@@ -87,7 +87,7 @@ class Piece(NamedTuple):
         FORWARD for maps and BACKWARD for their gradients (from either half of a backward pass);
         SPREAD for weights and REDUCE for their gradients.
     micro_batch : int
-        That of the action that sends it.
+        Micro-batch of the action that sends it.
     number : int
         Number of the transfer, or of the weights.
     """

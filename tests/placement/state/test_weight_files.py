@@ -165,7 +165,7 @@ def test_what_stands_beside_names_with_a_prefix_is_refused(tmp_path):
     saved = {f"model.{name}": tensor for name, tensor in state().items()}
     path = save({**saved, "loss.weight": torch.ones(2)}, tmp_path / "weights.pt")
     said = refused(path, [*state()])
-    assert "the model's names have 'model.' in front, loss.weight has not (1 names)" in said
+    assert "the model's names have 'model.' in front, loss.weight does not (1 names)" in said
 
 
 @pytest.mark.parametrize("key", ["state_dict", "model", "net"])

@@ -48,7 +48,7 @@ class Due(NamedTuple):
 
     Attributes
     ----------
-    beside : sequence of Exchange or None
+    rest : sequence of Exchange or None
         All that must travel except weights that learn; None if nothing must.
     weights : bool
         Whether weights that learn must travel.
@@ -56,7 +56,7 @@ class Due(NamedTuple):
         Contents of the weights that learn at present, if they were looked at.
     """
 
-    beside: Sequence[Exchange] | None
+    rest: Sequence[Exchange] | None
     weights: bool
     contents: Contents | None
 
@@ -75,7 +75,7 @@ class Copies:
     fixed : sequence of Exchange
         Exchanges of all else that passes leave as it is: other parameters, and buffers that are
         only read.
-    beside : sequence of Exchange
+    rest : sequence of Exchange
         Exchanges of all except `weights`.
     state : sequence of Exchange
         Exchanges of all parameters and buffers.
@@ -90,7 +90,7 @@ class Copies:
     ----------
     moved : bool
         Whether the model has new tensors, so that those of a pass under way are gone.
-    alike : bool
+    up_to_date : bool
         Whether all copies equal their originals, unless somebody has changed these since.
     """
 
@@ -100,14 +100,14 @@ class Copies:
         here: Collection[int],
         weights: Sequence[Exchange],
         fixed: Sequence[Exchange],
-        beside: Sequence[Exchange],
+        rest: Sequence[Exchange],
         state: Sequence[Exchange],
         steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
         training: bool,
         every: Mapping[Any, Copies],
     ) -> None:
-        self.weights, self.fixed, self.beside, self.state = weights, fixed, beside, state
-        self.moved = self.alike = self._begun = False
+        self.weights, self.fixed, self.rest, self.state = weights, fixed, rest, state
+        self.moved = self.up_to_date = self._begun = False
         self._training, self._every = training, every
         self._tensor, self._here = tensor, here
         holders: dict[tuple[int, Key], list[int]] = {}
@@ -151,8 +151,8 @@ class Copies:
 
         For the first pass in a form everything is due. Later passes that learn need what passes
         leave as it is, if that was changed, and weights that learn, if these were; other passes
-        need everything, if anything was changed. The caller notes what is due beside weights when
-        it has travelled.
+        need everything, if anything was changed. The caller notes what is due apart from weights
+        when it has travelled.
 
         Parameters
         ----------
@@ -162,10 +162,10 @@ class Copies:
             Function that tells for each flag whether it is set in any process: so all processes
             decide alike.
         """
-        whole = not self._begun or not (self.alike or (learns and self._training))
+        whole = not self._begun or not (self.up_to_date or (learns and self._training))
         if learns or self._training:  # the pass may change weights or statistics
             for copies in self._every.values():
-                copies.alike = False
+                copies.up_to_date = False
         exchanges, contents, weights = self.fixed if learns else self.state, None, False
         changed = not whole and bool(exchanges) and self._have_changed(self._own_of(learns))
         if learns:
@@ -177,7 +177,7 @@ class Copies:
             for copies in self._every.values():
                 copies.forget_weights()
         if whole:
-            exchanges = self.beside if learns else self.state
+            exchanges = self.rest if learns else self.state
         return Due(exchanges if whole or changed else None, weights, contents)
 
     def _looked_at(self) -> Contents | None:
@@ -192,10 +192,10 @@ class Copies:
         return [_content(weight)[2:] for weight in weights] if self._adds_up else None
 
     def note(self, learns: bool, due: Due) -> None:
-        """Note that what was due beside weights has travelled."""
+        """Note that what was due apart from weights has travelled."""
         self._begun = True
-        self.alike |= not learns and not self._training
-        if due.beside is not None:
+        self.up_to_date |= not learns and not self._training
+        if due.rest is not None:
             self._contents |= {own: _content(self._tensor(*own)) for own in self._own_of(learns)}
 
     def note_weights(self, due: Due) -> None:
@@ -222,8 +222,8 @@ class Copies:
         """Raise a PlacementError if what does not learn has changed since a stream began."""
         if self.fixed_changed:
             raise PlacementError(
-                "what does not learn was changed in a stream by a plan over slices, whose copies "
-                "are as it began: accepted is before or after it"
+                "what does not learn was changed in a stream by a plan over slices, which "
+                "copied it when it began: accepted are changes before or after the stream"
             )
 
     def _own(self, exchanges: Sequence[Exchange]) -> list[tuple[int, Key]]:
@@ -301,7 +301,7 @@ class Copies:
         if self.moved:
             raise PlacementError(
                 "the model was moved, or cast, between a pass and its backward pass: accepted is "
-                "before or after both"
+                "moving it before or after both"
             )
         pieces = []
         for copy in elements.copies:

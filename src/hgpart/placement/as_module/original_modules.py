@@ -268,7 +268,7 @@ def _traced(path: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         if returned is None:
             raise PlacementError(
                 f"a hook on the module {path}, which returns nothing, and would not be called by "
-                "the parts: accepted are hooks that return what the module is to take or return"
+                "the parts: accepted are hooks that return what the module takes or returns"
             )
         return returned
 

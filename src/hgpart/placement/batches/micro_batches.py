@@ -120,8 +120,10 @@ def score_of(
     ArgumentError
         If targets can't be divided; from `score`, if a loss is not a number with gradients.
     """
-    divided, several = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
-    own_targets = [number * several + share for number in range(len(sizes)) for share in counted]
+    divided, shares_per_batch = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
+    own_targets = [
+        number * shares_per_batch + share for number in range(len(sizes)) for share in counted
+    ]
     parts = None
     if loss_fn is not None:
         parts = _Parts(loss_fn, divided, [*chain(*sizes)], own_targets, total)
@@ -133,7 +135,7 @@ def score_of(
             return own
         losses = []
         for share, results in zip(shares, own, strict=True):
-            loss = parts.loss(micro_batch * several + share, build, results, stand_in)
+            loss = parts.loss(micro_batch * shares_per_batch + share, build, results, stand_in)
             check_loss(loss, learns=any(result.requires_grad for result in results))
             losses.append(loss)
         return reduce(add, losses)
@@ -315,7 +317,7 @@ def schedule_for_mode(schedule: Schedule, has_loss: bool) -> Schedule:
         raise ArgumentError(f"schedule {schedule!r}: accepted is what hgpart.schedule returns")
     if schedule.in_flight is not None:
         raise ArgumentError(
-            f"a step by the rule {schedule.rule}, which has updates: accepted is a stream by it"
+            f"a step by the rule {schedule.rule}, a rule of streams: accepted is a stream by it"
         )
     if not torch.is_grad_enabled():
         return schedule.forward_only

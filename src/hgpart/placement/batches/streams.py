@@ -133,7 +133,7 @@ def check_stream(schedule: Schedule, stash: bool) -> None:
     recomputes = any(outline.recomputed for outline in schedule.outlines)
     check_recompute(recompute=recomputes, stash=stash)
     if not torch.is_grad_enabled():
-        raise ArgumentError("a stream without grad mode: accepted is with, as it trains")
+        raise ArgumentError("a stream without grad mode: accepted is grad mode, as a stream trains")
 
 
 def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
@@ -142,7 +142,7 @@ def check_modules_of_stream(modules: Iterable[fx.GraphModule]) -> None:
         for name, parameter in module.named_parameters():
             if has_hooks(parameter):
                 raise ArgumentError(
-                    f"a stream with a hook on {name}, whose gradients gather elsewhere: accepted "
+                    f"a stream with a hook on {name}, which would not see the gradients: accepted "
                     "are parameters without hooks"
                 )
         for step in module.children():
@@ -158,7 +158,7 @@ def check_slices_of_stream(*, stash: bool) -> None:
     if not stash:
         raise ArgumentError(
             "batches in flight without stash by a plan over slices, whose parts have copies of "
-            "weights: accepted is with stash"
+            "weights: accepted is stash=True"
         )
 
 
@@ -175,6 +175,7 @@ def check_buffers_of_stream(blueprint: Blueprint) -> None:
     """Raise an ArgumentError for buffers that are computed from weights, which have versions."""
     for buffer in blueprint.carriers:
         raise ArgumentError(
-            f"batches in flight, which change weights that {blueprint.traced.buffers[buffer.name]} "
-            "is computed from: accepted are buffers that are not computed from parameters"
+            f"batches in flight with {blueprint.traced.buffers[buffer.name]}, a buffer that is "
+            "computed from weights that change: accepted are buffers that are not computed from "
+            "parameters"
         )

@@ -450,8 +450,8 @@ class Blueprint:
             if is_norms_statistic(new):
                 if not _is_norms_alone(self.nodes[placeholder], new):
                     raise PlacementError(
-                        f"the model reads or sets {name} beside the norm that updates it: accepted "
-                        "are running statistics that norms alone read and change"
+                        f"the model reads or sets {name} apart from the norm that updates it: "
+                        "accepted are running statistics that norms alone read and change"
                     )
                 continue
             if _depends_on(new, {*self.graph.ids}):

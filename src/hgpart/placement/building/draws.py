@@ -45,8 +45,8 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
             raise PlacementError(f"{named} draws from a generator of its own: accepted is torch's")
         if operator_of(node).draws_in_order and not _lies_in_order(node.all_input_nodes[0]):
             raise PlacementError(
-                f"{named} draws in the order of the memory for a tensor that lies there in another "
-                "order than that of its dimensions: accepted is one made by new_empty"
+                f"{named} draws in the order of the memory, for a tensor whose memory is not in "
+                "the order of its dimensions: accepted is one made by new_empty"
             )
         if operator_of(node).cut == "dropout" or not _depends_on_data(node, graph):
             draws[node] = f"draw_{len(draws)}"

@@ -60,18 +60,18 @@ class JoinedBuilder(PartBuilder):
 
     def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
         """Add a step; afterwards its results are known by their names in each share."""
-        made = self.program.add(step, name)
+        results = self.program.add(step, name)
         self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
         bare = name.removeprefix(self.prefix)
         names = tuple(f"{member.blueprint.prefix}{bare}" for member in self.members)
         self.program.steps[name] = names
-        count = len(made) // (1 + len(names))
-        by_share = iter(made[count:])
+        count = len(results) // (1 + len(names))
+        by_share = iter(results[count:])
         for index in range(count):
             names_by_share = tuple(numbered(own_name, index) for own_name in names)
             self.program.joined[names_by_share] = numbered(name, index)
             self.program.values.update(zip(names_by_share, by_share, strict=False))
-        return made[:count]
+        return results[:count]
 
     def begin(self, at: int, tasks: Int64) -> JoinedGraph:
         """Begin a step for all shares."""
@@ -121,11 +121,14 @@ class JoinedBuilder(PartBuilder):
         # By tasks, which several parts may have; in any order, as sums are added up.
         names: list[dict[bytes, list[str]]] = [{} for _ in self.members]
         for by_tasks, own in zip(names, (first, *more), strict=True):
-            for name, some in own or ():
-                by_tasks.setdefault(some.tobytes(), []).append(name)
+            for name, tasks_of_sum in own or ():
+                by_tasks.setdefault(tasks_of_sum.tobytes(), []).append(name)
         return [
-            (self._joined([by_tasks[some.tobytes()].pop(0) for by_tasks in names], dim), some)
-            for _, some in first
+            (
+                self._joined([by_tasks[tasks_of_sum.tobytes()].pop(0) for by_tasks in names], dim),
+                tasks_of_sum,
+            )
+            for _, tasks_of_sum in first
         ]
 
     def _send_sums(self, at: int, tasks: Int64) -> None:

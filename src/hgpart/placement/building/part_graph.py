@@ -79,12 +79,12 @@ class PartGraph(GrowingModule):
         shown: dict[str, Any] = {"layer": transfer.layer, "sender": transfer.sender}
         number = (transfer.number,)
         arrived = self.fx_graph.create_node("call_function", program.receive, number, shown, first)
-        several = len(transfer.tensors) > 1
+        is_several = len(transfer.tensors) > 1
         for index in range(len(transfer.tensors)):
             value_name = numbered(first, index)
             del self.waiting[value_name]
             self.values[value_name] = (
-                self.call(operator.getitem, arrived, index) if several else arrived
+                self.call(operator.getitem, arrived, index) if is_several else arrived
             )
 
     def send(self, transfer: Transfer, tensors: Sequence[fx.Node]) -> None:

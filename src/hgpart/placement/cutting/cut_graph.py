@@ -83,16 +83,16 @@ class CutGraph(StepGraph):
                 return under
         return self.select(self.value(node), node, box) if box else self.copy(node)
 
-    def returned(self, made: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
+    def returned(self, results: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
         """Outputs of the step, given its own versions of some nodes of the traced graph."""
-        return made
+        return results
 
     def of_rows(self, node: fx.Node, rows: Int64) -> fx.Node:
         """A constant for whose parameters only some rows are held, the others being zero."""
         self._rows = rows
-        made = self.value(node)
+        result = self.value(node)
         self._rows = None
-        return made
+        return result
 
     def under(self, node: fx.Node, box: Box) -> fx.Node | None:
         """The operator on operands that are cut like its result, if it can be cut."""
@@ -101,23 +101,23 @@ class CutGraph(StepGraph):
             if not reindexing.is_reindexing(parent):
                 if self.facts.shape(parent) != self.facts.shape(node):
                     return None
-                made = self.under(parent, box)
-                return None if made is None else self.item(made, node)
+                result = self.under(parent, box)
+                return None if result is None else self.item(result, node)
         if operator_of(node).makes:
             return None
         moved = reindexing.under(self, node, box)
         return same_index.under(self, node, box) if moved is None else moved
 
-    def item(self, made: fx.Node, node: fx.Node) -> fx.Node:
+    def item(self, result: fx.Node, node: fx.Node) -> fx.Node:
         """One result of an operator that returns several."""
-        if made in self.single:
+        if result in self.single:
             if node.args[1] != 0:
                 raise PlacementError(
                     f"{self.layer.name} reads result {node.args[1]} of {node.args[0]}, which parts "
                     "do not make: accepted is its first result"
                 )
-            return made
-        return self.call(operator.getitem, made, node.args[1])
+            return result
+        return self.call(operator.getitem, result, node.args[1])
 
     def own(self, node: fx.Node) -> CutValue:
         """The step's result of an operator of its layer."""
@@ -131,8 +131,8 @@ class CutGraph(StepGraph):
             return CutValue(self.copy(node))
         product = products.product_of(self, node) if self._is_head(node) else None
         if product is not None:
-            made = products.filters(self, node, product, self.layer.reads[0])
-            return CutValue(made, product.axis, self.tasks)
+            result = products.filters(self, node, product, self.layer.reads[0])
+            return CutValue(result, product.axis, self.tasks)
         axes = self.facts.varying(node)
         if len(axes) == 1 and not self.facts.grows(node, axes[0]):
             positions = self.facts.layout(self.at, node).positions(self.tasks)
@@ -153,7 +153,7 @@ class CutGraph(StepGraph):
         for norm in self.given:
             if at(maker.name) < at(norm.name):
                 raise PlacementError(
-                    f"{self.layer.name} reads {node.name} behind its norm {norm.name}: accepted in "
+                    f"{self.layer.name} reads {node.name} after its norm {norm.name}: accepted in "
                     "norms of the batch, which is in slices, are layers that read the norm alone"
                 )
 
@@ -163,22 +163,22 @@ class CutGraph(StepGraph):
     def _recut(self, node: fx.Node, cut: CutValue, box: Box) -> fx.Node:
         if cut.axis is None or cut.positions is None:
             return self.select(cut.node, node, box)
-        made = self._places(
+        result = self._places(
             cut.node, cut.axis, cut.positions, box, self.facts.shape(node)[cut.axis]
         )
-        return self.select(made, node, {dim: box[dim] for dim in box if dim != cut.axis})
+        return self.select(result, node, {dim: box[dim] for dim in box if dim != cut.axis})
 
-    def _places(self, made: fx.Node, axis: int, have: Int64, box: Box, size: int) -> fx.Node:
+    def _places(self, result: fx.Node, axis: int, have: Int64, box: Box, size: int) -> fx.Node:
         """Take the positions that are wanted along a dimension from those that a value has."""
         want = box.get(axis, np.arange(size))
         if np.array_equal(want, have):
-            return made
+            return result
         order = np.argsort(have)
         at = np.minimum(np.searchsorted(have[order], want), len(have) - 1)
         if np.array_equal(have[order][at], want):
-            return self.take(made, axis, order[at], len(have))
-        made = self.call(spread, made, axis, self.index(have), size)
-        return self.take(made, axis, want, size)
+            return self.take(result, axis, order[at], len(have))
+        result = self.call(spread, result, axis, self.index(have), size)
+        return self.take(result, axis, want, size)
 
     def joined(
         self, pieces: Sequence[tuple[str, Int64]], axis: int, wanted: Int64, size: int
@@ -186,9 +186,9 @@ class CutGraph(StepGraph):
         """Join placeholders that hold some positions of a dimension of `size` each."""
         wanted_pieces = [(name, places) for name, places in pieces if np.isin(places, wanted).any()]
         parts = [self.placeholder(name) for name, _ in wanted_pieces]
-        made = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
+        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
         have = np.concatenate([places for _, places in wanted_pieces])
-        return self._places(made, axis, have, {axis: wanted}, size)
+        return self._places(result, axis, have, {axis: wanted}, size)
 
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
         source = self.sources[node]
@@ -210,17 +210,17 @@ class CutGraph(StepGraph):
         if not pieces:  # the part has none of it, and does not use it
             return replacements.filled(self, node, aten.zeros.default, box)
         parts = [self.placeholder(name) for name, _ in pieces]
-        made = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
+        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
         have = np.concatenate([places for _, places in pieces])
         if layout.axis is not None:
-            made = self._places(made, axis, have, box, size)
-            return self.select(made, node, {dim: box[dim] for dim in box if dim != axis})
-        made = self._places(made, axis, have, WHOLE, size)
+            result = self._places(result, axis, have, box, size)
+            return self.select(result, node, {dim: box[dim] for dim in box if dim != axis})
+        result = self._places(result, axis, have, WHOLE, size)
         sizes = [layout.shape[dim] for dim in layout.axes]
-        made = self.call(unmerge, made, list(layout.axes), sizes)
+        result = self.call(unmerge, result, list(layout.axes), sizes)
         if layout.merged:
-            made = self.call(together, made, list(layout.merged))
-        return self.select(made, node, box)
+            result = self.call(together, result, list(layout.merged))
+        return self.select(result, node, box)
 
     def _state(self, node: fx.Node, box: Box) -> fx.Node:
         """A parameter, buffer or constant, as the slice of it that the part holds."""
@@ -230,10 +230,10 @@ class CutGraph(StepGraph):
         if self._rows is None or node.name not in self.traced.parameters or not shape:
             return self.hold(node, Slice(name, shape, dict(box)))
         rows = self.in_part(node, {0: self._rows})
-        made = self.hold(node, Slice(name, shape, dict(rows)))
+        result = self.hold(node, Slice(name, shape, dict(rows)))
         if rows:
-            made = self.call(spread, made, 0, self.index(self._rows), shape[0])
-        return self.select(made, node, box)
+            result = self.call(spread, result, 0, self.index(self._rows), shape[0])
+        return self.select(result, node, box)
 
     def copy(self, node: fx.Node, boxes: Mapping[fx.Node, Box] | None = None) -> fx.Node:
         """Call a node's operator on operands that are cut to boxes (whole without a box)."""

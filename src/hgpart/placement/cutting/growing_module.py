@@ -55,14 +55,14 @@ class GrowingModule:
             self.root.register_buffer(self._indices[key], tensor, persistent=False)
         return self.fx_graph.get_attr(self._indices[key])
 
-    def take(self, made: fx.Node, axis: int, positions: Int64, size: int) -> fx.Node:
+    def take(self, result: fx.Node, axis: int, positions: Int64, size: int) -> fx.Node:
         """Take some positions of a dimension of `size`."""
         if np.array_equal(positions, np.arange(size)):
-            return made
+            return result
         first, count = (int(positions[0]), len(positions)) if len(positions) else (0, 0)
         if np.array_equal(positions, np.arange(first, first + count)):
-            return self.call(aten.narrow.default, made, axis, first, count)
-        return self.call(aten.index_select.default, made, axis, self.index(positions))
+            return self.call(aten.narrow.default, result, axis, first, count)
+        return self.call(aten.index_select.default, result, axis, self.index(positions))
 
     def free_name(self, name: str) -> str:
         """A name for an attribute: this one if it is free, else one with a number."""

@@ -47,10 +47,10 @@ def spread_out(step: StepGraph, node: fx.Node, numbers: Int64) -> fx.Node | None
     shape = step.facts.shape(node)
     cut = box_of(numbers, shape)
     if cut is not None:
-        made = step.value(node, cut)
+        result = step.value(node, cut)
         for dim, kept in cut.items():
-            made = step.call(spread, made, dim, step.index(kept), shape[dim])
-        return made
+            result = step.call(spread, result, dim, step.index(kept), shape[dim])
+        return result
     moved = moved_elements(node)
     if moved is not None:
         wanted = moved.numbers.numpy().ravel()[numbers]

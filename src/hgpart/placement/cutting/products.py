@@ -92,8 +92,8 @@ def filters(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) ->
         within = np.searchsorted(tasks, members)
         chosen = {name: step.take(value, 0, within, len(tasks)) for name, value in cut.items()}
         value = step.value(operand, {product.contracted: columns})
-        made = step.emit(node, {operand: value, **chosen})
-        products.append(_set_argument(made, node, "groups", len(groups)))
+        result = step.emit(node, {operand: value, **chosen})
+        products.append(_set_argument(result, node, "groups", len(groups)))
         order.append(members)
     return _in_order(step, products, order, product.axis)
 
@@ -121,15 +121,15 @@ def _equal_groups(tasks: Int64, read: Read, count: int) -> list[tuple[Int64, Int
     return equal
 
 
-def _set_argument(made: fx.Node, node: fx.Node, name: str, value: Any) -> fx.Node:
+def _set_argument(result: fx.Node, node: fx.Node, name: str, value: Any) -> fx.Node:
     """Change an argument of an emitted operator, wherever it is in the schema."""
     schema = node.target._schema  # type: ignore[union-attr]
     position = [argument.name for argument in schema.arguments].index(name)
-    if position < len(made.args):
-        made.args = (*made.args[:position], value, *made.args[position + 1 :])
+    if position < len(result.args):
+        result.args = (*result.args[:position], value, *result.args[position + 1 :])
     else:
-        made.kwargs = {**made.kwargs, name: value}
-    return made
+        result.kwargs = {**result.kwargs, name: value}
+    return result
 
 
 def _in_order(
@@ -139,8 +139,8 @@ def _in_order(
     if len(pieces) == 1:
         return pieces[0]
     members = np.concatenate(list(order))
-    made = step.call(aten.cat.default, list(pieces), axis)
-    return step.take(made, axis, np.argsort(members), len(members))
+    result = step.call(aten.cat.default, list(pieces), axis)
+    return step.take(result, axis, np.argsort(members), len(members))
 
 
 def _own_bias(step: StepGraph, node: fx.Node, product: ProductNode, bias: fx.Node) -> fx.Node:
@@ -186,15 +186,15 @@ def _sum_of(
     """Product of some input features with a weight, without a bias and without groups."""
     value = step.value(product.operand, {product.contracted: inputs})
     if product.names.is_scaled:  # the factor stays here, the bias is added by the reduction
-        made, alpha = step.call(aten.mm.default, value, cut), argument(node, "alpha")
-        return made if alpha == 1 else step.call(aten.mul.Scalar, made, alpha)
+        result, alpha = step.call(aten.mm.default, value, cut), argument(node, "alpha")
+        return result if alpha == 1 else step.call(aten.mul.Scalar, result, alpha)
     operands = {product.operand: value, product.weight: cut}
     if product.bias is None:
-        made = step.emit(node, operands)
+        result = step.emit(node, operands)
     else:
-        made = step.emit(node, {**operands, product.bias: cut})
-        made = _set_argument(made, node, product.names.bias, None)
-    return made if argument(node, "groups") is None else _set_argument(made, node, "groups", 1)
+        result = step.emit(node, {**operands, product.bias: cut})
+        result = _set_argument(result, node, product.names.bias, None)
+    return result if argument(node, "groups") is None else _set_argument(result, node, "groups", 1)
 
 
 def _places(

@@ -155,16 +155,16 @@ def _select(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
 
 def _without(step: StepGraph, operand: fx.Node, dim: int, at: int, box: Box) -> fx.Node:
     wanted = {(axis if axis < dim else axis + 1): kept for axis, kept in box.items()}
-    made = step.value(operand, {**wanted, dim: np.array([at])})
-    return step.call(aten.squeeze.dim, made, dim)
+    result = step.value(operand, {**wanted, dim: np.array([at])})
+    return step.call(aten.squeeze.dim, result, dim)
 
 
 def copied(step: StepGraph, node: fx.Node, box: Box) -> fx.Node:
     """What `copy` writes over all of its first operand; the value written over has no gradient."""
     operand, dtype = argument(node, "src"), node.meta["val"].dtype
-    made = _expanded(step, node, operand, box)
+    result = _expanded(step, node, operand, box)
     same = operand.meta["val"].dtype == dtype
-    return made if same else step.call(aten.to.dtype, made, dtype)
+    return result if same else step.call(aten.to.dtype, result, dtype)
 
 
 def _expand(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -176,8 +176,8 @@ def _expanded(step: StepGraph, node: fx.Node, operand: fx.Node, box: Box) -> fx.
     shape = step.facts.shape(operand)
     new = len(step.facts.shape(node)) - len(shape)
     wanted = {dim - new: kept for dim, kept in box.items() if dim >= new and shape[dim - new] > 1}
-    made = step.value(operand, wanted)
-    return step.call(aten.expand.default, made, step.sizes(node, box))
+    result = step.value(operand, wanted)
+    return step.call(aten.expand.default, result, step.sizes(node, box))
 
 
 _RULES: dict[Any, Callable[[StepGraph, fx.Node, Box], fx.Node | None]] = {

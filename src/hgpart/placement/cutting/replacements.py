@@ -29,20 +29,20 @@ def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx
     if operator.cut == "overwrite":
         return copied(step, node, {})
     if node in step.given:
-        made = _given_norm(step, node, boxes)
-        step.single.add(made)
-        return made
+        result = _given_norm(step, node, boxes)
+        step.single.add(result)
+        return result
     if operator.cut not in ("norm", "dropout"):
         return None
-    made = (_dropout if operator.cut == "dropout" else _batch_norm)(step, node, boxes)
-    step.single.add(made)
-    return made
+    result = (_dropout if operator.cut == "dropout" else _batch_norm)(step, node, boxes)
+    step.single.add(result)
+    return result
 
 
-def filled(step: StepGraph, node: fx.Node, made: Any, box: Box, *values: Any) -> fx.Node:
+def filled(step: StepGraph, node: fx.Node, result: Any, box: Box, *values: Any) -> fx.Node:
     """A new tensor with the shape of a box of a node's value."""
     like = {"dtype": node.meta["val"].dtype, "device": torch.device("cpu")}
-    return step.fx_graph.call_function(made, (step.sizes(node, box), *values), like)
+    return step.fx_graph.call_function(result, (step.sizes(node, box), *values), like)
 
 
 def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:

@@ -79,15 +79,15 @@ def _spread_slice(step: StepGraph, node: fx.Node, operand: fx.Node) -> fx.Node:
     """The elements of a constant that the step's tasks hold, with zeros for the rest."""
     numbers = _met_by_own_channels(step, node, operand)
     if numbers is not None:
-        made = held_constants.spread_out(step, operand, numbers)
-        return step.value(operand) if made is None else made
+        result = held_constants.spread_out(step, operand, numbers)
+        return step.value(operand) if result is None else result
     shape = step.facts.shape(operand)
     box = _slice_of_tasks(step, node, operand)
-    made = step.value(operand, box)
+    result = step.value(operand, box)
     for dim, kept in box.items():
         if len(kept) < shape[dim]:
-            made = step.call(spread, made, dim, step.index(kept), shape[dim])
-    return made
+            result = step.call(spread, result, dim, step.index(kept), shape[dim])
+    return result
 
 
 def _met_by_own_channels(step: StepGraph, node: fx.Node, operand: fx.Node) -> Int64 | None:

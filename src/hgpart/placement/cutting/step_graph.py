@@ -195,15 +195,15 @@ class StepGraph(GrowingModule, ABC):
                 self.root.register_buffer(attribute, value)
         return self.fx_graph.get_attr(self._held[held.key])
 
-    def _part_of(self, made: fx.Node, united: Slice, held: Slice) -> fx.Node:
+    def _part_of(self, result: fx.Node, united: Slice, held: Slice) -> fx.Node:
         """Take a slice out of a larger one."""
         if united.elements is None and held.elements is None:
             for dim, kept in held.positions.items():
                 have = united.positions.get(dim, np.arange(united.shape[dim]))
-                made = self.take(made, dim, np.searchsorted(have, kept), len(have))
-            return made
+                result = self.take(result, dim, np.searchsorted(have, kept), len(have))
+            return result
         have = united.numbers.ravel()
-        flat = self.call(aten.reshape.default, made, [-1])
+        flat = self.call(aten.reshape.default, result, [-1])
         flat = self.take(flat, 0, np.searchsorted(have, held.numbers.ravel()), len(have))
         return self.call(aten.reshape.default, flat, list(held.local_shape))
 
@@ -218,11 +218,11 @@ class StepGraph(GrowingModule, ABC):
             if not np.array_equal(kept, np.arange(shape[dim]))
         }
 
-    def select(self, made: fx.Node, node: fx.Node, box: Box) -> fx.Node:
+    def select(self, result: fx.Node, node: fx.Node, box: Box) -> fx.Node:
         """Take a box out of the whole value of a node."""
         for dim, kept in self.in_part(node, box).items():
-            made = self.take(made, dim, kept, self.facts.shape(node)[dim])
-        return made
+            result = self.take(result, dim, kept, self.facts.shape(node)[dim])
+        return result
 
     def operands(self, node: fx.Node) -> Sequence[fx.Node]:
         """Operands of a node that are tensors."""

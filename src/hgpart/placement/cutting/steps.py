@@ -105,11 +105,11 @@ def statistics_step(
     """
     if sums is not None:
         begin_with_sums(step, sums)
-    made = step.value(operand, box)
-    statistics = step.call(statistics_of, made)
-    if made.op == "placeholder":
-        return finished_step(step, [statistics]), str(made.target)
-    return finished_step(step, [statistics, made]), None
+    result = step.value(operand, box)
+    statistics = step.call(statistics_of, result)
+    if result.op == "placeholder":
+        return finished_step(step, [statistics]), str(result.target)
+    return finished_step(step, [statistics, result]), None
 
 
 def _operator(step: CutGraph, at: int) -> fx.Node:
@@ -134,9 +134,9 @@ def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
         else:
             total = term if total is None else step.call(aten.add.Tensor, total, term)
     assert total is not None
-    made = add_bias(step, head, product, total)
+    result = add_bias(step, head, product, total)
     single = step.layer.tasks == 1
-    step.cuts[head] = CutValue(made) if single else CutValue(made, product.axis, step.tasks)
+    step.cuts[head] = CutValue(result) if single else CutValue(result, product.axis, step.tasks)
 
 
 def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:

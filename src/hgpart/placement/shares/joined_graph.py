@@ -78,11 +78,11 @@ class JoinedGraph(CutGraph):
         self.sources = sources
         return self.call(aten.cat.default, by_share, dimension(node))
 
-    def returned(self, made: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
+    def returned(self, results: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
         """Outputs of the step: its own versions of some nodes, and then each of them by share."""
         sizes, by_share = self._of_shares("batch_size"), []
-        for value, node in zip(made, nodes, strict=True):
+        for value, node in zip(results, nodes, strict=True):
             dim = dimension_of_piece(node, self.facts.layout(self.at, node))
             pieces = self.call(aten.split_with_sizes.default, value, sizes, dim)
             by_share += [self.call(operator.getitem, pieces, at) for at in range(len(sizes))]
-        return [*made, *by_share]
+        return [*results, *by_share]

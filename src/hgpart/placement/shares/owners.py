@@ -46,10 +46,10 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
         Partition of the model, whose blocks are within those of the shares.
     """
     first = shares[0]
-    model, every = first.model, np.arange(len(first.parts))
-    held = np.zeros((len(every), first.k), dtype=np.int64)
+    model, vertices_of_slice = first.model, np.arange(len(first.parts))
+    held = np.zeros((len(vertices_of_slice), first.k), dtype=np.int64)
     for share in shares:
-        held[every, share.parts] = 1
+        held[vertices_of_slice, share.parts] = 1
     # Bytes that each vertex's owner has to send.
     costs = _parameter_bytes(model, learning) * (held.sum(axis=1) - 1)
     classes, examples = equal_rows(np.column_stack([model.vertex_layers, held]))

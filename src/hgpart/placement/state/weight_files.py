@@ -118,8 +118,8 @@ def _without_prefix(state: State, names: Collection[str], path: Path) -> State:
     without = [name for name in state if not name.startswith(prefix)]
     if without:
         raise CheckpointError(
-            f"{path}: the model's names have {prefix!r} in front, {without[0]} has not "
-            f"({len(without)} names): accepted is a file of the model's tensors alone"
+            f"{path}: the model's names have {prefix!r} in front, {without[0]} does "
+            f"not ({len(without)} names): accepted is a file of the model's tensors alone"
         )
     return _Renamed(state, prefix)
 

@@ -67,6 +67,9 @@ class Rank:
         """Runs jobs here and now."""
         return _do
 
+    def close(self) -> None:
+        """Nothing: passes start no threads, and the process group is the caller's."""
+
 
 class OwnBatches:
     """The batches of a stream, for one part."""

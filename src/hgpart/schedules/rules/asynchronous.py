@@ -30,8 +30,8 @@ def asynchronous(needs: Needs) -> list[Action]:
     assert needs.limit is not None
     counts = {*range(1, min(needs.limit, max(needs.in_flight)) + 1), needs.limit}
     candidates = [_repeated(needs, count) for count in sorted(counts, reverse=True)]
-    several = replace(needs, micro_batches=4 * needs.limit + 8)
-    ends = [_end(several, candidate) for candidate in candidates]
+    more_batches = replace(needs, micro_batches=4 * needs.limit + 8)
+    ends = [_end(more_batches, candidate) for candidate in candidates]
     fastest = ALIKE * min(ends)
     best = next(order for order, end in zip(candidates, ends, strict=True) if end <= fastest)
     return best.order(needs)
@@ -74,15 +74,16 @@ def _repeated(needs: Needs, count: int) -> _Repeated:
             action.chunk,
         )
 
-    several = replace(needs, micro_batches=2 * middle)
-    simulated = list_schedule(several, priority, [count] * len(needs.outlines))
+    more_batches = replace(needs, micro_batches=2 * middle)
+    simulated = list_schedule(more_batches, priority, [count] * len(needs.outlines))
     when = times(needs.outlines, simulated, needs.costs)
     tick = max(end for _, end in when) / TICKS or 1.0
     begins = {action: int(begin / tick) for action, (begin, _) in zip(simulated, when, strict=True)}
 
     def begin(action: Action, batch: int = middle) -> int:
         if action.direction is UPDATE:
-            needed = (each for each in needs.before(action) if each.direction is not UPDATE)
+            before = needs.before(action)
+            needed = (last for last in before if last.direction is not UPDATE)
             return max(ready(action.part, last._replace(micro_batch=batch)) for last in needed)
         return begins[action._replace(micro_batch=batch)]
 
