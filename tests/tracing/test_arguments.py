@@ -258,6 +258,6 @@ def test_arrays_are_named_by_their_type() -> None:
         trace(Masked(), {"image": IMAGE.numpy(), "mask": MASK})
     found = arguments_of(Masked(), {"image": IMAGE, "mask": MASK})
     with pytest.raises(
-        ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, such as"
+        ArgumentError, match=r"^image is a numpy.ndarray: accepted is a tensor, as Masked"
     ):
         found.tensors_of((IMAGE.numpy(),), {"mask": MASK})

@@ -206,9 +206,7 @@ def check_training(
     if options.decay and data.test is None:
         raise ArgumentError(f"decay needs the accuracy on test samples, and {data.spec} has none")
     if options.decay and checkpointing is not None:
-        raise ArgumentError(
-            "decay, and checkpoints, which do not keep its state: accepted is one of the two"
-        )
+        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
 
 
 def _train(
