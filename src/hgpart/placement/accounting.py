@@ -338,9 +338,7 @@ def _step_bytes(
             by_part[part] = [StepBytes(size, size) for size in kept_bytes]
         else:
             rehearsal = StepRehearsal(program, placement.k)
-            by_part[part] = [
-                _bytes_by(rehearsal, schedule, sizes, values) for schedule in schedules
-            ]
+            by_part[part] = [_bytes_by(rehearsal, order, sizes, values) for order in schedules]
     return by_part
 
 
@@ -438,9 +436,7 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
     module = placement.programs.submodule(part)
     names = {id(attrgetter(name)(module)): name for name in placement.programs.slices[part]}
     parameters = list(module.parameters())
-    idle = {
-        id(parameter) for parameter in parameters if names[id(parameter)].startswith(f"{UNUSED}.")
-    }
+    idle = {id(weight) for weight in parameters if names[id(weight)].startswith(f"{UNUSED}.")}
     unused = [parameter for parameter in parameters if id(parameter) in idle]
     used = [parameter for parameter in parameters if id(parameter) not in idle]
     buffers = [buffer for buffer in module.buffers() if id(buffer) in names]

@@ -63,9 +63,8 @@ class Forms:
         self.devices = tuple(devices)
         unused = never_used(programs, state.original)
         self._programs = {self.first: with_unused(programs, state.original, unused)}
-        self._alike: dict[
-            Form, Form
-        ] = {}  # forms in which a model does the same as in another form
+        # Forms in which a model does the same as in another form.
+        self._alike: dict[Form, Form] = {}
         state.fill(self.programs, self.devices, tensors)
         self.parts = Parts()
         self._switch_to(self.first)

@@ -74,9 +74,8 @@ class _Step:
             if action.direction is WEIGHTS
         }
         self._arrived: list[set[int]] = [set() for _ in uses]
-        self._left: list[Counter[int]] = [
-            Counter() for _ in uses
-        ]  # computations that add to gradients
+        # Computations that add to gradients.
+        self._left: list[Counter[int]] = [Counter() for _ in uses]
         for action in schedule.order:
             if action.direction in (BACKWARD, WEIGHTS):
                 for computation in self._computations(action):
