@@ -46,8 +46,6 @@ class Forms:
     parts : Parts
         Submodules of the present form.
     devices : tuple of torch.device
-    input_gradients : bool
-        Whether the last pass computes gradients of inputs, too; False after a switch.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class Forms:
             self._switch_to(self._form_for(asked))
 
     def _switch_to(self, form: Form) -> None:
-        self.present, self.input_gradients = form, False
+        self.present = form
         self._show()
 
     def _show(self) -> None:

@@ -284,7 +284,7 @@ class HeldState:
             count = sum(math.prod(held.local_shape) for held in slices_of_name)
             if entry.parameter and (count != wanted or overlap(slices_of_name)):
                 raise PlacementError(
-                    f"{name}: the parts hold {count} elements of {wanted}: each must be held once"
+                    f"{name}: the parts hold {count} elements of {wanted}: accepted is each once"
                 )
 
 
