@@ -37,7 +37,7 @@ def lower(
     travels : sequence of Travel
         Weights that travel; their place is their number.
     back : sequence of int
-        These numbers, in the order in which gradients are added up.
+        Numbers of the travels, in the order in which gradients are added up.
     uses : sequence of Uses
         The copies that each part reads.
 

@@ -81,9 +81,10 @@ class NodeFacts:
     Attributes
     ----------
     traced : TracedModel
-        Fixed to the traced batch size if samples and channels of some layer can't be separated.
+        Traced model, fixed to its batch size if samples and channels of some layer can't be
+        separated.
     graph : ChannelGraph
-        Then marked as mixing samples.
+        Layers of the model, marked as mixing samples in that case.
     """
 
     traced: TracedModel
