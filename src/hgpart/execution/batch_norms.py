@@ -191,9 +191,8 @@ class _Normalised(torch.autograd.Function):
         wanted = ctx.needs_input_grad
         mean, variance = statistics
         sums = any(wanted[1:4])
-        if (
-            len(operand) == 1
-        ):  # torch 2.13 mistakes the layout of a sample that is a slice of a batch
+        # Torch 2.13 mistakes the layout of a sample that is a slice of a batch.
+        if len(operand) == 1:
             gradient, operand = gradient.contiguous(), operand.contiguous()
         of_operand, of_weight, of_bias = aten.native_batch_norm_backward(
             gradient,

@@ -145,9 +145,8 @@ class PartRun(PartState):
                     names = changing(self._program).get(step.name, ())
                     module = step.find(self.module)
                     own = {name: module.get_buffer(name) for name in names}
-                    copies = {
-                        buffer: buffer.clone() for buffer in own.values()
-                    }  # some have several names
+                    # Some have several names.
+                    copies = {buffer: buffer.clone() for buffer in own.values()}
                     buffers[step] = {name: copies[buffer] for name, buffer in own.items()}
             if isinstance(instruction, Compute | Pack):
                 read.update((slot, self.values[slot]) for slot in instruction.reads)
@@ -158,9 +157,7 @@ class PartRun(PartState):
                 self.values[slot] = None
         instructions = [self._prepared.instructions[at][0] for at in places]
         needed, values = read_by(instructions, graphs, read)
-        steps = chain.from_iterable(
-            compute.steps for compute in needed if isinstance(compute, Compute)
-        )
+        steps = chain.from_iterable(item.steps for item in needed if isinstance(item, Compute))
         kept = {step: buffers[step] for step in steps if buffers[step]}
         return Recomputation(needed, values, kept) if needed else None
 

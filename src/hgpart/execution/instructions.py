@@ -358,12 +358,11 @@ def _in_chunks(
 ) -> Prepared:
     alone = [instruction for instruction, _ in instructions]
     sizes = [len(item.steps) if isinstance(item, Compute) else 1 for item in alone]
-    directions = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
+    passes = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
     places = (
-        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks)
-        for chunks in directions
+        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks) for chunks in passes
     )
-    return Prepared(tuple(inputs), tuple(instructions), results, slots, *directions, *places)
+    return Prepared(tuple(inputs), tuple(instructions), results, slots, *passes, *places)
 
 
 def _chunks(
@@ -404,10 +403,10 @@ def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
             close()
             instructions.append((instruction, finished))
             continue
-        (step,), (step_module,) = instruction.steps, instruction.modules(module)
+        (step,), (layer,) = instruction.steps, instruction.modules(module)
         size, alone = (
-            sum(weight.nbytes for weight in step_module.parameters()),
-            _has_matrix(step_module),
+            sum(weight.nbytes for weight in layer.parameters()),
+            _has_matrix(layer),
         )
         if alone or nbytes + size > JOINED_BYTES:
             close()

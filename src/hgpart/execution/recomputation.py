@@ -112,9 +112,7 @@ def changing(program: PartProgram) -> Mapping[str, tuple[str, ...]]:
         changing_names = {}
         for name, step in steps.items():
             buffers = step.named_buffers(remove_duplicate=False)
-            if names := tuple(
-                buffer_name for buffer_name, buffer in buffers if id(buffer) in changed
-            ):
+            if names := tuple(key for key, buffer in buffers if id(buffer) in changed):
                 changing_names[name] = names
         _changing[program] = changing_names
     return changing_names

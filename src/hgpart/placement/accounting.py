@@ -54,18 +54,18 @@ class PartFigures:
         it never uses.
     buffers, buffer_bytes : int
         Elements and bytes of the model's buffers and constants; several parts may hold the same.
-        They include copies of weights that other parts own for other slices of the batch, and the
-        bytes the gradients of these copies.
+        They include copies of weights that other parts own, for other slices of the batch, and the
+        bytes include the gradients of these copies.
     exchange_bytes : int
         Bytes of messages in the part's memory if it is a process: gradients that other parts send
         for its parameters, weights of copies that do not arrive in place, and messages of several
         tensors, which are copied to be sent. 0 if it is not known yet what other processes hold.
     index_bytes : int
-        Lists of channels by which the part gathers and scatters.
+        Bytes of the lists of channels by which the part gathers and scatters.
     gradient_bytes : int
-        Gradients of the used parameters that require one.
+        Bytes of the gradients of used parameters.
     activation_bytes : int
-        What a forward pass in the placement's mode keeps for the backward pass: maps that are
+        Bytes that a forward pass in the placement's mode keeps for the backward pass: maps that are
         computed or received, masks, inputs and results, each memory once.
     macs : int
         Multiply-accumulates of a batch's forward pass.
@@ -338,9 +338,7 @@ def _step_bytes(
             by_part[part] = [StepBytes(size, size) for size in kept_bytes]
         else:
             rehearsal = StepRehearsal(program, placement.k)
-            by_part[part] = [
-                _bytes_by(rehearsal, schedule, sizes, values) for schedule in schedules
-            ]
+            by_part[part] = [_bytes_by(rehearsal, order, sizes, values) for order in schedules]
     return by_part
 
 
@@ -438,9 +436,7 @@ def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigur
     module = placement.programs.submodule(part)
     names = {id(attrgetter(name)(module)): name for name in placement.programs.slices[part]}
     parameters = list(module.parameters())
-    idle = {
-        id(parameter) for parameter in parameters if names[id(parameter)].startswith(f"{UNUSED}.")
-    }
+    idle = {id(weight) for weight in parameters if names[id(weight)].startswith(f"{UNUSED}.")}
     unused = [parameter for parameter in parameters if id(parameter) in idle]
     used = [parameter for parameter in parameters if id(parameter) not in idle]
     buffers = [buffer for buffer in module.buffers() if id(buffer) in names]

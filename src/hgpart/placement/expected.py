@@ -93,9 +93,8 @@ def expected_statistics(
     nets, parts = model.statistics_nets, np.arange(partition.k, dtype=np.int32)
     between = nets.of_parts(model.weights, partition.parts, partition.k)
     evaluation = evaluate(between, parts, partition.k, partition.problem.speeds)
-    counts = np.zeros(
-        len(layers), dtype=np.int64
-    )  # layers that share their vertices count together
+    # Layers that share their vertices count together.
+    counts = np.zeros(len(layers), dtype=np.int64)
     np.add.at(counts, [layer.tied_to for layer in layers], norms)
     of_nets = counts[model.vertex_layers[nets.roots]]
     messages = np.zeros_like(evaluation.messages)
@@ -201,10 +200,8 @@ def _in_type(blueprint: Blueprint, dtype: torch.dtype) -> ChannelGraph:
         if nodes and nodes[0].meta["val"].dtype == as_traced:
             layer = replace(layer, bytes_per_element=dtype.itemsize)
         own = tuple(
-            replace(parameter, element_bytes=dtype.itemsize)
-            if parameter.name in converted
-            else parameter
-            for parameter in layer.own_parameters
+            replace(weight, element_bytes=dtype.itemsize) if weight.name in converted else weight
+            for weight in layer.own_parameters
         )
         layers.append(replace(layer, own_parameters=own))
     return replace(blueprint.graph, layers=tuple(layers))

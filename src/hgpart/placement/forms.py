@@ -46,8 +46,6 @@ class Forms:
     parts : Parts
         Submodules of the present form.
     devices : tuple of torch.device
-    input_gradients : bool
-        Whether the last pass computes gradients of inputs, too; False after a switch.
     """
 
     def __init__(
@@ -63,9 +61,8 @@ class Forms:
         self.devices = tuple(devices)
         unused = never_used(programs, state.original)
         self._programs = {self.first: with_unused(programs, state.original, unused)}
-        self._alike: dict[
-            Form, Form
-        ] = {}  # forms in which a model does the same as in another form
+        # Forms in which a model does the same as in another form.
+        self._alike: dict[Form, Form] = {}
         state.fill(self.programs, self.devices, tensors)
         self.parts = Parts()
         self._switch_to(self.first)
@@ -120,7 +117,7 @@ class Forms:
             self._switch_to(self._form_for(asked))
 
     def _switch_to(self, form: Form) -> None:
-        self.present, self.input_gradients = form, False
+        self.present = form
         self._show()
 
     def _show(self) -> None:

@@ -111,9 +111,8 @@ class HeldState:
                     self._tensors[key] = value
                     (self._copies if is_copy else self._slices)[key] = held
                     self._by_name = None
-                if is_copy and isinstance(
-                    empty, nn.Parameter
-                ):  # copies are not the model's parameters
+                # Copies are not the model's parameters.
+                if is_copy and isinstance(empty, nn.Parameter):
                     delattr(step, attribute)
                     step.register_buffer(attribute, self._tensors[key], persistent=False)
                 setattr(step, attribute, self._tensors[key])
@@ -285,7 +284,7 @@ class HeldState:
             count = sum(math.prod(held.local_shape) for held in slices_of_name)
             if entry.parameter and (count != wanted or overlap(slices_of_name)):
                 raise PlacementError(
-                    f"{name}: the parts hold {count} elements of {wanted}: each must be held once"
+                    f"{name}: the parts hold {count} elements of {wanted}: accepted is each once"
                 )
 
 

@@ -160,8 +160,8 @@ def carried_over(
             divided.append(_with_source(sources, other, view, divided))
     carried = Work(per_task, work.unit, work.units, work.source)
     blocks = Blocks(
-        tuple(layer_parts.rows for layer_parts in divided),
-        tuple(layer_parts.columns for layer_parts in divided),
+        tuple(own.rows for own in divided),
+        tuple(own.columns for own in divided),
     )
     problem = replace(partition.problem, graph=other, work=carried)
     new_partition = evaluated(

@@ -130,10 +130,8 @@ def _function(
     if len(placement.programs.shares) > 1:
         raise PlacementError("the batch is in slices: accepted are plans without slices")
     module = placement.programs.submodule(part)
-    accepted_names = [node.target for node in module.graph.find_nodes(op="placeholder")]
-    drawn = [
-        name for name in accepted_names if name not in (*placement.programs.inputs, BATCH_SIZE)
-    ]
+    operands = [node.target for node in module.graph.find_nodes(op="placeholder")]
+    drawn = [name for name in operands if name not in (*placement.programs.inputs, BATCH_SIZE)]
     if drawn:
         raise PlacementError(
             f"part {part} takes random masks ({drawn[0]}): accepted is evaluation, in which none "
@@ -143,9 +141,7 @@ def _function(
         raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     graph = fx.Graph()
     inputs = {
-        name: graph.placeholder(name)
-        for name in placement.programs.inputs
-        if name in accepted_names
+        name: graph.placeholder(name) for name in placement.programs.inputs if name in operands
     }
     batches = [
         inputs[name]

@@ -118,6 +118,7 @@ class Placement(ListingModule):
         self._crew = Crew(devices)
         self._placed: dict[tuple[Form, bool], Placed] = {}
         self._runtimes: dict[Placed, LocalRuntime] = {}
+        self._learning_inputs: Programs | None = None  # if the last pass has gradients of inputs
         self._list_model(self.forms.parts)
         warn_of_optimizers(self)
 
@@ -169,7 +170,7 @@ class Placement(ListingModule):
         if len(programs.shares) > 1:
             self.held_state.check_not_replaced(programs)
         (values,) = self.passes.batches(tensors, (batch_size,))
-        self.forms.input_gradients = gradients_wanted(tensors)
+        self._learning_inputs = programs if gradients_wanted(tensors) else None
         with programs.batch():
             results = self.runtime.run(values)
         return programs.whole_result(programs.by_share(results))
@@ -231,7 +232,7 @@ class Placement(ListingModule):
         tensors = self.programs.tensors_of(inputs)
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "step")
-        self.forms.input_gradients = False
+        self._learning_inputs = None
         schedule = schedule_for_mode(schedule or self.runtime.whole_batch, loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.passes.divided(tensors, sizes)
@@ -310,7 +311,7 @@ class Placement(ListingModule):
             self.forms.follow(self.training)
         self.programs.check_stream(schedule, stash)
         check_modules_of_stream(self.programs.submodule(part) for part in self.programs.parts)
-        self.forms.input_gradients = False
+        self._learning_inputs = None
         losses = StreamedLosses(parts := {*self.programs.output_parts}, on_loss)
 
         def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
@@ -335,10 +336,11 @@ class Placement(ListingModule):
     @property
     def placed(self) -> Placed:
         """What a runtime needs to know of the parts in this process, in the present form."""
-        key = self.forms.present, self.forms.input_gradients
+        programs = self.programs
+        learns_inputs = programs is self._learning_inputs
+        key = self.forms.present, learns_inputs
         if key not in self._placed:
-            programs = self.programs
-            if self.forms.input_gradients:
+            if learns_inputs:
                 programs = with_input_gradients(programs)
             copies = self.copies.gathered if len(programs.shares) > 1 else None
             facts = self.k, programs.parts, programs.output_parts, copies

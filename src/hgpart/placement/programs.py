@@ -153,9 +153,7 @@ class Programs:
     @property
     def operands(self) -> set[str]:
         """Names of the inputs in the programs of parts, for each share of the batch."""
-        return {
-            f"{blueprint.prefix}{name}" for blueprint in self.blueprints for name in self.inputs
-        }
+        return {f"{plan.prefix}{name}" for plan in self.blueprints for name in self.inputs}
 
     def owned_elsewhere(self) -> list[tuple[tuple[int, int], ...]]:
         """Owners of the weights that each part has copies of, and the bytes of their gradients.
@@ -337,17 +335,17 @@ class Programs:
     ) -> Evaluation:
         blueprints = self.blueprints
         sizes = sizes_of(self.shares, batch_size)
-        by_share = [
+        shares = [
             figures(blueprint, self.dtype, size)
             for blueprint, size in zip(blueprints, sizes, strict=True)
         ]
         if self.has_norms_of_batch:
             facts = self.partition, self.blueprint, self.dtype
-            by_share.append(expected_statistics(*facts, backward))
+            shares.append(expected_statistics(*facts, backward))
         return (
-            by_share[0]
-            if len(by_share) == 1
-            else together(by_share, self.blueprint.partition.problem.speeds)
+            shares[0]
+            if len(shares) == 1
+            else together(shares, self.blueprint.partition.problem.speeds)
         )
 
     def expected_traffic(self, sizes: Sequence[int], backward: bool) -> Traffic:

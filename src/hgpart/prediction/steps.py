@@ -53,7 +53,7 @@ class LayerShare:
     row_bytes: int = 0
 
     def is_product(self, samples: float) -> bool:
-        """Whether the gradients of its weights wait for all micro-batches; see `Product`."""
+        """Whether the gradients of its weights wait for all micro-batches; see `WeightProduct`."""
         if not self.returns or not self.matrix_bytes:
             return False
         return self.matrix_bytes >= SEVERAL * samples * self.row_bytes

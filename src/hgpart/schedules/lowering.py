@@ -37,7 +37,7 @@ def lower(
     travels : sequence of Travel
         Weights that travel; their place is their number.
     back : sequence of int
-        These numbers, in the order in which gradients are added up.
+        Numbers of the travels, in the order in which gradients are added up.
     uses : sequence of Uses
         The copies that each part reads.
 
@@ -74,9 +74,8 @@ class _Step:
             if action.direction is WEIGHTS
         }
         self._arrived: list[set[int]] = [set() for _ in uses]
-        self._left: list[Counter[int]] = [
-            Counter() for _ in uses
-        ]  # computations that add to gradients
+        # Computations that add to gradients.
+        self._left: list[Counter[int]] = [Counter() for _ in uses]
         for action in schedule.order:
             if action.direction in (BACKWARD, WEIGHTS):
                 for computation in self._computations(action):

@@ -300,10 +300,7 @@ class Schedule:
             elif direction is Direction.FORWARD and chunk == 0:
                 for owner in (part, *dict(self.outlines[part].owners)):
                     lacking[owner].setdefault(batch, batch - updates[owner])
-        return tuple(
-            tuple(updates_behind for _, updates_behind in sorted(batches.items()))
-            for batches in lacking
-        )
+        return tuple(tuple(stale for _, stale in sorted(batches.items())) for batches in lacking)
 
 
 def _kind(direction: Direction) -> Direction:

@@ -114,9 +114,7 @@ class Versions:
             for step, names in self._names.items()
         }
         self._next = batch + 1
-        self._kept = {
-            number: weights for number, weights in self._kept.items() if self._is_due(number)
-        }
+        self._kept = {number: old for number, old in self._kept.items() if self._is_due(number)}
         self._in_flight[batch] = BatchWeights(leaves, of_step, updates)
         return self._in_flight[batch]
 
@@ -147,9 +145,7 @@ class Versions:
         due = self._is_due(self._updates)
         read = due or any(weights.updates == self._updates for weights in self._in_flight.values())
         if self._stash and due:
-            self._kept[self._updates] = {
-                parameter: parameter.data for parameter in self._parameters
-            }
+            self._kept[self._updates] = {weight: weight.data for weight in self._parameters}
         if self._stash and read:
             for parameter in self._parameters:
                 parameter.data = parameter.data.clone(memory_format=torch.preserve_format)

@@ -197,9 +197,8 @@ class _Listed:
         if name == "__dict__" or (
             name in object.__getattribute__(self, "__dict__") and name not in REGISTRIES
         ):
-            self._placement.model_settings.lend(
-                value
-            )  # torch stores hooks in these attributes, too
+            # Torch stores hooks in these attributes, too.
+            self._placement.model_settings.lend(value)
         return value
 
     def __getattr__(self, name: str) -> Any:

@@ -7,6 +7,7 @@ orthogonalise it, do something else where parts hold slices.
 
 from __future__ import annotations
 
+import re
 import warnings
 import weakref
 from collections.abc import Iterator
@@ -17,22 +18,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 # Parts of class names in torch.optim, timm, transformers, apex, and in papers.
-KINDS = (
-    "adafactor",
-    "adahessian",
-    "adamp",
-    "came",
-    "galore",
-    "kron",
-    "lamb",
-    "larc",
-    "lars",
-    "muon",
-    "novograd",
-    "sgdp",
-    "shampoo",
-    "sm3",
-    "soap",
+KINDS = re.compile(
+    "adafactor|adahessian|adamp|came|galore|kron|lamb|larc|lars|muon|novograd|sgdp|shampoo|sm3|soap"
 )
 
 
@@ -52,7 +39,7 @@ def needs_whole_tensors(optimizer: torch.optim.Optimizer) -> bool:
     False
     """
     names = [kind.__name__.lower() for kind in type(optimizer).__mro__]
-    return any(kind in name for kind in KINDS for name in names)
+    return any(map(KINDS.search, names))
 
 
 # Placements with divided parameters that no optimizer was warned about yet, while they exist.

@@ -64,11 +64,7 @@ def _accepted(sizes: Sequence[Sequence[int]], some: Sequence[Collection[int]]) -
     """
     all_shares = range(len(sizes[0]))
     return [
-        [
-            size if share in shares else 0
-            for sizes_of_shares in sizes
-            for share, size in enumerate(sizes_of_shares)
-        ]
+        [size if share in shares else 0 for batch in sizes for share, size in enumerate(batch)]
         for shares in (all_shares, *some)
     ]
 
@@ -120,10 +116,8 @@ def score_of(
     ArgumentError
         If targets can't be divided; from `score`, if a loss is not a number with gradients.
     """
-    divided, shares_per_batch = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
-    own_targets = [
-        number * shares_per_batch + share for number in range(len(sizes)) for share in counted
-    ]
+    divided, per_batch = divided_targets(targets, _accepted(sizes, some)), len(sizes[0])
+    own_targets = [number * per_batch + share for number in range(len(sizes)) for share in counted]
     parts = None
     if loss_fn is not None:
         parts = _Parts(loss_fn, divided, [*chain(*sizes)], own_targets, total)
@@ -135,7 +129,7 @@ def score_of(
             return own
         losses = []
         for share, results in zip(shares, own, strict=True):
-            loss = parts.loss(micro_batch * shares_per_batch + share, build, results, stand_in)
+            loss = parts.loss(micro_batch * per_batch + share, build, results, stand_in)
             check_loss(loss, learns=any(result.requires_grad for result in results))
             losses.append(loss)
         return reduce(add, losses)

@@ -485,7 +485,7 @@ class Blueprint:
             sent = any(parameter.name in self.facts.sent_parameters for parameter in parameters)
             if sent or len(parts) != 1:
                 names = ", ".join(
-                    sorted(self.traced.parameters[parameter.name] for parameter in parameters)
+                    sorted(self.traced.parameters[weight.name] for weight in parameters)
                 )
                 raise PlacementError(
                     f"the model computes its buffer {self.traced.buffers[buffer.name]} from "

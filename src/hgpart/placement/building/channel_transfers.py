@@ -52,9 +52,8 @@ def channel_transfers(
     for at, layer in enumerate(graph.layers):
         finish, cells = owners.finish[at], owners.cells[at]
         reads = needed
-        if (
-            finish is None and layer.kind != INPUT
-        ):  # the result, which some part has to put together
+        # The result, which some part has to put together.
+        if finish is None and layer.kind != INPUT:
             finish, reads = np.full(layer.tasks, RESULT_PART), for_result
         for number, read in enumerate(layer.reads):
             if cells is not None and number == owners.splits[at]:

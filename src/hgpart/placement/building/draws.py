@@ -61,9 +61,8 @@ def random_nodes(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, str]
 def _lies_in_order(node: fx.Node) -> bool:
     """Whether a tensor's memory is in the order of its dimensions."""
     value = node.meta["val"]
-    sizes, strides = (
-        [at_batch(number, 2) for number in numbers] for numbers in (value.shape, value.stride())
-    )
+    sizes = [at_batch(size, 2) for size in value.shape]
+    strides = [at_batch(stride, 2) for stride in value.stride()]
     return torch.empty_strided(sizes, strides, device="meta").is_contiguous()
 
 

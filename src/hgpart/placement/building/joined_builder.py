@@ -121,14 +121,14 @@ class JoinedBuilder(PartBuilder):
         # By tasks, which several parts may have; in any order, as sums are added up.
         names: list[dict[bytes, list[str]]] = [{} for _ in self.members]
         for by_tasks, own in zip(names, (first, *more), strict=True):
-            for name, tasks_of_sum in own or ():
-                by_tasks.setdefault(tasks_of_sum.tobytes(), []).append(name)
+            for name, summed in own or ():
+                by_tasks.setdefault(summed.tobytes(), []).append(name)
         return [
             (
-                self._joined([by_tasks[tasks_of_sum.tobytes()].pop(0) for by_tasks in names], dim),
-                tasks_of_sum,
+                self._joined([by_tasks[summed.tobytes()].pop(0) for by_tasks in names], dim),
+                summed,
             )
-            for _, tasks_of_sum in first
+            for _, summed in first
         ]
 
     def _send_sums(self, at: int, tasks: Int64) -> None:

@@ -81,9 +81,9 @@ class PartGraph(GrowingModule):
         arrived = self.fx_graph.create_node("call_function", program.receive, number, shown, first)
         is_several = len(transfer.tensors) > 1
         for index in range(len(transfer.tensors)):
-            value_name = numbered(first, index)
-            del self.waiting[value_name]
-            self.values[value_name] = (
+            key = numbered(first, index)
+            del self.waiting[key]
+            self.values[key] = (
                 self.call(operator.getitem, arrived, index) if is_several else arrived
             )
 

@@ -65,9 +65,8 @@ class CutGraph(StepGraph):
     def _value(self, node: fx.Node, box: Box) -> fx.Node:
         if node in self.sources:
             return self._from_source(node, box)
-        if (
-            node in self.draws and operator_of(node).cut != "dropout"
-        ):  # dropout takes a mask instead
+        # Dropout takes a mask instead.
+        if node in self.draws and operator_of(node).cut != "dropout":
             return self.select(self.placeholder(self.draws[node]), node, box)
         if self.is_own(node):
             return self._recut(node, self.own(node), box)

@@ -81,9 +81,10 @@ class NodeFacts:
     Attributes
     ----------
     traced : TracedModel
-        Fixed to the traced batch size if samples and channels of some layer can't be separated.
+        Traced model, fixed to its batch size if samples and channels of some layer can't be
+        separated.
     graph : ChannelGraph
-        Then marked as mixing samples.
+        Layers of the model, marked as mixing samples in that case.
     """
 
     traced: TracedModel
@@ -143,9 +144,7 @@ class NodeFacts:
         }
         read = computed_nodes(graph, self.traced.results)
         read |= {node for node, value in buffers.items() if self.parameters_of(value)}
-        while more := {
-            buffer for buffer in buffers if buffer in read and buffers[buffer] not in read
-        }:
+        while more := {node for node in buffers if node in read and buffers[node] not in read}:
             read |= live_nodes(buffers[buffer] for buffer in more)
         return {node: value for node, value in buffers.items() if node in read}
 

@@ -96,10 +96,10 @@ def _rectangles(held: np.ndarray, rows: Int64, columns: Int64) -> tuple[Rectangl
         members.setdefault(held[row].tobytes(), []).append(row)
     return tuple(
         Rectangle(
-            _runs(rows, np.array(rows_of_blocks)),
-            _runs(columns, np.flatnonzero(held[rows_of_blocks[0]])),
+            _runs(rows, np.array(blocks)),
+            _runs(columns, np.flatnonzero(held[blocks[0]])),
         )
-        for rows_of_blocks in members.values()
+        for blocks in members.values()
     )
 
 

@@ -64,9 +64,7 @@ def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
     rank = len(step.facts.shape(weight))
     if product.is_matrix and rank != 2:
         return None
-    axis, contracted = (
-        len(step.facts.shape(operand_or_result)) + 1 - rank for operand_or_result in (node, operand)
-    )
+    axis, contracted = (len(step.facts.shape(value)) + 1 - rank for value in (node, operand))
     rows = product.rows(Call(node, node.args, dict(node.kwargs), ()))
     return ProductNode(product, operand, weight, bias, rows, 1 - rows, axis, contracted)
 

@@ -59,9 +59,7 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
     parts, loads = first.parts.copy(), np.zeros(first.k, dtype=np.int64)
     divided: dict[int, Int64] = {}  # by class, the part of each task, or -1
     rows = [*model.blocks.rows]
-    for number in sorted(
-        np.flatnonzero(totals).tolist(), key=lambda row_class: (-totals[row_class], row_class)
-    ):
+    for number in sorted(np.flatnonzero(totals).tolist(), key=lambda at: (-totals[at], at)):
         vertices, holders = members[number], np.flatnonzero(held[examples[number]])
         view = model.views[model.vertex_layers[examples[number]]]
         of_task = _bytes_of_tasks(model, view.at, vertices, costs[vertices])

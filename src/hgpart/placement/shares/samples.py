@@ -71,9 +71,7 @@ def keeps_apart(
 def _keeps_apart(facts: NodeFacts, node: fx.Node) -> bool:
     known, dim = operator_of(node), dimension(node)
     numbers = any(not holds_tensors(operand) for operand in node.all_input_nodes)
-    growing = [
-        operand for operand in node.all_input_nodes if holds_tensors(operand) and _growing(operand)
-    ]
+    growing = [value for value in node.all_input_nodes if holds_tensors(value) and _growing(value)]
     if not growing:
         return not _growing(node) or (known.cut == "expand" and dim is not None)
     dims = {operand: dimension(operand) for operand in growing}

@@ -302,7 +302,7 @@ def combining_step(
             every = len(some) == len(channels)
             places.append(None if every else step.index(np.searchsorted(channels, some)))
             members.append(source.shares[:, step.tasks] & here)
-    statistics = terms[0]
+    total = terms[0]
     counts = [step.placeholder(name) for name in samples]
     if len(terms) > 1:
         rows = np.stack(members).reshape(-1, len(step.tasks))
@@ -312,12 +312,10 @@ def combining_step(
         if kinds.shape[1] > 1:
             tasks = np.searchsorted(step.tasks, norm.layout.channels[channels])
             of_channel = step.index(of_task.reshape(-1)[tasks])
-        statistics = step.call(
-            combined, terms, places, step.index(by_kind.ravel()), of_channel, counts
-        )
+        total = step.call(combined, terms, places, step.index(by_kind.ravel()), of_channel, counts)
     running = [argument(norm.node, name) for name in ("running_mean", "running_var")]
     if updates and isinstance(running[0], fx.Node):
         held = [step.value(first_version(buffer), {0: channels}) for buffer in running]
         momentum = argument(norm.node, "momentum")
-        step.call(update_running, *held, statistics, counts, norm.values, momentum)
-    return finished_step(step, [statistics])
+        step.call(update_running, *held, total, counts, norm.values, momentum)
+    return finished_step(step, [total])

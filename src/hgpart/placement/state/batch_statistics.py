@@ -63,9 +63,8 @@ class BatchNorm(OnceABatch):
         super().__init__()
         self.eps = eps
         self._momentum = 0.0
-        self._statistics: list[
-            tuple[int, Tensor, Tensor]
-        ] = []  # values per channel, mean, variance
+        # Values per channel, mean, variance.
+        self._statistics: list[tuple[int, Tensor, Tensor]] = []
         self._running: tuple[Tensor, Tensor] | None = None
 
     def forward(
@@ -80,9 +79,10 @@ class BatchNorm(OnceABatch):
         """Normalise a micro-batch."""
         own = torch.zeros_like(running_mean), torch.zeros_like(running_var)
         cudnn = torch.backends.cudnn.enabled
+        # With a momentum of 1, `own` becomes the statistics of this micro-batch.
         normalised: Tensor = aten.batch_norm(
             operand, weight, bias, *own, True, 1.0, self.eps, cudnn
-        )  # with a momentum of 1, `own` becomes the statistics of this micro-batch
+        )
         running = running_mean, running_var
         self._note(normalised.numel() // len(running_mean), own, running, momentum)
         return normalised

@@ -32,7 +32,7 @@ def check_values(traced: TracedModel, graph: ChannelGraph, state: Mapping[str, T
     """
     calls = [node for node in traced.graph_module.graph.nodes if node.op == "call_function"]
     sized = _behind(node for node in calls if node.name in traced.values)
-    new_values: dict[str, Tensor] = {}
+    changed: dict[str, Tensor] = {}
     for placeholder, name in traced.buffers.items():
         known = traced.values.get(placeholder)
         if known is None or name not in state or placeholder in traced.updated:
@@ -40,10 +40,10 @@ def check_values(traced: TracedModel, graph: ChannelGraph, state: Mapping[str, T
         if placeholder in sized or not known.is_floating_point():
             value = state[name].to(known)
             if not torch.equal(value, known):
-                new_values[placeholder] = value
-    if new_values and (new_values.keys() & sized or not _reads_alike(traced, graph, new_values)):
+                changed[placeholder] = value
+    if changed and (changed.keys() & sized or not _reads_alike(traced, graph, changed)):
         raise PlacementError(
-            f"{traced.buffers[min(new_values)]} has other values than the model was placed with, "
+            f"{traced.buffers[min(changed)]} has other values than the model was placed with, "
             "which say who reads which channels: accepted is placing the model after its state is "
             "loaded"
         )
