@@ -1,9 +1,9 @@
 """Seconds of one device, links -> seconds of a batch on several, by published formulas.
 
-They are those of Jansen, "A performance-based recommender system for distributed DNN training"
-(chapters 4 to 7), which has none for PipeDream: that one is of its own authors. They know
-nothing of a plan inside layers, of waiting or of devices that share a processor; they are here to
-be compared with.
+The formulas are those of Jansen, "A performance-based recommender system for distributed DNN
+training" (chapters 4 to 7); that for PipeDream, which it lacks, is by PipeDream's authors. They
+know nothing of a plan inside layers, of waiting or of devices that share a processor; they are here
+to be compared with.
 
 A link is a function: of a number of bytes, the seconds that they take over it. In that thesis it
 is ``L + bytes / BW`` with a latency L in seconds and a bandwidth BW in bytes a second.
@@ -39,7 +39,7 @@ def sequential_seconds(measured: Sequence[float], batches: int) -> float:
     measured : sequence of float
         Seconds of some batches.
     batches : int
-        Of an epoch.
+        Batches of an epoch.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def gpipe_scalability(workers: int, micro_batches: int) -> float:
     workers : int
         W, stages.
     micro_batches : int
-        #mb, of a batch.
+        #mb: micro-batches of a batch.
 
     Raises
     ------
@@ -129,11 +129,11 @@ def gpipe_sending_seconds(
     Parameters
     ----------
     links : sequence of link
-        From each of the W stages, but the last, to the next one.
+        Links from each of the W stages but the last to the next one.
     nbytes : sequence of float
-        mb A_j, of the maps of a micro-batch that go over each link.
+        mb A_j: bytes of the maps of a micro-batch that go over each link.
     micro_batches : int
-        #mb, of a batch.
+        #mb: micro-batches of a batch.
 
     Raises
     ------
@@ -150,11 +150,11 @@ def gpipe_sending_seconds(
     _check_count("micro-batches", micro_batches)
     if not links:
         return 0.0
-    each = [link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
+    seconds = [link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
     filling = len(links) - 1
-    fill = sum(max(each[: step + 1]) for step in range(filling))
-    empty = sum(max(each[step + 1 :]) for step in range(filling))
-    return 2 * (fill + (micro_batches - filling) * max(each) + empty)
+    fill = sum(max(seconds[: step + 1]) for step in range(filling))
+    empty = sum(max(seconds[step + 1 :]) for step in range(filling))
+    return 2 * (fill + (micro_batches - filling) * max(seconds) + empty)
 
 
 def gpipe_seconds(
@@ -167,12 +167,12 @@ def gpipe_seconds(
     sequential : float
         T_seq, seconds of the batch on one device, in as small batches as the micro-batches.
     links, nbytes, micro_batches
-        As of `gpipe_sending_seconds`.
+        The same as in `gpipe_sending_seconds`.
 
     Raises
     ------
     ArgumentError
-        As `gpipe_sending_seconds`; or if the seconds are negative.
+        If the seconds are negative, or an argument is refused by `gpipe_sending_seconds`.
 
     >>> gpipe_seconds(8.0, [lambda nbytes: nbytes / 100], [50], micro_batches=4)
     9.0
@@ -188,13 +188,13 @@ class PipeDreamStage:
     Attributes
     ----------
     seconds : float
-        Of a batch, forward and backward, on one device.
+        Seconds of a batch, forward and backward, on one device.
     workers : int
-        Devices that have it.
+        Number of devices that have the run.
     weight_bytes : float
-        Of its weights.
+        Bytes of the weights.
     among : link
-        Between its devices.
+        Link between the devices.
     """
 
     seconds: float
@@ -217,11 +217,11 @@ def pipedream_seconds(
     Parameters
     ----------
     stages : sequence of PipeDreamStage
-        In order.
+        Stages in order.
     links : sequence of link
-        From each stage, but the last, to the next one.
+        Links from each stage but the last to the next one.
     nbytes : sequence of float
-        a, of the maps of a batch that go over each link.
+        a: bytes of the maps of a batch that go over each link.
 
     Raises
     ------
@@ -229,9 +229,9 @@ def pipedream_seconds(
         If there is no stage, there are not as many links and sizes as there are between them, or
         a number is too small.
 
-    >>> one = lambda nbytes: nbytes / 100  # the 2-1-1 setup of figure 7.1
-    >>> stages = [PipeDreamStage(2.0, 2, 50, one), *[PipeDreamStage(1.0, 1, 50, one)] * 2]
-    >>> pipedream_seconds(stages, [one, one], [10, 20])
+    >>> link = lambda nbytes: nbytes / 100  # the 2-1-1 setup of figure 7.1
+    >>> stages = [PipeDreamStage(2.0, 2, 50, link), *[PipeDreamStage(1.0, 1, 50, link)] * 2]
+    >>> pipedream_seconds(stages, [link, link], [10, 20])
     1.0
     """
     between = _check_count("stages", len(stages)) - 1
@@ -240,14 +240,14 @@ def pipedream_seconds(
             f"{len(links)} links and bytes of {len(nbytes)} for {len(stages)} stages: accepted are "
             f"{between} of both"
         )
-    found = [2 * link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
+    slowest = [2 * link(_bytes("maps", size)) for link, size in zip(links, nbytes, strict=True)]
     for stage in stages:
         workers = _check_count("workers of a stage", stage.workers)
-        found.append(_seconds("a stage", stage.seconds) / workers)
+        slowest.append(_seconds("a stage", stage.seconds) / workers)
         if workers > 1:
             size = _bytes("weights", stage.weight_bytes)
-            found.append(2 * (workers - 1) / workers * stage.among(size))
-    return max(found)
+            slowest.append(2 * (workers - 1) / workers * stage.among(size))
+    return max(slowest)
 
 
 def _check_count(what: str, number: int, least: int = 1) -> int:
