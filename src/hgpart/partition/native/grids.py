@@ -21,7 +21,7 @@ from hgpart.sequences import distinct
 
 
 @dataclass(frozen=True)
-class Grid:
+class TaskGrid:
     """Layout of one layer's task matrix: the row group of each task, the part of each cell."""
 
     row_group: Int64  # (tasks,)
@@ -85,7 +85,7 @@ def grid_start(problem: Problem, symmetry: Symmetry, shares: Shares) -> Division
     return Division(sizes, parts)
 
 
-def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
+def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> TaskGrid:
     graph, layer, read = problem.graph, view.layer, view.split
     assert read is not None
     sources = graph.task_of_channel[np.maximum(read.channels, 0)]
@@ -122,7 +122,7 @@ def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
             line = np.full(len(read.channels), -1, dtype=np.int64)
             line[columns] = _columns(owners[columns], names, [own[index] for index in members])
             lines.append(line)
-    return Grid(row_group, np.array(lines))
+    return TaskGrid(row_group, np.array(lines))
 
 
 def _columns(owners: Int64, parts: list[int], shares: list[float]) -> Int64:

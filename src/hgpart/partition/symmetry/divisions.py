@@ -11,7 +11,7 @@ from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import Elements, Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, UnitElements
 from hgpart.sequences import equal_rows
 
 
@@ -90,7 +90,9 @@ def rows_of_units(symmetry: Symmetry, keys: Int64) -> tuple[list[Int64], list[In
     return sizes, examples
 
 
-def _layer_of_elements(views: tuple[LayerVertices, ...], elements: Elements, count: int) -> Int64:
+def _layer_of_elements(
+    views: tuple[LayerVertices, ...], elements: UnitElements, count: int
+) -> Int64:
     starts, owners = [], []
     for at, view in enumerate(views):
         if view.is_first:

@@ -68,7 +68,7 @@ class Symmetry:
         slices.
     net_pointers, net_pins : int64 and int32 arrays
         CSR: ``2 * type + axis``, where axis says which of the type's classes is the net's.
-    elements : Elements
+    elements : UnitElements
         Place of each task and channel among the units, in the first slice.
     slices : int
         Number of slices of the batch. Types, sets and nets come slice by slice, `slice_types` types
@@ -92,7 +92,7 @@ class Symmetry:
     net_memory: Int64
     net_pointers: Int64
     net_pins: Int32
-    elements: Elements
+    elements: UnitElements
     slices: int = 1
 
     @property
@@ -108,7 +108,7 @@ class Symmetry:
 
 
 @dataclass(frozen=True)
-class Elements:
+class UnitElements:
     """Tasks, and channels that split them: each is a slot of a unit of a class.
 
     Attributes
@@ -321,7 +321,7 @@ class _Assembly:
             net_memory=np.zeros(len(nets), dtype=np.int64),
             net_pointers=np.cumsum([0, *(len(net[2]) for net in nets)], dtype=np.int64),
             net_pins=np.array([pin for net in nets for pin in net[2]], dtype=np.int32),
-            elements=Elements(
+            elements=UnitElements(
                 numbered.tasks,
                 numbered.columns,
                 classes.class_of,

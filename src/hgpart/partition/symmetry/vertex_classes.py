@@ -9,7 +9,7 @@ import numpy as np
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.symmetry.divisions import Division
-from hgpart.partition.symmetry.symmetry import Elements, Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, UnitElements
 
 
 def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
@@ -72,7 +72,7 @@ def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
         net_memory=np.zeros(len(nets), dtype=np.int64),
         net_pointers=np.arange(len(nets) + 1, dtype=np.int64),
         net_pins=np.array([2 * net[0] for net in nets], dtype=np.int32),
-        elements=Elements([], [], classes, place, np.zeros_like(classes), {}, {}),
+        elements=UnitElements([], [], classes, place, np.zeros_like(classes), {}, {}),
     )
 
 
