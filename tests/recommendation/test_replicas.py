@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from toy_times import in_proportion
 
-from hgpart import load_machine, load_model
+from hgpart import load_model
 from hgpart.bench.plans import Subject
 from hgpart.errors import ArgumentError
+from hgpart.files import load_machine
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.recommendation import divisions as ways
