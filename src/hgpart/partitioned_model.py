@@ -36,14 +36,14 @@ from hgpart.work.figures import Work, flops
 
 @dataclass(frozen=True)
 class PartitionedModel:
-    """What every stage made of a model.
+    """The results of every stage for a model.
 
     Attributes
     ----------
     traced : TracedModel
     partition : Partition
     layerwise : Evaluation
-        What the best split between layers costs, for comparison; within eps where it can be.
+        Figures of the best split between layers, for comparison; within eps where it can be.
     seconds : dict of str to float
         Wall time of each stage.
     name : str
@@ -71,17 +71,17 @@ class PartitionedModel:
         return f"PartitionedModel({self.name}, {self.partition!r})"
 
     def summary(self) -> Summary:
-        """What each part has and sends, next to the best cut between layers."""
-        found, cut = self.partition.summary(), self.layerwise
+        """Table of the parts, with the best cut between layers for comparison."""
+        own, cut = self.partition.summary(), self.layerwise
         volume = f"{cut.volume / MB:,.4g} MB"
         line = f"Cut between layers instead: imbalance {cut.imbalance:.3f}, {volume}"
-        return replace(found, lines=(f"{self.name} in {found.lines[0]}", line))
+        return replace(own, lines=(f"{self.name} in {own.lines[0]}", line))
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
 
     def plot(self, path: Path | str | None = None) -> str:
-        """The page of it, which is written to a file if there is a path; see `hgpart.plot`."""
+        """Return its page, and write that to `path` if given; see `hgpart.plot`."""
         from hgpart import plot
 
         return plot(self, path)
@@ -93,8 +93,8 @@ class PartitionedModel:
         ----------
         path : Path or str
         model : str, optional
-            What `load_model` builds the model by, as in ``net.py:make``, for commands that are
-            told of no other; the name of its class when left out.
+            Spec by which `load_model` builds the model, such as ``net.py:make``, for commands that
+            are given no other. Default: the name of its class.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class PartitionedModel:
         save_plan(Plan(self.partition, model or self.name, shape), path)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse to be pickled: it holds what torch.export made, which can't be."""
+        """Refuse to be pickled: it holds results of torch.export, which can't be."""
         raise PlanError(
             "a PartitionedModel can't be pickled: accepted are result.save(path), to be read by "
             "hgpart.files.load_plan(path), and to pickle result.partition"
@@ -124,17 +124,17 @@ def evaluate_layerwise(
 ) -> Evaluation:
     """Evaluate the best split between layers, into k runs of consecutive layers.
 
-    With an eps, the one of least volume within it, where there is one (`layerwise_within`);
-    else the one of smallest largest load (`layerwise`). The batch is whole, whatever its slices;
-    loads are in the unit of theirs.
+    With an eps it is the split of least volume within eps, if there is one (`layerwise_within`);
+    otherwise that of smallest largest load (`layerwise`). The batch is not divided, whatever the
+    slices; loads are in the same unit as with these.
     """
     coarse = replace(modelling, grain="coarse", linear="neuron", slices=1)
     problem = Problem(graph, work, coarse, k, eps or 0.0, speeds)
     model = problem.hypergraph(layer_blocks(problem.views))
-    found = None if eps is None else layerwise_within(problem)
-    if found is None:
-        found = layerwise(problem)
-    result = evaluate_parts(model, found.astype(np.int32)[model.vertex_layers], k, speeds)
+    cut = None if eps is None else layerwise_within(problem)
+    if cut is None:
+        cut = layerwise(problem)
+    result = evaluate_parts(model, cut.astype(np.int32)[model.vertex_layers], k, speeds)
     return replace(result, loads=result.loads * sum(modelling.slice_work))
 
 
@@ -160,10 +160,10 @@ def partition_model(
 ) -> PartitionedModel:
     """Trace a model, build its hypergraph and partition it, by default as `hgpart partition` does.
 
-    The same as calling `trace`, `channel_graph`, `flops` and `partition_graph` one after the other;
-    see those for arguments and errors. An eps left out is 0.1, or 1 for the objective "time"; a
-    `grain` goes before that of the `modelling`. `on_stage` is told the name of each stage as it
-    begins.
+    This calls `trace`, `channel_graph`, `flops` and `partition_graph` one after the other; see
+    those for arguments and errors. Without an eps it is 0.1, or 1 for the objective "time". A
+    `grain` overrides that of the `modelling`. `on_stage` is called with the name of each stage as
+    it begins.
 
     >>> import hgpart, torch
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -216,7 +216,7 @@ def partitioned_as(
     ----------
     model : nn.Module
     example : tensor, sequence or mapping
-        What the model is called with, as `trace` takes it.
+        Inputs of the model, as `trace` takes them.
     parts : sequence or array of int, or mapping of such by layer
         The part of each vertex, in the order of ``hgpart export``; or, by the name of each layer
         (``hgpart trace`` lists them), the part of each filter or one part for all filters. Model
@@ -225,9 +225,9 @@ def partitioned_as(
     k : int, optional
         Number of parts; when left out, one more than the largest part.
     eps : float
-        Imbalance allowed, by which the partition is `feasible` or not.
+        Imbalance up to which the partition counts as feasible.
     modelling, work, speeds, memory
-        The same as of `partition_graph`.
+        The same as in `partition_graph`.
 
     Raises
     ------

@@ -13,10 +13,11 @@ import torch
 from progress_lines import without_progress
 from traces import assert_is_trace
 
-from hgpart import load_model, place, save_schedule, schedule
+from hgpart import load_model, place, schedule
 from hgpart.cli import main, run
 from hgpart.cli.processes import device_of_each
 from hgpart.errors import ArgumentError, OutputError
+from hgpart.files import save_schedule
 from hgpart.placement.programs import Programs
 from hgpart.plan import load_plan
 from hgpart.run.processes.heartbeats import Heartbeats

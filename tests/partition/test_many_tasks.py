@@ -32,7 +32,7 @@ from hgpart.partition.native.layer_shares import layer_shares
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import symmetry
+from hgpart.partition.symmetry.symmetry import symmetry_of
 from hgpart.partition.ways import partition_by, ways
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
@@ -158,12 +158,12 @@ def calls(run: Callable[[], object]) -> int:
 def stages(width: int, modelling: Modelling) -> dict[str, Callable[[], object]]:
     graph, work = chain([width, width, width], [9 * width] * 3, [1, 1, 1])
     model, parts = incremental(Problem(graph, work, modelling, 3))
-    found = symmetry(Problem(graph, work, modelling, 1))
+    found = symmetry_of(Problem(graph, work, modelling, 1))
     division = division_of(found, model, parts)
     room = np.full(3, 10 * width)
     single, random = random_parts(Problem(graph, work, modelling, 3), seed=0)
     return {
-        "classes": lambda: symmetry(Problem(graph, work, modelling, 1)),
+        "classes": lambda: symmetry_of(Problem(graph, work, modelling, 1)),
         "bound": lambda: lower_bound(Problem(graph, work, modelling, 3, 0.1)),
         "shares": lambda: layer_shares(Problem(graph, work, modelling, 3), room * 1.0),
         "in order": lambda: incremental(Problem(graph, work, modelling, 3)),

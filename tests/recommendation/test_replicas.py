@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from toy_times import in_proportion
 
-from hgpart import load_machine, load_model
+from hgpart import load_model
 from hgpart.errors import ArgumentError
+from hgpart.files import load_machine
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine

@@ -1,6 +1,8 @@
 """JSON file -> checked fields: every error names the file, the line and what would be accepted.
 
-Not with pydantic or msgspec: they say which field is wrong, but not in which line of the file.
+Not with pydantic: it knows no lines, and most checks here are of several fields at once, or of a
+number of devices or layers that stands elsewhere, which it reports as the whole record. Machine
+files took 104 lines of schema and 72 of adapter, for 70 of reading here.
 """
 
 from __future__ import annotations
@@ -20,13 +22,26 @@ LARGEST_INT64 = 2**63 - 1
 
 @dataclass(frozen=True)
 class JsonObject:
-    """An object of a JSON file, which stands at ``text[start:end]``."""
+    """An object of a JSON file.
+
+    Attributes
+    ----------
+    path : Path or str
+        The file.
+    text : str
+        Its text; the object stands at ``text[start:end]``.
+    start, end : int
+    fields : dict
+    where : str
+        What goes before the name of a field to say where it is, as in ``layers[3].``.
+    """
 
     path: Path | str
     text: str
     start: int
     end: int
     fields: dict[str, Any]
+    where: str = ""
 
     def string(self, name: str) -> str:
         """Return a field that is a text."""
@@ -65,46 +80,51 @@ class JsonObject:
     def wholes(self, name: str, high: int = LARGEST_INT64) -> list[int]:
         """Return a field that is a list of whole numbers from 0 to `high`."""
         value = self.items(name)
-        if any(type(item) is not int or not 0 <= item <= high for item in value):
-            raise self.wrong(name, f"whole numbers from 0 to {high}")
+        for at, item in enumerate(value):
+            if type(item) is not int or not 0 <= item <= high:
+                raise self.wrong(name, f"whole numbers from 0 to {high}", at)
         return value
 
     def numbers(self, name: str) -> list[float]:
         """Return a field that is a list of finite numbers."""
         value = self.items(name)
-        for item in value:
+        for at, item in enumerate(value):
             if type(item) not in (int, float) or not abs(item) <= sys.float_info.max:
-                raise self.wrong(name, "finite numbers")
+                raise self.wrong(name, "finite numbers", at)
         return [float(item) for item in value]
 
     def object(self, name: str) -> JsonObject:
         """Return a field that is an object."""
         value = self._typed(name, (dict,), "an object")
         start, end = self._extent(self._place(name))
-        return JsonObject(self.path, self.text, start, end, value)
+        return JsonObject(self.path, self.text, start, end, value, f"{self.where}{name}.")
 
     def objects(self, name: str, length: int) -> list[JsonObject]:
         """Return a field that is a list of objects."""
         values = self.items(name, length)
         if not all(isinstance(value, dict) for value in values):
             raise self.wrong(name, f"a list of {length} objects")
-        found = []
+        objects = []
         end = self.text.find("[", self._place(name))
-        for value in values:
+        for at, value in enumerate(values):
             start, end = self._extent(end)
-            found.append(JsonObject(self.path, self.text, start, end, value))
-        return found
+            where = f"{self.where}{name}[{at}]."
+            objects.append(JsonObject(self.path, self.text, start, end, value, where))
+        return objects
 
-    def wrong(self, name: str, accepted: str) -> FormatError:
-        """Make the error for a field that is missing or not as it should be."""
+    def wrong(self, name: str, accepted: str, at: int | None = None) -> FormatError:
+        """Make the error for a field that is missing or wrong, or for one of the items in it."""
         line = self.text.count("\n", 0, self._place(name)) + 1
-        found = f'"{name}": {quoted(self.fields[name])}' if name in self.fields else f'no "{name}"'
+        where, value = f"{self.where}{name}", self.fields.get(name)
+        if at is not None:
+            where, value = f"{where}[{at}]", self.fields[name][at]
+        found = f'"{where}": {quoted(value)}' if name in self.fields else f'no "{where}"'
         return malformed(self.path, line, found, f'"{name}": {accepted}')
 
     def _place(self, name: str) -> int:
         field = re.compile(rf"{re.escape(json.dumps(name))}\s*:")  # a text has no colon behind it
-        found = field.search(self.text, self.start, self.end)
-        return found.start() if found else self.start
+        match = field.search(self.text, self.start, self.end)
+        return match.start() if match else self.start
 
     def _extent(self, behind: int) -> tuple[int, int]:
         """Where the next object behind a place begins and ends."""

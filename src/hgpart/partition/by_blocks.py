@@ -33,9 +33,9 @@ def by_blocks(problem: Problem, search: Search, partitioner: Backend) -> Solutio
     cut = layerwise_within(problem)
     if cut is not None:
         # So that no cut between layers within eps is ever better.
-        other = refine(search, model, cut.astype(np.int32)[model.vertex_layers], room)
-        if rank(model, other, room) < rank(model, parts, room):
-            parts, start = other, "layerwise"
+        cut_parts = refine(search, model, cut.astype(np.int32)[model.vertex_layers], room)
+        if rank(model, cut_parts, room) < rank(model, parts, room):
+            parts, start = cut_parts, "layerwise"
     model, parts = split_and_improve(problem, search, model, parts)
     return Solution(model, parts, start=start)
 

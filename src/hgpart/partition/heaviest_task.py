@@ -25,7 +25,7 @@ class HeaviestTask:
     name : str
     work : int
     percent : float
-        Of all work.
+        Share of all work, in percent.
     """
 
     name: str
@@ -33,7 +33,7 @@ class HeaviestTask:
     percent: float
 
     def __str__(self) -> str:
-        """As it stands in a message."""
+        """The task, in a message."""
         return f"the heaviest task, {self.name}, is {self.percent:.3g} % of all work"
 
 
@@ -45,16 +45,16 @@ def heaviest_task(problem: Problem) -> HeaviestTask:
     for view in problem.views:
         if not view.exists:
             continue
-        each = int(problem.work.per_task[view.at])
+        per_task = int(problem.work.per_task[view.at])
         if view.split is not None:
-            cells = channel_shares(view.split, each)
-            found = np.append(cells, each - cells.sum(axis=1))  # of cells, then reductions
+            cells = channel_shares(view.split, per_task)
+            works = np.append(cells, per_task - cells.sum(axis=1))  # of cells, then reductions
             name = f"a filter channel of {view.layer.name}"
         else:
-            found = np.array([each * view.tasks_per_row])
+            works = np.array([per_task * view.tasks_per_row])
             name = f"{'all' if view.is_solid else 'a filter'} of {view.layer.name}"
         names.setdefault(view.first, name)
-        weights[view.first] = weights.get(view.first, 0) + largest * found
+        weights[view.first] = weights.get(view.first, 0) + largest * works
     at = max(weights, key=lambda index: int(weights[index].max()))
     work = int(weights[at].max())
     return HeaviestTask(names[at], work, 100 * work / max(1, problem.total))

@@ -66,9 +66,9 @@ def refine(search: Search, model: CnnHypergraph, parts: Int32, room: Int64) -> I
 
 def rank(model: CnnHypergraph, parts: Int32, room: Int64) -> tuple[float, int]:
     """Largest overload, relative to its part's capacity, then volume: less is better."""
-    found = evaluate_parts(model, parts, len(room))
-    over = np.maximum(found.loads - room, 0)
-    return float((over / np.maximum(room, 1)).max()), found.volume
+    evaluation = evaluate_parts(model, parts, len(room))
+    over = np.maximum(evaluation.loads - room, 0)
+    return float((over / np.maximum(room, 1)).max()), evaluation.volume
 
 
 def _most_vertices(blocks: Blocks) -> int:
@@ -83,4 +83,4 @@ def _same(blocks: Blocks, model: CnnHypergraph) -> bool:
     pairs = zip(
         (*blocks.rows, *blocks.columns), (*model.blocks.rows, *model.blocks.columns), strict=True
     )
-    return all(len(one) == len(other) for one, other in pairs)
+    return all(len(cuts) == len(other_cuts) for cuts, other_cuts in pairs)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.baselines.known_ways import Parts, known_ways, stages_of_rooms
-from hgpart.partition.native.annealing import Schedule
+from hgpart.partition.native.annealing import Cooling
 from hgpart.partition.native.layer_counts import (
     CountsChain,
     anneal_counts,
@@ -40,7 +40,7 @@ def numbers_of_slices(batch_size: int, k: int) -> tuple[int, ...]:
 
 
 def _numbers(problem: Problem) -> tuple[int, ...]:
-    """Those worth trying of a problem: one where the model mixes samples."""
+    """Numbers worth trying for a problem: only 1 where the model mixes samples."""
     most = problem.modelling.batch_size if problem.divides_batch else 1
     return numbers_of_slices(most, problem.k)
 
@@ -48,20 +48,20 @@ def _numbers(problem: Problem) -> tuple[int, ...]:
 def promising(problem: Problem, search: Search) -> int:
     """The number of slices for which short searches find least within eps.
 
-    1 for a batch of 1, and where the model mixes samples. The fewest of those that are as good,
-    slices of one size before others; the most where none finds anything: slices that are smaller
-    balance better.
+    It is 1 for a batch of 1, and where the model mixes samples. Among numbers that are about as
+    good it is the fewest, slices of equal size first. Where no search finds anything it is the
+    most, as smaller slices balance better.
     """
     numbers = _numbers(problem)
-    found = {
+    costs = {
         slices: _in_short(problem.in_slices(slices).coarse, search)
         for slices in numbers
         if slices > 1
     }
-    least = min(found.values(), default=math.inf)
+    least = min(costs.values(), default=math.inf)
     if least == math.inf:
         return numbers[-1]
-    as_good = [slices for slices, cost in found.items() if cost <= AS_GOOD * least]
+    as_good = [slices for slices, own in costs.items() if own <= AS_GOOD * least]
     return min(as_good, key=lambda slices: (problem.modelling.batch_size % slices > 0, slices))
 
 
@@ -70,7 +70,7 @@ def _in_short(problem: Problem, search: Search) -> float:
     layers, steps = layer_model(problem), max(1, round(STEPS * search.effort))
     ways = [data_parallel(problem), *stages_of_rooms(problem)]
     chains = [
-        CountsChain(counts_of(*way, problem.k), Schedule(at, steps, hottest, 1e-6, 4.0, 1))
+        CountsChain(counts_of(*way, problem.k), Cooling(at, steps, hottest, 1e-6, 4.0, 1))
         for at, way in enumerate(ways)
         for hottest in HOTTEST
     ]
@@ -82,16 +82,17 @@ def _in_short(problem: Problem, search: Search) -> float:
 
 @dataclass(frozen=True)
 class Known:
-    """What a way that is known sends: bytes, and with how many slices of the batch."""
+    """Bytes that a known way sends, and its number of slices of the batch."""
 
     slices: int
     volume: int
 
 
 def known_in_slices(problem: Problem) -> Known | None:
-    """What `solve_in_slices` sends at most, found at once: of ways with as many slices as parts.
+    """An upper bound of what `solve_in_slices` sends, found at once.
 
-    None where there is no batch to divide, or nothing is trained, or no such way is within eps.
+    It is the least volume of the ways with as many slices as parts. None where there is no batch to
+    divide, nothing is trained, or no such way is within eps.
     """
     slices = _as_many_as_parts(problem)
     if slices == 1 or not problem.modelling.training:
@@ -101,12 +102,12 @@ def known_in_slices(problem: Problem) -> Known | None:
 
 
 def best_known(problem: Problem) -> Known | None:
-    """What the best of the known ways sends, with two slices or with as many as parts."""
-    found = []
+    """The known way of least volume, with two slices or with as many as parts."""
+    known = []
     for slices in {min(2, _as_many_as_parts(problem)), _as_many_as_parts(problem)} - {1}:
         sliced = problem.in_slices(slices).coarse
-        found.append(_least(sliced, [*known_ways(sliced)]))
-    return min((one for one in found if one), key=lambda one: one.volume, default=None)
+        known.append(_least(sliced, [*known_ways(sliced)]))
+    return min((way for way in known if way), key=lambda way: way.volume, default=None)
 
 
 def _as_many_as_parts(problem: Problem) -> int:
@@ -118,8 +119,8 @@ def _as_many_as_parts(problem: Problem) -> int:
 def _least(problem: Problem, ways: Sequence[Parts]) -> Known | None:
     """The least that one of the ways sends that are within eps."""
     volumes = [
-        found.volume
-        for found in (evaluate_parts(*way, problem.k) for way in ways)
-        if (found.loads <= problem.capacities).all()
+        evaluation.volume
+        for evaluation in (evaluate_parts(*way, problem.k) for way in ways)
+        if (evaluation.loads <= problem.capacities).all()
     ]
     return Known(problem.modelling.slices, min(volumes)) if volumes else None

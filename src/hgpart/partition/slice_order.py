@@ -24,12 +24,14 @@ def in_order(problem: Problem, model: CnnHypergraph, parts: Int32) -> Int32:
         return parts
     by_slice = parts.reshape(model.modelling.slices, -1).tolist()
     samples = model.modelling.samples
-    places = {many: [at for at, one in enumerate(samples) if one == many] for many in samples}
+    places = {
+        size: [at for at, own_size in enumerate(samples) if own_size == size] for size in samples
+    }
     order = np.arange(len(samples))
     for own in places.values():
         order[own] = sorted(own, key=lambda at: by_slice[at])
     ordered = parts.reshape(len(samples), -1)[order]
     _, first, numbers = np.unique(ordered.T, return_index=True, return_inverse=True)
     ranks = np.argsort(np.argsort(first))
-    found: Int32 = ranks[numbers.reshape(-1, len(samples))].T.ravel().astype(np.int32)
-    return found
+    renumbered: Int32 = ranks[numbers.reshape(-1, len(samples))].T.ravel().astype(np.int32)
+    return renumbered

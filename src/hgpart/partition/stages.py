@@ -72,7 +72,7 @@ def partition_graph(
     modelling : Modelling, optional
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     slices : int or "auto", optional
-        Of the batch, instead of the modelling's; "auto" takes as many as save most.
+        Slices of the batch, instead of the modelling's; "auto" chooses the number that saves most.
     backend : str or function
         "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
         how good its partition is. Or a partitioner of your own, a function that takes what a
@@ -82,17 +82,17 @@ def partition_graph(
     speeds : sequence of k numbers, optional
         Relative speeds of the devices; a part's share is in proportion.
     objective : Objective
-        What to have little of: all bytes, those of the part with most, or the cost of the links
-        that they take. Of the native solver.
+        Measure that is to be small: all bytes, those of the part with most, the cost of the links
+        that they take, or seconds. Only "native" takes one other than all bytes.
     memory : MemoryLimits, optional
-        Bytes that each part may need. Of the native solver.
+        Bytes that each part may need. Only "native" takes them.
     time_limit : float, optional
         Seconds for the backend and the improvement after it, each level of which it ends early;
         results may then differ from run to run. 60 s for "exact", where none is given.
     effort : float
-        How long the native solver searches, relative to its default.
+        Length of the native solver's search, relative to its default.
     best_effort : bool
-        Return the best that was found, marked infeasible, where eps can't be met.
+        Whether to return the best that was found, marked infeasible, where eps can't be met.
     on_progress : function of a float and an int or None, optional
         Called several times a second by the native solver: the share of its search that is done,
         and the volume in bytes of the best partition so far, None at first.
@@ -127,11 +127,12 @@ def solve_in_slices(
 ) -> Partition:
     """Divide a model as `solve` does, with the batch in as many slices as save most, or fewer.
 
-    By native never worse than the best known way with two slices or as many as parts. Where eps
-    can't be met with the batch whole, as of too heavy a task, it may be in slices.
+    The native solver's result is never worse than the best known way with two slices or as many as
+    parts. Where eps can't be met with the batch whole, because a task is too heavy, slices may meet
+    it.
     """
     check_backend(backend, problem.objective, problem.memory, "auto")
-    found: list[Partition] = []
+    partitions: list[Partition] = []
     refused: list[InfeasibleError] = []
     known = best_known(problem)
     # With that, such a number need not be tried: one slice unless it can only be worse.
@@ -139,17 +140,17 @@ def solve_in_slices(
     if known is not None:
         enough = {known.slices: known.volume, **enough}
     for slices in dict.fromkeys((promising(problem, search), *enough)):
-        if any(_is_at_most(one, enough[slices]) for one in found):
+        if any(_is_at_most(partition, enough[slices]) for partition in partitions):
             continue
         try:
-            found.append(solve(problem.in_slices(slices), search, backend, best_effort))
+            partitions.append(solve(problem.in_slices(slices), search, backend, best_effort))
         except InfeasibleError as error:
             refused.append(error)
-        if found and found[-1].interrupted:
+        if partitions and partitions[-1].interrupted:
             break
-    if not found:
+    if not partitions:
         raise refused[-1]
-    return min(found, key=_rank)
+    return min(partitions, key=_rank)
 
 
 def _is_at_most(partition: Partition, volume: int) -> bool:
@@ -159,7 +160,7 @@ def _is_at_most(partition: Partition, volume: int) -> bool:
 
 
 def _rank(partition: Partition) -> tuple[bool, float, int]:
-    """Less is better."""
+    """Sort key: less is better."""
     return not partition.feasible, partition.objective_value, partition.modelling.slices
 
 
@@ -179,7 +180,7 @@ def solve(
     roomy = with_room(problem, heaviest, best_effort)
     bound = lower_bound(roomy)
     solution = _solved(roomy, search, bound, backend)
-    found = evaluated(
+    partition = evaluated(
         problem,
         solution.model,
         in_order(problem, solution.model, solution.parts),
@@ -189,13 +190,13 @@ def solve(
         bound=max(bound, solution.bound),
         interrupted=solution.interrupted,
     )
-    if not found.feasible and not best_effort:
-        raise _infeasible(found, heaviest, problem.tasks)
-    return found
+    if not partition.feasible and not best_effort:
+        raise _infeasible(partition, heaviest, problem.tasks)
+    return partition
 
 
 def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend) -> Solution:
-    """What the backend finds."""
+    """Solve by the backend."""
     if backend == "native" and problem.modelling.slices > 1:
         return _balanced(problem, search, sliced_partition(problem, search, bound))
     if backend == "native":
@@ -216,15 +217,15 @@ def _balanced(problem: Problem, search: Search, solution: Solution) -> Solution:
     return replace(solution, model=model, parts=parts)
 
 
-def _infeasible(found: Partition, heaviest: HeaviestTask, tasks: int) -> BaseException:
-    """Why a partition is not what was asked for."""
-    if found.interrupted:
+def _infeasible(best: Partition, heaviest: HeaviestTask, tasks: int) -> BaseException:
+    """The error that says why the best partition is not what was asked for."""
+    if best.interrupted:
         return KeyboardInterrupt("before a partition within the limits was found")
-    problem, needed = found.problem, found.memory_bytes
+    problem, needed = best.problem, best.memory_bytes
     memory = problem.memory
     if memory is not None and needed is not None and not memory.hold(needed):
         return InfeasibleError(_too_little_memory(problem.k, memory, needed, tasks))
-    reached = found.evaluation.imbalance
+    reached = best.evaluation.imbalance
     return InfeasibleError(
         f"no partition within eps {problem.eps:g} was found for k={problem.k}: the best has "
         f"imbalance {reached:.4g}, so the smallest eps known to do is {round_up(reached)}; "

@@ -37,7 +37,7 @@ LARGEST_RUNS = 25_000_000  # in all: what a file asks for in memory stays below 
 
 @dataclass(frozen=True)
 class PlanFile:
-    """What a plan file says; `restore` makes the Partition of it once the model's graph is known.
+    """The content of a plan file; `restore` makes the Partition once the model's graph is known.
 
     Attributes
     ----------

@@ -11,14 +11,14 @@ from hgpart.partition import partition_graph
 from hgpart.partition.bounds.chain_bound import chain_bound
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import symmetry
+from hgpart.partition.symmetry.symmetry import symmetry_of
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)
 
 
 def bound_of(layers: list[int], maps: list[int], room: list[int]) -> int:
     graph, work = chain([8] * len(layers), layers, maps)
-    return chain_bound(symmetry(Problem(graph, work, BARE, 1)), np.array(room, dtype=np.int64))
+    return chain_bound(symmetry_of(Problem(graph, work, BARE, 1)), np.array(room, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_equal_layers_are_cut_for_the_bound(k: int) -> None:
     found = partition_graph(graph, work, k, 0, modelling=BARE, backend="native", effort=0.05)
     room = capacities(80 * layers, [1] * k, 0)
     assert (
-        chain_bound(symmetry(Problem(graph, work, BARE, 1)), room)
+        chain_bound(symmetry_of(Problem(graph, work, BARE, 1)), room)
         == found.evaluation.volume
         == 8 * (k - 1)
     )

@@ -22,7 +22,7 @@ from hgpart.partition.exact.contents_bound import contents_bound
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import Division, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 from hgpart.work.figures import Work
 
 MOST_ASSIGNMENTS = 20_000
@@ -69,7 +69,7 @@ def test_never_above_the_least_volume(
     assignments, volumes = assignments_within(full.hypergraph, room)
     assume(len(volumes))
     parts = assignments[np.random.default_rng(seed).integers(len(assignments))]
-    found = symmetry(Problem(graph, work, modelling, 1))
+    found = symmetry_of(Problem(graph, work, modelling, 1))
     start = division_of(found, full, parts)
     assert 0 <= bound_from(found, room, start) <= volumes.min()
 
@@ -92,7 +92,7 @@ def test_higher_than_the_bound_of_chains_where_branches_join() -> None:
     """A pair's maps go on to the next pair, and beside it to the sum after: design, section 3."""
     graph, work = residual(4)
     partition = partition_graph(graph, work, 8, 0.1, modelling=BARE, effort=0.1)
-    found, volume = symmetry(Problem(graph, work, BARE, 1)), partition.evaluation.volume
+    found, volume = symmetry_of(Problem(graph, work, BARE, 1)), partition.evaluation.volume
     room = capacities(int(partition.evaluation.loads.sum()), [1] * 8, 0.1)
     start = division_of(found, partition.model, partition.parts)
     raised, _ = contents_bound(found, room, start, volume, 0, seed=0, deadline=math.inf)
@@ -103,7 +103,7 @@ def test_higher_than_the_bound_of_chains_where_branches_join() -> None:
 
 def test_what_is_known_is_not_lowered() -> None:
     graph, work = residual(1)
-    found = symmetry(Problem(graph, work, BARE, 1))
+    found = symmetry_of(Problem(graph, work, BARE, 1))
     room, start = capacities(310, [1, 1], 0.1), spread(found, 2)
     for deadline in (math.inf, -math.inf):
         raised = contents_bound(found, room, start, 10**6, 10**5, seed=0, deadline=deadline)
@@ -113,7 +113,7 @@ def test_what_is_known_is_not_lowered() -> None:
 
 def test_what_is_too_large_for_cp_sat_keeps_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, work = chain([4, 4], [9, 8], [1, 1])
-    found = symmetry(Problem(graph, work, BARE, 1))
+    found = symmetry_of(Problem(graph, work, BARE, 1))
     room, start = np.array([9, 9]), spread(found, 2)
     assert bound_from(found, room, start) > 0
     monkeypatch.setattr(module, "LARGEST_SUM", 1)
@@ -124,5 +124,5 @@ def test_nothing_that_is_cut_costs_nothing() -> None:
     maker = GraphMaker()
     maker.add(INPUT, 3, channels=3)
     graph, work = maker.graph(), Work(np.array([0]), "MAC", 1, "test")
-    found = symmetry(Problem(graph, work, Modelling(batch_size=1), 1))
+    found = symmetry_of(Problem(graph, work, Modelling(batch_size=1), 1))
     assert bound_from(found, np.array([1, 1]), spread(found, 2)) == 0

@@ -40,7 +40,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division, blocks_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 from hgpart.work.figures import Work, flops
 
 MOST_ASSIGNMENTS = 20_000
@@ -59,7 +59,7 @@ def assert_least(graph: ChannelGraph, work: Work, modelling: Modelling, room: np
     """The counts program finds the least volume, without a start that is any good."""
     full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling).hypergraph
     best = least_volume(full, room)
-    found = symmetry(Problem(graph, work, modelling, 1))
+    found = symmetry_of(Problem(graph, work, modelling, 1))
     solved = solve_counts(found, room, together(found), None, 0, seed=0, deadline=math.inf)
     if best is None:
         assert solved.division is None
@@ -85,7 +85,9 @@ def test_least_volume_of_any_small_graph(
     total = int(work.per_task @ [layer.tasks for layer in graph.layers])
     k, vertices = len(speeds), full_vertices(modelling.views(graph))
     assume(vertices > 0 and k**vertices <= MOST_ASSIGNMENTS)
-    assume(sum(class_variables(symmetry(Problem(graph, work, modelling, 1)), k)) < MOST_VARIABLES)
+    assume(
+        sum(class_variables(symmetry_of(Problem(graph, work, modelling, 1)), k)) < MOST_VARIABLES
+    )
     assert_least(graph, work, modelling, capacities(total, speeds, eps))
 
 
@@ -103,7 +105,7 @@ def test_least_volume_where_counts_do_not_say_how_units_lie(
     maker.add("norm", 3, both if cyclic else both[:1], elements=2)
     graph, work = maker.graph(), Work(np.array([0, 3, 5, 4]), "MAC", 1, "test")
     modelling = Modelling(batch_size=1, input_vertex=False, output_vertex=False)
-    assert class_variables(symmetry(Problem(graph, work, modelling, 1)), 3) == [variables]
+    assert class_variables(symmetry_of(Problem(graph, work, modelling, 1)), 3) == [variables]
     assert_least(graph, work, modelling, np.array(room))
 
 

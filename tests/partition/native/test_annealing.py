@@ -17,7 +17,7 @@ from partitioned_models import GraphMaker, chain, channel_graphs, modellings, re
 from hgpart.errors import HypergraphError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
-from hgpart.partition.native.annealing import Found, Schedule, anneal
+from hgpart.partition.native.annealing import Cooling, Found, anneal
 from hgpart.partition.native.goal import Goal, LayersOfTypes, goal_of
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import (
@@ -29,7 +29,7 @@ from hgpart.partition.problem.objectives import (
 )
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import Division
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 from hgpart.work.figures import Work
 
 TIME = step_time([[0.0, 1e-3], [1e-3, 0.0]], seconds=1.0, micro_batches=3)  # of two parts
@@ -60,7 +60,7 @@ def assert_no_step_makes_it_worse(
 
     Up to 1024 steps, for which the temperature stays.
     """
-    chains = [(start, Schedule(seed, steps, 0.1, 1e-4, price, 8)) for steps in range(120)]
+    chains = [(start, Cooling(seed, steps, 0.1, 1e-4, price, 8)) for steps in range(120)]
     ranks = [one.rank for one in anneal(found, goal, chains, threads=1)[0]]
     assert all(after <= before for before, after in pairwise(ranks))
 
@@ -72,7 +72,7 @@ def test_a_step_that_saves_by_overloading_a_part_does_not_lose_the_best(
 ) -> None:
     """The best was kept only where a step raised the energy, and this one lowers it."""
     graph, work = chain([24, 24, 24], [24 * 7, 24 * 11, 24 * 13], [5, 3, 1])
-    found = symmetry(Problem(graph, work, Modelling(input_vertex=False, output_vertex=False), 1))
+    found = symmetry_of(Problem(graph, work, Modelling(input_vertex=False, output_vertex=False), 1))
     for seed in range(5):
         start = random_division(found, 2, seed)
         goal = goal_near(found, 2, objective, 1.1)
@@ -98,7 +98,7 @@ def test_a_chain_returns_the_best_that_it_has_met(
     seed: int,
     price: float,
 ) -> None:
-    found = symmetry(Problem(*graph_and_work, modelling, 1))
+    found = symmetry_of(Problem(*graph_and_work, modelling, 1))
     start = random_division(found, k, seed)
     assert_no_step_makes_it_worse(found, goal_near(found, k, objective, slack), start, seed, price)
 
@@ -116,12 +116,12 @@ def model() -> Symmetry:
     maker.add("dense", 3, (read(maps),))
     work = Work(np.array([0, 3, 1, 6, 4]), "MAC", 1, "test")
     modelling = Modelling(grain="fine", batch_size=1)
-    return symmetry(Problem(maker.graph(), work, modelling, 1, memory=MemoryLimits((0,), 1)))
+    return symmetry_of(Problem(maker.graph(), work, modelling, 1, memory=MemoryLimits((0,), 1)))
 
 
 MODEL = model()
 START = random_division(MODEL, 3, 0)
-SCHEDULE = Schedule(0, 50, 0.1, 1e-4, 1.0, 4)
+SCHEDULE = Cooling(0, 50, 0.1, 1e-4, 1.0, 4)
 GOAL = goal_near(MODEL, 3, VOLUME, 1.2)
 LINKS = over_links([[0, 1, 5], [1, 0, 5], [5, 5, 0]])
 GOALS = [
@@ -137,7 +137,7 @@ def run(
     found: Symmetry = MODEL,
     goal: Goal = GOAL,
     start: Division = START,
-    schedule: Schedule = SCHEDULE,
+    schedule: Cooling = SCHEDULE,
 ) -> Found:
     return anneal(found, goal, [(start, schedule)], seconds=0.0, threads=1)[0][0]
 

@@ -17,7 +17,7 @@ from hgpart.errors import HypergraphError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.partition.native.annealing import Schedule
+from hgpart.partition.native.annealing import Cooling
 from hgpart.partition.native.layer_counts import (
     CountsChain,
     LayerModel,
@@ -72,7 +72,7 @@ def test_what_is_found_costs_what_it_says_and_no_more_than_before(
     problem: Problem, random: Random, steps: int
 ) -> None:
     layers, counts = layer_model(problem), some_counts(problem, random)
-    schedule = Schedule(random.randrange(2**32), steps, 1e-2, 1e-4, 4.0, 1)
+    schedule = Cooling(random.randrange(2**32), steps, 1e-2, 1e-4, 4.0, 1)
     (found,), interrupted = anneal_counts(layers, [CountsChain(counts, schedule)])
     assert not interrupted
     assert (found.counts.reshape(problem.k, -1).sum(axis=0) == layers.slices).all()
@@ -113,7 +113,7 @@ def test_the_best_of_all_counts_is_found() -> None:
     least = min(cost_of(layers, one) for one in every if excess_of(layers, one) == 0)
     start = some_counts(problem, Random(0))
     (found,), _ = anneal_counts(
-        layers, [CountsChain(start, Schedule(0, 20_000, 1e-1, 1e-5, 4.0, 1))]
+        layers, [CountsChain(start, Cooling(0, 20_000, 1e-1, 1e-5, 4.0, 1))]
     )
     assert found.cost == pytest.approx(least, rel=1e-12)
 
@@ -124,4 +124,4 @@ def test_counts_that_do_not_add_up_are_refused() -> None:
     layers = layer_model(problem)
     counts = np.ones(2 * len(layers.loads), dtype=np.int32)
     with pytest.raises(HypergraphError, match="expected 3, the slices"):
-        _native.anneal_counts(layers, [CountsChain(counts, Schedule(0, 1, 1.0, 1.0, 0.0, 1))], 1)
+        _native.anneal_counts(layers, [CountsChain(counts, Cooling(0, 1, 1.0, 1.0, 0.0, 1))], 1)

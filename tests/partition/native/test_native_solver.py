@@ -30,7 +30,7 @@ from hgpart.hypergraph.shares import work_of_layers
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.native.annealing import Schedule, anneal
+from hgpart.partition.native.annealing import Cooling, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
@@ -44,7 +44,7 @@ from hgpart.partition.problem.objectives import (
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division
-from hgpart.partition.symmetry.symmetry import symmetry
+from hgpart.partition.symmetry.symmetry import symmetry_of
 from hgpart.work.figures import Work, flops
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)
@@ -92,13 +92,13 @@ def test_any_graph_is_within_eps_or_it_is_said_why_not(
 
 def test_threads_do_not_change_what_is_found() -> None:
     graph = graph_of("residual")
-    found = symmetry(Problem(graph, flops(graph), Modelling(), 1))
+    found = symmetry_of(Problem(graph, flops(graph), Modelling(), 1))
     start = Division(
         [np.array([units]) for units in found.class_units],
         [np.zeros(1, np.int32) for _ in found.type_weights],
     )
     room = np.full(3, int(found.type_weights @ found.class_units[found.type_classes[:, 0]]) // 2)
-    chains = [(start, Schedule(seed, 3000, 0.1, 1e-4, 2.0, 12)) for seed in range(4)]
+    chains = [(start, Cooling(seed, 3000, 0.1, 1e-4, 2.0, 12)) for seed in range(4)]
     ranks = [
         [one.rank for one in anneal(found, goal_of(room), chains, threads=threads)[0]]
         for threads in (1, 3)

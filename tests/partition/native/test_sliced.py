@@ -21,7 +21,7 @@ from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice
 from hgpart.partition.baselines.stages import replicated_stages
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.native import sliced
-from hgpart.partition.native.annealing import Schedule, anneal
+from hgpart.partition.native.annealing import Cooling, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.sliced import WHOLE_EFFORT
@@ -30,7 +30,7 @@ from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import symmetry
+from hgpart.partition.symmetry.symmetry import symmetry_of
 from hgpart.work.figures import Work, flops
 
 
@@ -115,9 +115,9 @@ def test_what_annealing_counts_is_what_the_metrics_count(
     problem = replace(problem, modelling=modelling, objective=objective, memory=limits)
     model = problem.hypergraph(single_blocks(problem.graph, problem.modelling))
     parts = np.array([random.randrange(k) for _ in range(model.vertices)], dtype=np.int32)
-    found = symmetry(problem)
+    found = symmetry_of(problem)
     start = division_of(found, model, parts)
-    chains = [(start, Schedule(random.randrange(99), 300, 1e-2, 1e-4, 4.0, 16))]
+    chains = [(start, Cooling(random.randrange(99), 300, 1e-2, 1e-4, 4.0, 16))]
     goal = goal_of(problem.capacities, objective, limits, 2**40)
     (one,), _ = anneal(found, goal, chains)
     last, last_parts = blocks_of(problem, found, one.division)

@@ -14,7 +14,7 @@ from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import work_of_layers
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition.native.annealing import Schedule, anneal
+from hgpart.partition.native.annealing import Cooling, anneal
 from hgpart.partition.native.goal import LayersOfTypes, goal_of
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import (
@@ -26,7 +26,7 @@ from hgpart.partition.problem.objectives import (
 )
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import symmetry
+from hgpart.partition.symmetry.symmetry import symmetry_of
 from hgpart.work.figures import Work
 
 
@@ -96,13 +96,13 @@ def test_costs_loads_and_memory_are_those_of_the_metrics(
         needed = part_memory(model, parts, k, copies)
         memory = MemoryLimits((int(needed.mean() * 0.9),) * k, copies)
     problem = Problem(graph, work, modelling, k, memory=memory)
-    found = symmetry(problem)
+    found = symmetry_of(problem)
     start = division_of(found, model, parts)
     total = int(model.hypergraph.weights.sum())
     room = np.full(k, total // k + 1, dtype=np.int64)
     of_layers = LayersOfTypes(found.type_layers, problem.total)
     goal = goal_of(room, objective, memory, of_layers=of_layers)
-    best = anneal(found, goal, [(start, Schedule(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0][0]
+    best = anneal(found, goal, [(start, Cooling(seed, steps, 0.1, 1e-4, 2.0, 8))], threads=1)[0][0]
 
     blocks, block_parts = blocks_of(problem, found, best.division)
     evaluation = evaluate(blocks.hypergraph, block_parts, k)

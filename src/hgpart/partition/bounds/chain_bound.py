@@ -25,24 +25,24 @@ from hgpart.partition.symmetry.symmetry import Symmetry
 
 @dataclass(frozen=True)
 class _Link:
-    """From a layer to the next one of a chain, and what the maps between them cost in all."""
+    """A step from a layer to the next one of a chain, and the cost of the maps between them."""
 
     cost: int
     before: int | None  # the layer before, as a type
 
 
-def chain_bound(found: Symmetry, capacities: Int64) -> int:
+def chain_bound(symmetry: Symmetry, capacities: Int64) -> int:
     """Bytes that every partition within the capacities sends at least along dense layers.
 
     The chains have no layer in common, so that their bounds add up.
     """
     loads = [
-        int(weight) * int(found.class_units[one]) if other < 0 else 0
-        for weight, (one, other) in zip(
-            found.type_weights.tolist(), found.type_classes.tolist(), strict=True
+        int(weight) * int(symmetry.class_units[first]) if second < 0 else 0
+        for weight, (first, second) in zip(
+            symmetry.type_weights.tolist(), symmetry.type_classes.tolist(), strict=True
         )
     ]
-    steps = _steps(found, loads)
+    steps = _steps(symmetry, loads)
     largest = sorted(capacities.tolist(), reverse=True)
     bound = 0
     left = {kind for kind, load in enumerate(loads) if load > 0}
@@ -55,13 +55,13 @@ def chain_bound(found: Symmetry, capacities: Int64) -> int:
     return bound
 
 
-def _steps(found: Symmetry, loads: Sequence[int]) -> dict[int, dict[int, int]]:
-    """For each type those that read all of its maps, and what these maps cost."""
+def _steps(symmetry: Symmetry, loads: Sequence[int]) -> dict[int, dict[int, int]]:
+    """The types that read all maps of each type, and the cost of these maps."""
     steps: dict[int, dict[int, int]] = {}
-    for net, number in enumerate(found.net_sets.tolist()):
-        root = int(found.net_pins[found.net_pointers[net]]) // 2
-        cost = int(found.net_costs[net]) * int(found.class_units[found.net_classes[net]])
-        for kind in found.set_members(number):
+    for net, number in enumerate(symmetry.net_sets.tolist()):
+        root = int(symmetry.net_pins[symmetry.net_pointers[net]]) // 2
+        cost = int(symmetry.net_costs[net]) * int(symmetry.class_units[symmetry.net_classes[net]])
+        for kind in symmetry.set_members(number):
             if kind != root and loads[kind] > 0 and loads[root] > 0:
                 own = steps.setdefault(root, {})
                 own[kind] = own.get(kind, 0) + cost
@@ -71,7 +71,7 @@ def _steps(found: Symmetry, loads: Sequence[int]) -> dict[int, dict[int, int]]:
 def _heaviest_chain(
     steps: dict[int, dict[int, int]], loads: Sequence[int], left: set[int]
 ) -> tuple[list[int], list[int]]:
-    """The chain of most work among types that are left, and what its steps cost."""
+    """The chain of most work among the types that are left, and the costs of its steps."""
     most: dict[int, int] = {}
     link: dict[int, _Link] = {}
     for kind in _in_order(steps, left):

@@ -18,7 +18,7 @@ from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.bounds.chain_bound import chain_bound
 from hgpart.partition.bounds.slices_bound import slices_bound
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 from hgpart.sequences import distinct
 
 MOST_STEPS = 1024**2  # of going through how many parts each layer lies in
@@ -35,17 +35,17 @@ def lower_bound(problem: Problem) -> int:
     ``P r / N + M c / K >= 2 sqrt(P M a / (N K))``, where P and M are what all partial sums and all
     maps cost; the sum over parts is least where as few parts as possible are full.
 
-    In more than `MOST_SLICES` slices it is only what their parameters cost, as the others would
-    take minutes.
+    With more than `MOST_SLICES` slices only the cost of parameters is bounded: all else would take
+    minutes.
     """
     slices = problem.modelling.slices
     if slices > MOST_SLICES:
         return slices_bound(problem)
-    found = symmetry(problem)
+    symmetry = symmetry_of(problem)
     largest = np.sort(problem.capacities)[::-1]
-    sets = chain_bound(found, problem.capacities)
+    sets = chain_bound(symmetry, problem.capacities)
     if (problem.k * slices) ** 2 <= MOST_STEPS:
-        sets = max(sets, _Sets(found, largest.tolist()).bound())
+        sets = max(sets, _Sets(symmetry, largest.tolist()).bound())
     if slices > 1:
         return max(sets, slices_bound(problem))
     readers = _operands_that_read(problem)
@@ -72,8 +72,18 @@ def relative_gap(volume: float, bound: float) -> float:
 class _Senders:
     """The nets that one set of readers shares.
 
-    `cost` is what all of them cost together, `free` what those cost that may have a pin in the
-    readers' parts without needing room there; the `others`, (cost, units, weight, type), need it.
+    Attributes
+    ----------
+    load : int
+        Work of the readers.
+    units, weights : list of int
+        Number and work of the readers of each type.
+    cost : int
+        Cost of all nets together.
+    free : int
+        Cost of the nets that can have a pin in the readers' parts without needing room there.
+    makers : list of tuple of int
+        Cost, units, weight and type of the senders that do need room.
     """
 
     load: int
@@ -81,30 +91,30 @@ class _Senders:
     weights: list[int]
     cost: int
     free: int
-    others: list[tuple[int, int, int, int]]
+    makers: list[tuple[int, int, int, int]]
 
 
 class _Sets:
-    """What the nets of all sets of readers cost at least.
+    """Lower bound of the cost of the nets of all sets of readers.
 
-    In m parts that hold a set of readers, m C is what its maps cost, less those that are made in
-    one of these parts. Their makers fit into the room that the readers leave or, if they are in
+    Where m parts hold a set of readers, its maps cost m C, less those that are made in one of these
+    parts. Their makers fit into the room that the readers leave or, if they are in
     few parts themselves, into the room of as many: so that a chain of layers, each the only reader
     of the one before, is a dynamic program over the number of parts of each layer.
     """
 
-    def __init__(self, found: Symmetry, largest: list[int]) -> None:
-        self.found, self.largest = found, largest
+    def __init__(self, symmetry: Symmetry, largest: list[int]) -> None:
+        self.symmetry, self.largest = symmetry, largest
         self.reach = [0, *accumulate(largest)]
-        count = len(found.set_pointers) - 1
-        self.types = [found.set_members(at) for at in range(count)]
+        count = len(symmetry.set_pointers) - 1
+        self.types = [symmetry.set_members(at) for at in range(count)]
         self.senders = [self._senders(at) for at in range(count)]
         sole = {
             types[0]: at for at, types in reversed(list(enumerate(self.types))) if len(types) == 1
         }
         # The set whose only readers make the maps that a set reads.
         self.before = [
-            sole.get(own.others[0][3]) if len(own.others) == 1 else None for own in self.senders
+            sole.get(own.makers[0][3]) if len(own.makers) == 1 else None for own in self.senders
         ]
         taken: set[int] = set()
         for at, before in enumerate(self.before):
@@ -126,30 +136,32 @@ class _Sets:
         return [self._value(at, parts) for parts in range(1, len(self.largest) + 1)]
 
     def _senders(self, number: int) -> _Senders:
-        found, types = self.found, self.types[number]
+        symmetry, types = self.symmetry, self.types[number]
         units = [
-            math.prod(int(found.class_units[c]) for c in found.type_classes[kind] if c >= 0)
+            math.prod(int(symmetry.class_units[c]) for c in symmetry.type_classes[kind] if c >= 0)
             for kind in types
         ]
-        weights = found.type_weights[types].tolist() if types else []
+        weights = symmetry.type_weights[types].tolist() if types else []
         cost = free = 0
-        others = []
-        for net in np.flatnonzero(found.net_sets == number).tolist():
-            pins = found.net_pins[found.net_pointers[net] : found.net_pointers[net + 1]] // 2
-            many, each = int(found.class_units[found.net_classes[net]]), int(found.net_costs[net])
-            cost += many * each
-            one = len(pins) == 1 and int(found.type_classes[pins[0], 1]) < 0
-            if one and found.type_weights[pins[0]] > 0 and int(pins[0]) not in types:
+        makers = []
+        for net in np.flatnonzero(symmetry.net_sets == number).tolist():
+            start, end = symmetry.net_pointers[net : net + 2].tolist()
+            pins = symmetry.net_pins[start:end] // 2
+            count = int(symmetry.class_units[symmetry.net_classes[net]])
+            price = int(symmetry.net_costs[net])
+            cost += count * price
+            is_single = len(pins) == 1 and int(symmetry.type_classes[pins[0], 1]) < 0
+            if is_single and symmetry.type_weights[pins[0]] > 0 and int(pins[0]) not in types:
                 kind = int(pins[0])
-                others.append((each, many, int(found.type_weights[kind]), kind))
+                makers.append((price, count, int(symmetry.type_weights[kind]), kind))
             else:
-                free += many * each
-        load = sum(many * weight for many, weight in zip(units, weights, strict=True))
-        others.sort(key=lambda other: other[0] / other[2], reverse=True)
-        return _Senders(load, units, weights, cost, free, others)
+                free += count * price
+        load = sum(count * weight for count, weight in zip(units, weights, strict=True))
+        makers.sort(key=lambda sender: sender[0] / sender[2], reverse=True)
+        return _Senders(load, units, weights, cost, free, makers)
 
     def _value(self, at: int, parts: int) -> int | None:
-        """What the set and those before it cost at least, if its readers lie in so many parts."""
+        """Least cost of the set and those before it, if its readers lie in so many parts."""
         if (at, parts) not in self.known:
             self.known[at, parts] = self._computed(at, parts)
         return self.known[at, parts]
@@ -158,8 +170,8 @@ class _Sets:
         own = self.senders[at]
         rooms = self.largest[:parts]
         fits = all(
-            weight == 0 or sum(room // weight for room in rooms) >= many
-            for many, weight in zip(own.units, own.weights, strict=True)
+            weight == 0 or sum(room // weight for room in rooms) >= count
+            for count, weight in zip(own.units, own.weights, strict=True)
         )
         room = self.reach[parts] - own.load
         if not fits or room < 0:
@@ -167,19 +179,21 @@ class _Sets:
         outside = own.cost * parts - own.free
         before = self.before[at]
         if before is None:
-            for cost, many, weight, _ in own.others:
-                inside = min(many * weight, room)
+            for cost, count, weight, _ in own.makers:
+                inside = min(count * weight, room)
                 outside -= -(-inside * cost // weight)
                 room -= inside
             return outside
-        cost, many, weight, _ = own.others[0]
-        most = min(many, room // weight)
+        cost, count, weight, _ = own.makers[0]
+        most = min(count, room // weight)
         largest = self.largest[0]
         left = 0
         if (
             len(own.units) == 1 and own.weights[0] > 0
         ):  # each of the parts holds some of the readers
-            fewest = own.units[0] - sum(other // own.weights[0] for other in rooms[: parts - 1])
+            fewest = own.units[0] - sum(
+                room_of_part // own.weights[0] for room_of_part in rooms[: parts - 1]
+            )
             left = max(1, fewest) * own.weights[0]
         per_part = max(0, largest - left) // weight
         values = [
@@ -191,7 +205,7 @@ class _Sets:
 
 
 def _grid_bound(problem: Problem, view: LayerVertices, largest: Int64, readers: Int64) -> int:
-    """What the partial sums and the maps of one task matrix cost at least."""
+    """Lower bound of the cost of the partial sums and maps of one task matrix."""
     graph, layer, read = problem.graph, view.layer, view.split
     if read is None or read.groups > 1 or (read.channels < 0).any():
         return 0
@@ -220,7 +234,7 @@ def _grid_bound(problem: Problem, view: LayerVertices, largest: Int64, readers: 
 
 
 def _operands_that_read(problem: Problem) -> Int64:
-    """How many operands read each task's map, or channels of it."""
+    """Number of operands that read each task's map, or channels of it."""
     graph = problem.graph
     times = np.zeros(int(graph.first_task[-1]), dtype=np.int64)
     for view in problem.views:

@@ -57,7 +57,7 @@ def _maps(
     """Bytes, for a batch, of the maps that all tasks of a layer read, and no layer before it."""
     if len(tied) > 1:
         return 0
-    found = 0
+    total = 0
     for read in tied[0].layer.reads:
         if read.groups > 1:
             continue
@@ -66,8 +66,8 @@ def _maps(
             grows = maker.layer.kind != PARAMETER and not maker.layer.fixed_elements
             if task not in seen and maker.exists and grows:
                 seen.add(task)
-                found += maker.map_bytes
-    return found
+                total += maker.map_bytes
+    return total
 
 
 def _least(load: int, parameters: float, maps: float, largest: Sequence[int]) -> int:
@@ -83,7 +83,7 @@ def _least(load: int, parameters: float, maps: float, largest: Sequence[int]) ->
 
 
 def _cost(share: float, parameters: float, maps: float) -> float:
-    """What a part with that share of a layer keeps of its parameters and gets of its maps.
+    """Bytes of a layer's parameters and maps that a part with this share of it needs.
 
     >>> _cost(0.5, 100.0, 10.0), _cost(0.5, 10.0, 100.0), _cost(0.25, 10.0, 10.0)
     (60.0, 60.0, 10.0)

@@ -43,7 +43,7 @@ Contents = tuple[int, ...]  # vertices of each type
 
 
 def contents_bound(
-    found: Symmetry,
+    symmetry: Symmetry,
     capacities: Int64,
     start: Division,
     volume: int,
@@ -56,10 +56,10 @@ def contents_bound(
 
     Parameters
     ----------
-    found : Symmetry
-        Each type is of one class.
+    symmetry : Symmetry
+        Every type has a single class.
     capacities : int64 array, shape (k,)
-        In units of work; the contents of every part may have the largest.
+        Largest work of each part; the bound allows the largest of them in every part.
     start : Division
         Within the capacities; its parts are the first contents.
     volume : int
@@ -72,9 +72,9 @@ def contents_bound(
     int and bool
         Bytes that every division within the capacities sends at least; whether Ctrl-C ended it.
     """
-    if not nets_by_pins(found) or time.monotonic() >= deadline:
+    if not nets_by_pins(symmetry) or time.monotonic() >= deadline:
         return bound, False
-    covering = _Covering(found, capacities, start)
+    covering = _Covering(symmetry, capacities, start)
     if covering.scale == 0:  # the sums are too large for CP-SAT
         return bound, False
     return _raised(covering, volume, bound, seed, deadline)
@@ -121,26 +121,26 @@ def _raised(
 
 
 class _Covering:
-    """What contents touch, and the demands that those of all parts meet together."""
+    """Costs of the nets that contents touch, and the demands that all parts' contents must meet."""
 
-    def __init__(self, found: Symmetry, capacities: Int64, start: Division) -> None:
+    def __init__(self, symmetry: Symmetry, capacities: Int64, start: Division) -> None:
         self.k = len(capacities)
-        self.units: list[int] = found.class_units[found.type_classes[:, 0]].tolist()
-        self.weights: list[int] = found.type_weights.tolist()
+        self.units: list[int] = symmetry.class_units[symmetry.type_classes[:, 0]].tolist()
+        self.weights: list[int] = symmetry.type_weights.tolist()
         self.largest = sorted(capacities.tolist(), reverse=True)
-        nets = nets_by_pins(found)
+        nets = nets_by_pins(symmetry)
         self.cost_unit = math.gcd(*nets.values())
         self.nets = {net: cost // self.cost_unit for net, cost in nets.items()}
         self.once = sum(cost * self.units[pins[0]] for (pins, _), cost in self.nets.items())
         self.sets = {
-            number: found.set_members(number)
+            number: symmetry.set_members(number)
             for number in sorted({number for _, number in self.nets} - {0})
         }
         self.groups = self._groups()
         self.demands = [*self.units, *(parts for _, parts in self.groups)]
         sums = self.once * self.k * len(self.demands)
         self.scale = min(FINEST_PRICE, LARGEST_SUM // sums)
-        self.first = self._contents(found, start)
+        self.first = self._contents(symmetry, start)
 
     def _groups(self) -> list[tuple[list[int], int]]:
         """Types with numbers that follow each other, and in how many parts they lie at least."""
@@ -156,19 +156,19 @@ class _Covering:
                     groups.append((group, parts))
         return groups
 
-    def _contents(self, found: Symmetry, start: Division) -> Counter[Contents]:
-        """What the parts hold, and how many of them hold the same."""
+    def _contents(self, symmetry: Symmetry, start: Division) -> Counter[Contents]:
+        """Contents of the parts, with the number of parts that hold each."""
         held = np.zeros((self.k, len(self.units)), dtype=np.int64)
-        for kind, number in enumerate(found.type_classes[:, 0].tolist()):
+        for kind, number in enumerate(symmetry.type_classes[:, 0].tolist()):
             np.add.at(held[:, kind], start.parts[kind], start.sizes[number])
         return Counter(map(tuple, held.tolist()))
 
     def touched(self, contents: Contents) -> int:
-        """What the nets that contents touch cost at least."""
+        """Least cost of the nets that contents touch."""
         return sum(cost for cost, _ in self._touches(contents))
 
     def _touches(self, contents: Contents) -> Iterator[tuple[int, list[int]]]:
-        """What it costs that nets are touched, and the types that touch them."""
+        """The costs of the nets touched, each with the types that touch them."""
         for (pins, number), cost in self.nets.items():
             readers = [kind for kind in self.sets.get(number, ()) if contents[kind]]
             count = self.units[pins[0]] if readers else max(contents[kind] for kind in pins)
@@ -176,7 +176,7 @@ class _Covering:
                 yield cost * count, readers + [kind for kind in pins if contents[kind]]
 
     def first_prices(self) -> NDArray[np.float64]:
-        """Who touches nets in the first contents pays for them together, each for its work."""
+        """Prices by which the types that touch a net share its cost in proportion to their work."""
         paid = np.zeros(len(self.demands))
         for contents, parts in self.first.items():
             for cost, kinds in self._touches(contents):
@@ -187,7 +187,7 @@ class _Covering:
         return prices
 
     def met(self, contents: Contents) -> list[int]:
-        """How much of each demand contents meet."""
+        """Amount of each demand that contents meet."""
         present = (int(any(contents[kind] for kind in group)) for group, _ in self.groups)
         return [*contents, *present]
 
@@ -226,9 +226,9 @@ class _Prices:
             if held:
                 row.SetCoefficient(times, held / demand)
 
-    def learn(self, found: list[Contents]) -> bool:
+    def learn(self, contents_list: list[Contents]) -> bool:
         """Add contents; return whether any are new."""
-        new = set(found) - self.known
+        new = set(contents_list) - self.known
         self.known |= new
         for contents in sorted(new):
             self._add(contents)
@@ -237,7 +237,7 @@ class _Prices:
     def volume_and_prices(self, deadline: float) -> tuple[float, NDArray[np.float64]] | None:
         """The least volume, were shares of contents allowed, in units of cost; and the prices.
 
-        None where time is up, or numbers are too far apart for the linear program.
+        Returns None when time is up, or when numbers are too far apart for the linear program.
         """
         left = deadline - time.monotonic()
         if left <= 0:

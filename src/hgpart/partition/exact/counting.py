@@ -27,7 +27,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 from hgpart.partition.symmetry.vertex_classes import (
     division_of_parts,
     parts_of_division,
@@ -65,12 +65,12 @@ def exact(
     is_within = bool((part_loads(hypergraph, parts, k) <= capacities).all())
     if is_within and volume == 0:
         return parts
-    found = vertex_classes(hypergraph)
-    _check_size(found, k)
+    symmetry = vertex_classes(hypergraph)
+    _check_size(symmetry, k)
     solved = solve_counts(
-        found,
+        symmetry,
         capacities,
-        division_of_parts(found, parts, k),
+        division_of_parts(symmetry, parts, k),
         volume if is_within else None,
         0,
         seed=seed,
@@ -80,9 +80,9 @@ def exact(
         raise KeyboardInterrupt
     if solved.division is None:
         return parts
-    other = parts_of_division(found, solved.division)
-    better = not is_within or communication_volume(hypergraph, other, k) < volume
-    return other if better else parts
+    solved_parts = parts_of_division(symmetry, solved.division)
+    better = not is_within or communication_volume(hypergraph, solved_parts, k) < volume
+    return solved_parts if better else parts
 
 
 def exact_partition(problem: Problem, search: Search, bound: int) -> Solution:
@@ -121,8 +121,8 @@ def exact_partition(problem: Problem, search: Search, bound: int) -> Solution:
     limit = TIME_LIMIT if search.time_limit is None else search.time_limit
     deadline = time.monotonic() + limit
     k, seed, capacities = problem.k, search.seed, problem.capacities
-    found = symmetry(problem)
-    is_counted = k <= MOST_COUNTED and sum(class_variables(found, k)) <= MOST_VARIABLES
+    symmetry = symmetry_of(problem)
+    is_counted = k <= MOST_COUNTED and sum(class_variables(symmetry, k)) <= MOST_VARIABLES
     effort = EFFORT * search.effort if is_counted else search.effort
     first = native_partition(problem, Search(seed, effort, SHARE_OF_START * limit), bound)
     if first.interrupted:
@@ -132,20 +132,22 @@ def exact_partition(problem: Problem, search: Search, bound: int) -> Solution:
         evaluation = evaluate_parts(model, parts, k)
         volume = evaluation.volume
         is_within = bool((evaluation.loads <= capacities).all())
-        start = division_of(found, model, parts)
+        start = division_of(symmetry, model, parts)
         if is_within and volume > bound:
             now = time.monotonic()
             until = now + (SHARE_OF_CONTENTS if is_counted else 1) * (deadline - now)
             bound, interrupted = contents_bound(
-                found, capacities, start, volume, bound, seed=seed, deadline=until
+                symmetry, capacities, start, volume, bound, seed=seed, deadline=until
             )
         if interrupted or not is_counted or (is_within and volume == bound):
             return Solution(model, parts, bound, interrupted)
         known = volume if is_within else None
-        solved = solve_counts(found, capacities, start, known, bound, seed=seed, deadline=deadline)
+        solved = solve_counts(
+            symmetry, capacities, start, known, bound, seed=seed, deadline=deadline
+        )
         bound, interrupted = solved.bound, solved.interrupted
         if solved.division is not None:
-            better = blocks_of(problem, found, solved.division)
+            better = blocks_of(problem, symmetry, solved.division)
             if known is None or evaluate_parts(*better, k).volume < known:
                 model, parts = better
     except KeyboardInterrupt:  # the best by now is returned
@@ -159,13 +161,13 @@ def check_installed() -> None:
         raise MissingPackageError("the package ortools is not installed: pip install ortools")
 
 
-def _check_size(found: Symmetry, k: int) -> None:
+def _check_size(symmetry: Symmetry, k: int) -> None:
     """Refuse what no program of reasonable size describes."""
-    sizes = class_variables(found, k)
+    sizes = class_variables(symmetry, k)
     if sum(sizes) <= MOST_VARIABLES:
         return
     largest = int(np.argmax(sizes))
-    vertex = int(np.flatnonzero(found.elements.classes == largest)[0])
+    vertex = int(np.flatnonzero(symmetry.elements.classes == largest)[0])
     raise ArgumentError(
         f"k is {k}, which makes {sum(sizes):,} variables for backend exact, {sizes[largest]:,} of "
         f"them for vertices like vertex {vertex}, expected at most {MOST_VARIABLES:,}: take a "

@@ -41,12 +41,12 @@ SEARCHES = ("default_lp", "max_lp")
 
 @dataclass(frozen=True)
 class Solved:
-    """What came out of a counts program.
+    """Result of a counts program.
 
     Attributes
     ----------
     division : Division or None
-        The best that is within the capacities; None if none was found.
+        The best division within the capacities; None if none was symmetry.
     bound : int
         Bytes that every division within the capacities sends at least.
     interrupted : bool
@@ -59,7 +59,7 @@ class Solved:
 
 
 def solve_counts(
-    found: Symmetry,
+    symmetry: Symmetry,
     capacities: Int64,
     start: Division,
     volume: int | None,
@@ -75,16 +75,16 @@ def solve_counts(
 
     Parameters
     ----------
-    found : Symmetry
-        Each type is of one class.
+    symmetry : Symmetry
+        Every type has a single class.
     start : Division
-        Where to begin.
+        Division that the search begins with.
     volume : int, optional
-        What the start sends, if it is within the capacities.
+        Bytes that the start sends, if it is within the capacities.
     bound : int
         Bytes that are known to be sent at least.
     deadline : float
-        Of `time.monotonic`.
+        Time to stop, by `time.monotonic`.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def solve_counts(
     BackendError
         If CP-SAT contradicts what is known.
     """
-    return _Program(found, capacities, start).solve(volume, bound, seed, deadline)
+    return _Program(symmetry, capacities, start).solve(volume, bound, seed, deadline)
 
 
 def _subsets(k: int) -> list[Parts]:
@@ -103,16 +103,16 @@ def _subsets(k: int) -> list[Parts]:
 class _Program:
     """The program, and the hint of its start."""
 
-    def __init__(self, found: Symmetry, capacities: Int64, start: Division) -> None:
+    def __init__(self, symmetry: Symmetry, capacities: Int64, start: Division) -> None:
         from ortools.sat.python import cp_model
 
-        self.found, self.k, self.start = found, len(capacities), start
-        self.classes: list[int] = found.type_classes[:, 0].tolist()
-        self.units: list[int] = found.class_units[self.classes].tolist()
-        self.nets = nets_by_pins(found)
-        self.cost_unit = int(np.gcd.reduce(found.net_costs)) or 1
-        weight_unit = int(np.gcd.reduce(found.type_weights)) or 1
-        self.weights: list[int] = (found.type_weights // weight_unit).tolist()
+        self.symmetry, self.k, self.start = symmetry, len(capacities), start
+        self.classes: list[int] = symmetry.type_classes[:, 0].tolist()
+        self.units: list[int] = symmetry.class_units[self.classes].tolist()
+        self.nets = nets_by_pins(symmetry)
+        self.cost_unit = int(np.gcd.reduce(symmetry.net_costs)) or 1
+        weight_unit = int(np.gcd.reduce(symmetry.type_weights)) or 1
+        self.weights: list[int] = (symmetry.type_weights // weight_unit).tolist()
         self.load = sum(w * u for w, u in zip(self.weights, self.units, strict=True))
         self.room = [min(self.load, room // weight_unit) for room in capacities.tolist()]
         self._check_sums()
@@ -120,7 +120,7 @@ class _Program:
         self.hints: dict[int, int] = {}
         self.counts = self._counts()
         self.sets = {
-            entry_set: found.set_members(entry_set)
+            entry_set: symmetry.set_members(entry_set)
             for entry_set in sorted({entry_set for _, entry_set in self.nets} - {0})
         }
         self.supports = self._supports()
@@ -161,7 +161,7 @@ class _Program:
         return total
 
     def _hint(self, variable: Any) -> int:
-        """What a variable is at the start."""
+        """Value of a variable at the start."""
         return self.hints[variable.index]
 
     def _most(self, kind: int, part: int) -> int:
@@ -211,18 +211,18 @@ class _Program:
                     continue
                 held = self._variable(1, max(map(self._hint, own)))
                 supports[entry_set, part] = held
-                for one in own:
-                    self.model.add(held >= one)
+                for count in own:
+                    self.model.add(held >= count)
                 self.model.add(held <= sum(own))
         return supports
 
     def _touches(self) -> dict[tuple[Pins, int], Any]:
-        """How many of the nets with these own pins have one in a part."""
+        """Number of nets with these own pins that have one of them in a part."""
         touches: dict[tuple[Pins, int], Any] = {}
         for (pins, _), part in itertools.product(self.nets, range(self.k)):
             if len(pins) == 1:
                 touches[pins, part] = self.counts[pins[0]][part]
-        for number, pin_sets in pin_sets_of(self.found).items():
+        for number, pin_sets in pin_sets_of(self.symmetry).items():
             if not is_forest(pin_sets):
                 self._divide_by_ways(number, pin_sets, touches)
                 continue
@@ -291,7 +291,7 @@ class _Program:
                 touches[pins, part] = self._sum(self.units[types[0]], own)
 
     def _reaches(self) -> list[Any]:
-        """Terms of the objective: the volume in units of cost, with what all nets cost on top."""
+        """Terms of the objective: the volume plus the cost of all nets once, in units of cost."""
         terms = []
         inside: dict[tuple[int, int], list[Any]] = defaultdict(list)
         claimed = {entry_set: set(types) for entry_set, types in self.sets.items()}
@@ -338,8 +338,8 @@ class _Program:
         for room in sorted(set(self.room)):
             alike = [part for part in range(self.k) if self.room[part] == room]
             alike.sort(key=lambda part: -self._hint(counts[part]))
-            for one, other in itertools.pairwise(alike):
-                self.model.add(counts[one] >= counts[other])
+            for earlier, later in itertools.pairwise(alike):
+                self.model.add(counts[earlier] >= counts[later])
 
     def solve(self, volume: int | None, bound: int, seed: int, deadline: float) -> Solved:
         from ortools.sat.python import cp_model
@@ -368,14 +368,14 @@ class _Program:
             )
         division = None
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            division = division_of_counts(self.found, self._counted(solver.value))
+            division = division_of_counts(self.symmetry, self._counted(solver.value))
         if self.reaches and status != cp_model.INFEASIBLE:
             least = solver.response_proto.inner_objective_lower_bound - self.once
             bound = max(bound, least * self.cost_unit)
         return Solved(division, bound, interrupted)
 
     def _reached(self, volume: int) -> int:
-        """The objective of a volume, or of the next that can be."""
+        """Objective of a volume, or of the next larger one that is possible."""
         return -(-volume // self.cost_unit) + self.once
 
     def _counted(self, value: Callable[[Any], int]) -> Counted:

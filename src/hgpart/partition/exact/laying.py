@@ -1,4 +1,4 @@
-"""How many vertices of each type lie in each part -> Division: which unit lies how."""
+"""Numbers of vertices of each type in each part -> Division: where each unit lies."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Counted:
     placed: Mapping[Pins, Placed]
 
 
-def division_of_counts(found: Symmetry, counted: Counted) -> Division:
+def division_of_counts(symmetry: Symmetry, counted: Counted) -> Division:
     """Lay the units of each class so that as many vertices are in each part as was counted."""
-    pin_sets = pin_sets_of(found)
+    pin_sets = pin_sets_of(symmetry)
     parts: list[Int32] = [np.zeros(0, np.int32)] * len(counted.held)
     sizes: list[Int64] = []
-    for number in range(len(found.class_units)):
-        types = np.flatnonzero(found.type_classes[:, 0] == number).tolist()
+    for number in range(len(symmetry.class_units)):
+        types = np.flatnonzero(symmetry.type_classes[:, 0] == number).tolist()
         lying: dict[int, Int64] = {}  # part of each unit's vertex
         if number in counted.ways:
             own, ways = counted.ways[number]
@@ -69,8 +69,8 @@ def _lay_tree(counted: Counted, first: int, pin_sets: list[Pins], lying: dict[in
     while waiting:
         kind = waiting.pop()
         for pins in pin_sets:
-            others = [other for other in pins if other not in lying]
-            if kind not in pins or not others:
+            unlaid = [joined for joined in pins if joined not in lying]
+            if kind not in pins or not unlaid:
                 continue
             placed = counted.placed.get(pins) or _together(counted, pins)
             numbers = {cover: at for at, cover in enumerate({cover for _, cover, _ in placed})}
@@ -78,24 +78,24 @@ def _lay_tree(counted: Counted, first: int, pin_sets: list[Pins], lying: dict[in
             for part in range(len(counted.held[kind])):
                 cover_of[lying[kind] == part] = [
                     numbers[cover]
-                    for (one, cover, at), times in placed.items()
-                    if (one, at) == (kind, part)
+                    for (own_kind, cover, at), times in placed.items()
+                    if (own_kind, at) == (kind, part)
                     for _ in range(times)
                 ]
-            for other in others:
-                lying[other] = np.empty(len(cover_of), dtype=np.int64)
+            for joined in unlaid:
+                lying[joined] = np.empty(len(cover_of), dtype=np.int64)
                 for cover, number in numbers.items():
-                    lying[other][cover_of == number] = [
+                    lying[joined][cover_of == number] = [
                         at
-                        for (one, within, at), times in placed.items()
-                        if (one, within) == (other, cover)
+                        for (own_kind, within, at), times in placed.items()
+                        if (own_kind, within) == (joined, cover)
                         for _ in range(times)
                     ]
-            waiting += others
+            waiting += unlaid
 
 
 def _together(counted: Counted, pins: Pins) -> Placed:
-    """As many units as can be wholly in one part, and the others anywhere."""
+    """Put as many units as possible wholly in one part, and the rest anywhere."""
     everywhere = tuple(range(len(counted.held[pins[0]])))
     placed: dict[tuple[int, Parts, int], int] = {}
     for part in everywhere:

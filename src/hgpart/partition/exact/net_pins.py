@@ -11,25 +11,25 @@ from hgpart.partition.symmetry.symmetry import Symmetry
 Pins = tuple[int, ...]  # types of one class
 
 
-def nets_by_pins(found: Symmetry) -> dict[tuple[Pins, int], int]:
-    """What the nets of one unit with the same own pins and set cost together.
+def nets_by_pins(symmetry: Symmetry) -> dict[tuple[Pins, int], int]:
+    """Cost of the nets of one unit, by their own pins and their set.
 
     Nets that are never cut are left out.
     """
     costs: dict[tuple[Pins, int], int] = defaultdict(int)
-    for net, entry_set in enumerate(found.net_sets.tolist()):
-        own = found.net_pins[found.net_pointers[net] : found.net_pointers[net + 1]] // 2
+    for net, entry_set in enumerate(symmetry.net_sets.tolist()):
+        own = symmetry.net_pins[symmetry.net_pointers[net] : symmetry.net_pointers[net + 1]] // 2
         pins = tuple(sorted(set(own.tolist())))
         if len(pins) > 1 or entry_set:
-            costs[pins, entry_set] += int(found.net_costs[net])
+            costs[pins, entry_set] += int(symmetry.net_costs[net])
     return dict(costs)
 
 
-def pin_sets_of(found: Symmetry) -> dict[int, list[Pins]]:
+def pin_sets_of(symmetry: Symmetry) -> dict[int, list[Pins]]:
     """The sets of two or more pins of each class's nets."""
     result: dict[int, list[Pins]] = defaultdict(list)
-    for pins in sorted({pins for pins, _ in nets_by_pins(found) if len(pins) > 1}):
-        result[int(found.type_classes[pins[0], 0])].append(pins)
+    for pins in sorted({pins for pins, _ in nets_by_pins(symmetry) if len(pins) > 1}):
+        result[int(symmetry.type_classes[pins[0], 0])].append(pins)
     return result
 
 
@@ -46,7 +46,7 @@ def is_forest(pin_sets: Sequence[Pins]) -> bool:
         roots = [root(kind) for kind in pins]
         if len(set(roots)) < len(roots):
             return False
-        joined.update((other, roots[0]) for other in roots[1:])
+        joined.update((merged, roots[0]) for merged in roots[1:])
     return True
 
 
@@ -55,14 +55,14 @@ def is_loose(pins: Pins, k: int) -> bool:
     return len(pins) <= 2 or k <= 2
 
 
-def class_variables(found: Symmetry, k: int) -> list[int]:
+def class_variables(symmetry: Symmetry, k: int) -> list[int]:
     """Count the variables that say how the units of each class lie, and what that costs."""
-    sizes = [0] * len(found.class_units)
-    for number in found.type_classes[:, 0].tolist():
+    sizes = [0] * len(symmetry.class_units)
+    for number in symmetry.type_classes[:, 0].tolist():
         sizes[number] += 2 * k
-    for pins, _ in nets_by_pins(found):
-        sizes[int(found.type_classes[pins[0], 0])] += 2 * k
-    for number, pin_sets in pin_sets_of(found).items():
+    for pins, _ in nets_by_pins(symmetry):
+        sizes[int(symmetry.type_classes[pins[0], 0])] += 2 * k
+    for number, pin_sets in pin_sets_of(symmetry).items():
         if not is_forest(pin_sets):
             sizes[number] += k ** len(set(itertools.chain(*pin_sets)))
             continue

@@ -64,7 +64,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a partitioner found, by its own figures."""
+    """Result of one run of a partitioner, by its own figures."""
 
     overload: int
     volume: int

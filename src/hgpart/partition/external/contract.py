@@ -1,4 +1,4 @@
-"""What all backends have in common: arguments that are checked, and what needs no search."""
+"""The contract of all backends: checked arguments and results, and cases that need no search."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def easy_parts(hypergraph: Hypergraph, capacities: Int64) -> Int32 | None:
 
 
 def counted_nets(hypergraph: Hypergraph) -> np.ndarray:
-    """Which nets can cost anything: bool array, shape (nets,)."""
+    """Mask of the nets that can cost anything: bool array, shape (nets,)."""
     return (np.diff(hypergraph.pointers) > 1) & (hypergraph.costs > 0)
 
 
 def checked_parts(name: str, parts: object, vertices: int, k: int) -> Int32:
-    """What a backend returned, if that is a partition.
+    """Return what a backend returned, as int32, after checking that it is a partition.
 
     Raises
     ------

@@ -58,9 +58,9 @@ def partition_isolated(
     install : str
         The command that installs it.
     hypergraph, capacities, seed, time_limit
-        As in `backends`.
+        The same as in `backends.Backend`.
     settings : dict
-        What the function of `child.py` for this package takes; the seeds are added.
+        Arguments of this package's function in `child.py`; the seeds are added.
     most_runs : int
         The best of up to that many runs is kept, fewer for larger hypergraphs.
 
@@ -71,7 +71,7 @@ def partition_isolated(
     Raises
     ------
     ArgumentError, HypergraphError, MissingPackageError, BackendError
-        As in `backends`.
+        The same as in `backends.Backend`.
     """
     check_request(hypergraph, capacities, seed, time_limit)
     if importlib.util.find_spec(package) is None:

@@ -17,8 +17,8 @@ from hgpart.partition.symmetry.symmetry import Symmetry
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """How a division is annealed.
+class Cooling:
+    """Annealing schedule of a division.
 
     Attributes
     ----------
@@ -27,7 +27,7 @@ class Schedule:
     hottest, coldest : float
         Temperatures at first and last, relative to the cost of the start.
     price : float
-        Of work above the capacities at first: costs of the start per total work.
+        First price of work above the capacities, in costs of the start per total work.
     most_rows : int
         Rows that a class may be divided into, or a few more than at the start.
     """
@@ -42,9 +42,15 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Found:
-    """A division, what it costs by the goal's objective, and what is above its limits.
+    """A division that annealing found.
 
-    `excess` is work and memory above the parts' limits, as shares of all limits.
+    Attributes
+    ----------
+    division : Division
+    cost : int
+        Its cost by the goal's objective.
+    excess : float
+        Work and memory above the parts' limits, as shares of all limits.
     """
 
     division: Division
@@ -53,7 +59,7 @@ class Found:
 
     @property
     def rank(self) -> tuple[float, int]:
-        """Less is better."""
+        """Sort key: less is better."""
         return self.excess, self.cost
 
 
@@ -74,7 +80,7 @@ class _Chain:
 def anneal(
     symmetry: Symmetry,
     goal: Goal,
-    chains: Sequence[tuple[Division, Schedule]],
+    chains: Sequence[tuple[Division, Cooling]],
     seconds: float = math.inf,
     threads: int | None = None,
     on_progress: Callable[[float], object] | None = None,
@@ -87,7 +93,7 @@ def anneal(
     Returns
     -------
     list of Found
-        For each division the best that was met until it was done or time was up.
+        The best division that each chain met before it ended or time was up.
     bool
         Whether Ctrl-C ended it.
     """
@@ -102,12 +108,12 @@ def anneal(
     results, interrupted = _native.anneal(
         symmetry, goal, packed, threads or usable_cores(), seconds, on_progress
     )
-    found = [
+    divisions = [
         Found(_shaped(symmetry, sizes, parts), cost, excess)
         for sizes, parts, cost, excess in results
         if sizes
     ]
-    return found, interrupted
+    return divisions, interrupted
 
 
 def _shaped(symmetry: Symmetry, sizes: list[Int64], parts: list[np.ndarray]) -> Division:
@@ -115,7 +121,7 @@ def _shaped(symmetry: Symmetry, sizes: list[Int64], parts: list[np.ndarray]) -> 
     return Division(
         sizes,
         [
-            own if other < 0 else own.reshape(len(sizes[one]), len(sizes[other]))
-            for own, (one, other) in zip(parts, classes, strict=True)
+            own if second < 0 else own.reshape(len(sizes[first]), len(sizes[second]))
+            for own, (first, second) in zip(parts, classes, strict=True)
         ],
     )

@@ -9,7 +9,7 @@ from hgpart import _native
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.external.contract import check_request, easy_parts
-from hgpart.partition.native.annealing import Schedule, anneal
+from hgpart.partition.native.annealing import Cooling, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.problem.balance import pack
 from hgpart.partition.symmetry.vertex_classes import (
@@ -35,15 +35,17 @@ def native(
     k, start = len(capacities), pack(hypergraph.weights, capacities)
     seed %= 2**62  # four chains of each in 64 bits
     deadline = math.inf if time_limit is None else time.monotonic() + time_limit
-    found = vertex_classes(hypergraph)
-    division = division_of_parts(found, start, k)
+    symmetry = vertex_classes(hypergraph)
+    division = division_of_parts(symmetry, start, k)
     chains = [
-        (division, Schedule(4 * seed + chain, STEPS, hottest, 1e-5, 4.0, 4 * k))
+        (division, Cooling(4 * seed + chain, STEPS, hottest, 1e-5, 4.0, 4 * k))
         for chain, hottest in enumerate((0.1, 0.03, 0.01, 0.003))
     ]
-    results, interrupted = anneal(found, goal_of(capacities), chains, deadline - time.monotonic())
+    results, interrupted = anneal(
+        symmetry, goal_of(capacities), chains, deadline - time.monotonic()
+    )
     if interrupted:
         raise KeyboardInterrupt
     best = min(results, key=lambda one: one.rank)
-    parts = parts_of_division(found, best.division)
+    parts = parts_of_division(symmetry, best.division)
     return _native.refine(hypergraph, parts, capacities, seed, deadline - time.monotonic())

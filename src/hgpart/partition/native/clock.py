@@ -7,7 +7,7 @@ import time
 
 
 class Clock:
-    """What is left of a search's time."""
+    """Time left for a search."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline, self.interrupted = deadline, False

@@ -60,8 +60,8 @@ def cheapest_devices(
         change = moved + moved.T + turned - now[:, None] - now[None, :] + between
         change[~equal[np.ix_(device, device)]] = 0.0
         np.fill_diagonal(change, 0.0)
-        one, other = np.unravel_index(int(change.argmin()), change.shape)
-        if not change[one, other] < -1e-9 * max(1.0, float((sent * price).sum())):
+        part, partner = np.unravel_index(int(change.argmin()), change.shape)
+        if not change[part, partner] < -1e-9 * max(1.0, float((sent * price).sum())):
             break
-        device[[one, other]] = device[[other, one]]
+        device[[part, partner]] = device[[partner, part]]
     return device.astype(np.int32)

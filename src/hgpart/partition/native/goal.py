@@ -24,7 +24,7 @@ class LayersOfTypes:
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """What a division is searched for, as the native code reads it.
+    """Limits and objective of a search, as the native code reads them.
 
     Attributes
     ----------
@@ -35,7 +35,8 @@ class Goal:
     objective : int
     links : int64 array, shape (k * k,) or (0,)
     type_layers : int32 array, shape (types,) or (0,)
-        Of the objective "time", as are the others: the layer of each type, from 0 without gaps.
+        Layer of each type, numbered from 0 without gaps; this and all below count for the objective
+        "time" only.
     work_time, link_time : float
         Nanoseconds of a unit of work, and of one of the links' costs.
     micro_batches : int

@@ -21,8 +21,8 @@ from hgpart.sequences import distinct
 
 
 @dataclass(frozen=True)
-class Grid:
-    """How one layer's matrix lies: the row group of each task, the part of each cell."""
+class TaskGrid:
+    """Layout of one layer's task matrix: the row group of each task, the part of each cell."""
 
     row_group: Int64  # (tasks,)
     cells: Int64  # (row groups, columns)
@@ -50,14 +50,14 @@ def row_groups(shares: list[float], map_cost: float, partial_cost: float) -> lis
     return groups[::-1]
 
 
-def grid_start(problem: Problem, found: Symmetry, shares: Shares) -> Division:
+def grid_start(problem: Problem, symmetry: Symmetry, shares: Shares) -> Division:
     """Lay out every split layer as a grid over the parts that have a share of it."""
     grids = {
         view.at: _grid(problem, view, shares)
         for view in problem.views
         if view.is_own and view.split is not None
     }
-    elements = found.elements
+    elements = symmetry.elements
     count = len(elements.classes)
     owner = np.full(count, -1, dtype=np.int64)
     place = np.zeros(count, dtype=np.int64)
@@ -74,18 +74,18 @@ def grid_start(problem: Problem, found: Symmetry, shares: Shares) -> Division:
             span = slice(first, first + own)
             owner[span], place[span] = at, np.arange(own)
             keys[span] = np.unique(grids[at].cells.T, axis=0, return_inverse=True)[1].ravel()
-    sizes, examples = rows_of_units(found, keys)
-    parts = [np.zeros(0, np.int32)] * len(found.type_weights)
+    sizes, examples = rows_of_units(symmetry, keys)
+    parts = [np.zeros(0, np.int32)] * len(symmetry.type_weights)
     for (number, slot), kind in elements.types.items():
         parts[kind] = keys[examples[number][:, slot]].astype(np.int32)
-    for (number, slot, other, other_slot), kind in elements.cells.items():
-        rows, columns = examples[number][:, slot], examples[other][:, other_slot]
+    for (number, slot, crossing, crossing_slot), kind in elements.cells.items():
+        rows, columns = examples[number][:, slot], examples[crossing][:, crossing_slot]
         grid = grids[int(owner[rows[0]])]
         parts[kind] = grid.cells[grid.row_group[place[rows]]][:, place[columns]].astype(np.int32)
     return Division(sizes, parts)
 
 
-def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
+def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> TaskGrid:
     graph, layer, read = problem.graph, view.layer, view.split
     assert read is not None
     sources = graph.task_of_channel[np.maximum(read.channels, 0)]
@@ -105,10 +105,10 @@ def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
     for group in range(read.groups):
         tasks = slice(group * per_group, (group + 1) * per_group)
         columns = slice(group * channels, (group + 1) * channels)
-        found = np.unique(parts[tasks]).tolist()
+        holders = np.unique(parts[tasks]).tolist()
         own = [
             share_of.get(part, 0.0) if read.groups == 1 else float((parts[tasks] == part).sum())
-            for part in found
+            for part in holders
         ]
         total = sum(own)
         chosen = row_groups(
@@ -117,12 +117,12 @@ def _grid(problem: Problem, view: LayerVertices, shares: Shares) -> Grid:
             float(view.partial_elements * per_group),
         )
         for members in chosen:
-            names = [found[index] for index in members]
+            names = [holders[index] for index in members]
             row_group[tasks][np.isin(parts[tasks], names)] = len(lines)
             line = np.full(len(read.channels), -1, dtype=np.int64)
             line[columns] = _columns(owners[columns], names, [own[index] for index in members])
             lines.append(line)
-    return Grid(row_group, np.array(lines))
+    return TaskGrid(row_group, np.array(lines))
 
 
 def _columns(owners: Int64, parts: list[int], shares: list[float]) -> Int64:

@@ -20,13 +20,13 @@ from hgpart.cores import usable_cores
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.parameters import vertex_gradients, vertex_statistics
-from hgpart.partition.native.annealing import Schedule
+from hgpart.partition.native.annealing import Cooling
 from hgpart.partition.problem.problem import Problem
 
 
 @dataclass(frozen=True, eq=False)
 class LayerModel:
-    """What layers cost where parts compute slices of them.
+    """Costs of layers whose slices lie on several parts.
 
     Attributes
     ----------
@@ -56,14 +56,14 @@ class CountsChain:
     """Counts, shape (k * layers,), and how they are annealed; no rows are divided."""
 
     counts: Int32
-    schedule: Schedule
+    schedule: Cooling
 
 
 def layer_model(problem: Problem) -> LayerModel:
     """Add up what whole layers cost."""
     modelling = problem.modelling
-    one = replace(problem, modelling=replace(modelling, grain="coarse", slices=1))
-    model = one.hypergraph(layer_blocks(one.views))
+    whole = replace(problem, modelling=replace(modelling, grain="coarse", slices=1))
+    model = whole.hypergraph(layer_blocks(whole.views))
     nets, edges = model.map_nets, Counter[tuple[int, int]]()
     users_of = nets.lists.united(nets.sets)
     for root, readers, cost in zip(
@@ -94,7 +94,7 @@ class FoundCounts:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Less is better."""
+        """Sort key: less is better."""
         return self.excess, self.cost
 
 
@@ -109,19 +109,22 @@ def anneal_counts(
     Returns
     -------
     list of FoundCounts
-        Best first, each once.
+        Distinct results, best first.
     bool
         Whether Ctrl-C ended it.
     """
     results, interrupted = _native.anneal_counts(
         layers, list(chains), usable_cores(), seconds, on_progress
     )
-    found = {one[0].tobytes(): FoundCounts(*one) for one in results if len(one[0])}
-    return sorted(found.values(), key=lambda one: one.rank), interrupted
+    distinct = {result[0].tobytes(): FoundCounts(*result) for result in results if len(result[0])}
+    return sorted(distinct.values(), key=lambda result: result.rank), interrupted
 
 
 def counts_of(model: CnnHypergraph, parts: Int32, k: int) -> Int32:
-    """How many slices of each layer each part has, where filters lie together; else nearly so."""
+    """Number of slices of each layer that each part has.
+
+    It is exact where the filters of a layer lie together, and rounded elsewhere.
+    """
     slices = model.modelling.slices
     layers = model.vertex_layers[: model.slice_vertices]
     numbers = np.cumsum(np.diff(layers, prepend=layers[:1]) > 0)

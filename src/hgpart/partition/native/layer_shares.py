@@ -85,7 +85,7 @@ def _tasks(graph: ChannelGraph, at: int, shares: dict[int, float]) -> Int64:
 
 
 class _Layers:
-    """What the layers that compute cost, in the order of the graph."""
+    """Costs of the layers that compute, in the order of the graph."""
 
     def __init__(self, problem: Problem) -> None:
         graph, views = problem.graph, problem.views
@@ -94,8 +94,8 @@ class _Layers:
         loads = np.zeros(len(self.layers))
         for view in views:
             if view.first in place:
-                each = float(problem.work.per_task[view.at])
-                loads[place[view.first]] += each * view.layer.tasks
+                per_task = float(problem.work.per_task[view.at])
+                loads[place[view.first]] += per_task * view.layer.tasks
         self.loads = loads
         self.reach = np.concatenate([[0.0], np.cumsum(loads)])
         self.maps = np.zeros(len(self.layers))  # that a part needs of which it computes cells
@@ -128,7 +128,7 @@ class _Layers:
         return float(self.reach[end] - self.reach[begin])
 
     def steps(self, most: int) -> list[int]:
-        """Where runs may begin and end: not amid layers that are much less than a part."""
+        """Places where runs may begin and end: not amid layers that are much less than a part."""
         least = self.reach[-1] / most
         steps = [0]
         for index in range(1, len(self.layers)):
@@ -137,10 +137,10 @@ class _Layers:
         return [*steps, len(self.layers)]
 
     def table(self, begin: int, end: int, capacity: Float64) -> Float64:
-        """Shares of each layer of a run, in its parts, the cheaper of two ways.
+        """Each part's share of each layer of a run, by the cheaper of two arrangements.
 
-        One after the other; or the layers that are less than a part evenly in some of the parts,
-        as many as a grid has rows, and the largest layer in what is left of all.
+        Layers lie one after the other; or all layers but the largest lie evenly in some of the
+        parts, as many as a grid has rows, and the largest in the room that is left.
         """
         own = self.loads[begin:end]
         total = float(own.sum())
@@ -168,8 +168,8 @@ class _Layers:
         largest = int(own.argmax())
         table = np.zeros((len(own), len(capacity)))
         table[:, :some] = capacity[:some] / capacity[:some].sum()
-        others = own @ table - own[largest] * table[largest]
-        left = capacity * total - others
+        rest = own @ table - own[largest] * table[largest]
+        left = capacity * total - rest
         if len(own) == 1 or own[largest] == 0 or (left < 0).any():
             return None
         table[largest] = left / own[largest]

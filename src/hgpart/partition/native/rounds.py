@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from hgpart.partition.native.annealing import Found, Schedule, anneal
+from hgpart.partition.native.annealing import Cooling, Found, anneal
 from hgpart.partition.native.clock import Clock
 from hgpart.partition.native.goal import LayersOfTypes, goal_of
 from hgpart.partition.problem.objectives import VOLUME
@@ -28,12 +28,12 @@ class Rounds:
     Attributes
     ----------
     goal : Goal
-        What the next round is for.
+        Goal of the next round.
     clock : Clock
     best : tuple of Symmetry and Division, or None
-        Of the last round that found anything.
+        Best division of the last round that found any.
     volume : int or None
-        Of the best within the limits, where a round was for the volume.
+        Volume of the best division within the limits, from rounds whose goal is the volume.
     """
 
     def __init__(self, problem: Problem, search: Search, bound: int) -> None:
@@ -45,17 +45,17 @@ class Rounds:
         self.volume: int | None = None
         self.size = 1.0
 
-    def toward_objective(self, found: Symmetry) -> None:
+    def toward_objective(self, symmetry: Symmetry) -> None:
         """Make the next rounds for what is asked for, whatever it is."""
-        units = found.class_units[found.net_classes]
-        units = units * np.append(found.class_units, 1)[found.net_crossings]
-        most_bytes = int((found.net_costs * units).sum()) * self.problem.k
+        units = symmetry.class_units[symmetry.net_classes]
+        units = units * np.append(symmetry.class_units, 1)[symmetry.net_crossings]
+        most_bytes = int((symmetry.net_costs * units).sum()) * self.problem.k
         self.goal = goal_of(
             self.problem.capacities,
             self.problem.objective,
             self.problem.memory,
             most_bytes,
-            LayersOfTypes(found.type_layers, self.problem.total),
+            LayersOfTypes(symmetry.type_layers, self.problem.total),
         )
 
     def steps(self, grain: str) -> int:
@@ -64,31 +64,31 @@ class Rounds:
 
     def schedule(
         self, steps: int, hottest: float, coldest: float, price: float, most_rows: int
-    ) -> Schedule:
+    ) -> Cooling:
         """The schedule of the next chain, with a seed of its own."""
         self.chains += 1
         seed = (self.search.seed * 1000 + self.chains) % 2**63
-        return Schedule(seed, steps, hottest, coldest, price, most_rows)
+        return Cooling(seed, steps, hottest, coldest, price, most_rows)
 
     def anneal(
         self,
-        found: Symmetry,
-        chains: list[tuple[Division, Schedule]],
+        symmetry: Symmetry,
+        chains: list[tuple[Division, Cooling]],
         known: Iterable[Found] = (),
     ) -> list[Found]:
-        """What was known and is found now, best first."""
+        """Anneal chains, and return what they find with what was known, best first."""
         results, interrupted = anneal(
-            found, self.goal, chains, self.clock.left, on_progress=self._tell
+            symmetry, self.goal, chains, self.clock.left, on_progress=self._tell
         )
         if interrupted:
             self.clock.interrupt()
         different: list[Found] = []
-        for one in sorted([*known, *results], key=lambda one: one.rank):
-            if not different or one.rank != different[-1].rank:
-                different.append(one)
+        for result in sorted([*known, *results], key=lambda result: result.rank):
+            if not different or result.rank != different[-1].rank:
+                different.append(result)
         self.done += 1
         if different:
-            self.best = found, different[0].division
+            self.best = symmetry, different[0].division
             if self.goal.objective == 0 and different[0].excess == 0:
                 self.volume = different[0].cost
         try:

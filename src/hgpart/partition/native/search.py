@@ -22,7 +22,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division, blocks_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
 PATIENT_SIZE = 200  # layers x parts, from which on a round without success is not the last
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more
@@ -61,32 +61,32 @@ class _NativeSearch:
 
     def _best_blocks(self) -> tuple[CnnHypergraph, Int32]:
         assert self.rounds.best is not None
-        found, division = self.rounds.best
-        if found is not self.by_coarse or self.problem is self.coarse:
-            return blocks_of(self.problem, found, division)
-        model, parts = blocks_of(self.coarse, found, division)
-        found = symmetry(self.problem)
-        return blocks_of(self.problem, found, strips(self.problem, found, model, parts))
+        symmetry, division = self.rounds.best
+        if symmetry is not self.by_coarse or self.problem is self.coarse:
+            return blocks_of(self.problem, symmetry, division)
+        model, parts = blocks_of(self.coarse, symmetry, division)
+        symmetry = symmetry_of(self.problem)
+        return blocks_of(self.problem, symmetry, strips(self.problem, symmetry, model, parts))
 
     def _search(self) -> None:
-        found = self.by_coarse = symmetry(self.coarse)
-        check_pairs(self.problem, found)
-        size = len(found.type_weights) * self.problem.k
+        symmetry = self.by_coarse = symmetry_of(self.coarse)
+        check_pairs(self.problem, symmetry)
+        size = len(symmetry.type_weights) * self.problem.k
         self.rounds.size = min(1.0, max(LEAST_SIZE, size / FULL_SIZE))
-        best = self._coarse(found, patient=size >= PATIENT_SIZE)
+        best = self._coarse(symmetry, patient=size >= PATIENT_SIZE)
         if self.problem is not self.coarse and self.clock.left > 0:
-            whole = [blocks_of(self.coarse, found, one.division) for one in best[:2]]
-            found = symmetry(self.problem)
-            best = self._fine(found, whole)
+            whole = [blocks_of(self.coarse, symmetry, annealed.division) for annealed in best[:2]]
+            symmetry = symmetry_of(self.problem)
+            best = self._fine(symmetry, whole)
         if not self.problem.objective.is_volume and self.clock.left > 0:
             steps = self.rounds.steps(self.problem.modelling.grain)
-            divisions = [one.division for one in best[:KEPT]]
-            if self.problem.objective.in_seconds and found is self.by_coarse:
+            divisions = [annealed.division for annealed in best[:KEPT]]
+            if self.problem.objective.in_seconds and symmetry is self.by_coarse:
                 divisions += self.starts  # of more volume than the best, and maybe of less time
-            toward_objective(self.problem, self.rounds, found, divisions, steps)
+            toward_objective(self.problem, self.rounds, symmetry, divisions, steps)
         self.rounds.end()
 
-    def _coarse(self, found: Symmetry, patient: bool) -> list[Found]:
+    def _coarse(self, symmetry: Symmetry, patient: bool) -> list[Found]:
         """Anneal every start, then the best ones again."""
         rounds = self.rounds
         steps = rounds.steps("coarse")
@@ -94,46 +94,48 @@ class _NativeSearch:
             steps //= 2  # it is only one of the starts
         chains = [
             (division, rounds.schedule(steps, hottest, min(hottest / 5, 5e-6), 4.0, MOST_ROWS))
-            for division, temperatures in coarse_starts(self.coarse, found, self.clock, self.seed)
+            for division, temperatures in coarse_starts(
+                self.coarse, symmetry, self.clock, self.seed
+            )
             for hottest in temperatures
         ]
         self.starts = list({id(division): division for division, _ in chains}.values())
-        best = rounds.anneal(found, chains)
+        best = rounds.anneal(symmetry, chains)
         for hottest in HOTTEST["coarse"]:
             if rounds.is_optimal(best):
                 break
             chains = [
-                (one.division, rounds.schedule(3 * steps // 2, hottest, 3e-6, 4.0, MOST_ROWS))
-                for one in best[:KEPT]
+                (annealed.division, rounds.schedule(3 * steps // 2, hottest, 3e-6, 4.0, MOST_ROWS))
+                for annealed in best[:KEPT]
             ]
-            before, best = best, rounds.anneal(found, chains, best)
+            before, best = best, rounds.anneal(symmetry, chains, best)
             if best[0].rank == before[0].rank and not patient:
                 break  # where there is little to search, what one round misses the next does too
         return best
 
-    def _fine(self, found: Symmetry, whole: list[tuple[CnnHypergraph, Int32]]) -> list[Found]:
+    def _fine(self, symmetry: Symmetry, whole: list[tuple[CnnHypergraph, Int32]]) -> list[Found]:
         """Anneal the best coarse-grain partitions and other starts, then the best ones again."""
         rounds = self.rounds
         steps = rounds.steps("fine")
         starts = [
-            (strips(self.problem, found, *one), (hottest,))
-            for one, hottest in zip(whole, HOTTEST_OF_STRIPS, strict=False)
+            (strips(self.problem, symmetry, *blocks), (hottest,))
+            for blocks, hottest in zip(whole, HOTTEST_OF_STRIPS, strict=False)
         ]
         chains = [
             (division, rounds.schedule(steps, hottest, min(hottest / 5, 1e-6), 50.0, 6))
             for division, temperatures in (
                 *starts,
-                *fine_starts(self.problem, found, self.clock, self.seed),
+                *fine_starts(self.problem, symmetry, self.clock, self.seed),
             )
             for hottest in temperatures
         ]
-        best = rounds.anneal(found, chains)
+        best = rounds.anneal(symmetry, chains)
         for hottest in HOTTEST["fine"]:
             if rounds.is_optimal(best):
                 break
             chains = [
-                (one.division, rounds.schedule(3 * steps, hottest, 1e-6, 50.0, 6))
-                for one in best[:KEPT]
+                (annealed.division, rounds.schedule(3 * steps, hottest, 1e-6, 50.0, 6))
+                for annealed in best[:KEPT]
             ]
-            best = rounds.anneal(found, chains, best)
+            best = rounds.anneal(symmetry, chains, best)
         return best

@@ -20,7 +20,7 @@ from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.baselines.by_slices import in_every_slice
 from hgpart.partition.baselines.known_ways import Parts, known_ways
-from hgpart.partition.native.annealing import Schedule
+from hgpart.partition.native.annealing import Cooling
 from hgpart.partition.native.layer_counts import (
     CountsChain,
     LayerModel,
@@ -37,7 +37,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
 COUNT_STEPS = 300_000  # of each chain of the rounds by counts, at effort 1
 COUNT_ROUNDS = ((3e-3, 1e-3, 3e-4), (1e-3, 3e-4, 1e-4), (1e-3, 3e-4, 1e-4))  # temperatures
@@ -58,8 +58,8 @@ WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.25
 def sliced_partition(problem: Problem, search: Search, bound: int) -> Solution:
     """Partition the slices of a model, for each slice on its own.
 
-    Never worse by the objective than the best partition of the model in each slice, or than a known
-    way that is within the limits.
+    The result is never worse, by the objective, than the best partition of the whole model repeated
+    in each slice, or than any known way within the limits.
     """
     coarse = problem.coarse
     whole = _whole(coarse, search)
@@ -68,25 +68,25 @@ def sliced_partition(problem: Problem, search: Search, bound: int) -> Solution:
         model, parts = min(ways, key=lambda way: _excess_and_value(coarse, *way))
         return Solution(*by_rows(problem, model, parts), bound, True)
     rounds = Rounds(coarse, search, bound)
-    found = symmetry(coarse)
-    check_pairs(coarse, found)
+    symmetry = symmetry_of(coarse)
+    check_pairs(coarse, symmetry)
     try:
-        _search(coarse, found, rounds, whole)
+        _search(coarse, symmetry, rounds, whole)
     except KeyboardInterrupt:
         if rounds.best is None:
             raise
         rounds.clock.interrupt()
     assert rounds.best is not None
-    model, parts = blocks_of(coarse, found, rounds.best[1])
+    model, parts = blocks_of(coarse, symmetry, rounds.best[1])
     solution = Solution(model, parts, bound, rounds.clock.interrupted)
     return solution if problem is coarse else _fine(problem, search, solution)
 
 
 def _whole(problem: Problem, search: Search) -> Solution:
     """The best partition of the model itself, in little time."""
-    one = replace(problem, modelling=replace(problem.modelling, slices=1))
+    unsliced = replace(problem, modelling=replace(problem.modelling, slices=1))
     limit = None if search.time_limit is None else max(0.01, SHARE_OF_WHOLE * search.left)
-    return native_partition(one, Search(search.seed, WHOLE_EFFORT * search.effort, limit), 0)
+    return native_partition(unsliced, Search(search.seed, WHOLE_EFFORT * search.effort, limit), 0)
 
 
 def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
@@ -98,25 +98,25 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
     left = None if search.time_limit is None else search.left
     rounds = Rounds(problem, Search(search.seed, search.effort, left), coarse.bound)
     try:
-        found = symmetry(problem)
-        check_pairs(problem, found)
-        starts = [division_of(found, model, parts)]
+        symmetry = symmetry_of(problem)
+        check_pairs(problem, symmetry)
+        starts = [division_of(symmetry, model, parts)]
         if sum(own.size for own in starts[0].parts) > MOST_VERTICES:
             return solution
         whole = _whole(problem, search)
-        starts.append(division_of(found, *in_every_slice(problem, whole.model, whole.parts)))
-        best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in starts])
+        starts.append(division_of(symmetry, *in_every_slice(problem, whole.model, whole.parts)))
+        best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in starts])
         steps = _at_effort(STEPS, rounds)
         for temperatures in FINE_ROUNDS:
             chains = [
-                (one.division, rounds.schedule(steps, hottest, COLDEST / 10, PRICE, FINE_ROWS))
-                for one in best[:KEPT]
+                (annealed.division, rounds.schedule(steps, hottest, COLDEST / 10, PRICE, FINE_ROWS))
+                for annealed in best[:KEPT]
                 for hottest in temperatures
             ]
-            best = rounds.anneal(found, chains, best)
+            best = rounds.anneal(symmetry, chains, best)
         if not problem.objective.is_volume:
-            divisions = starts + [one.division for one in best[:KEPT]]
-            toward_objective(problem, rounds, found, divisions, steps)
+            divisions = starts + [annealed.division for annealed in best[:KEPT]]
+            toward_objective(problem, rounds, symmetry, divisions, steps)
     except KeyboardInterrupt:
         rounds.clock.interrupt()
     if rounds.best is not None:
@@ -125,20 +125,20 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
     return replace(solution, model=model, parts=parts, interrupted=interrupted)
 
 
-def _search(problem: Problem, found: Symmetry, rounds: Rounds, whole: Solution) -> None:
+def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solution) -> None:
     ways = list(_ways(problem, whole))
-    starts = [division_of(found, *way) for way in ways]
-    best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in starts])
+    starts = [division_of(symmetry, *way) for way in ways]
+    best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in starts])
     layers = layer_model(problem)
-    by_counts = [division_of(found, *one) for one in _by_counts(problem, rounds, layers, ways)]
-    best = rounds.anneal(found, [(one, _no_steps(rounds)) for one in by_counts], best)
-    divisions = [one.division for one in best[:KEPT]]
+    by_counts = [division_of(symmetry, *way) for way in _by_counts(problem, rounds, layers, ways)]
+    best = rounds.anneal(symmetry, [(division, _no_steps(rounds)) for division in by_counts], best)
+    divisions = [annealed.division for annealed in best[:KEPT]]
     largest = float(layers.loads.max()) / layers.slices  # of a layer's slices
     if largest > COARSE * layers.capacities.min():
         # Counts alone hardly balance; dividing filters makes up for what is too much.
         room = np.floor(layers.capacities * (1 + SLACK)).astype(np.int64)
         loose = _by_counts(problem, rounds, replace(layers, capacities=room), ways)
-        divisions += [division_of(found, *one) for one in loose]
+        divisions += [division_of(symmetry, *way) for way in loose]
     steps = _at_effort(STEPS, rounds)
     for most_rows, temperatures in ROUNDS:
         chains = [
@@ -146,28 +146,28 @@ def _search(problem: Problem, found: Symmetry, rounds: Rounds, whole: Solution) 
             for division in divisions
             for hottest in temperatures
         ]
-        best = rounds.anneal(found, chains, best)
-        divisions = [one.division for one in best[:KEPT]]
+        best = rounds.anneal(symmetry, chains, best)
+        divisions = [annealed.division for annealed in best[:KEPT]]
     if not problem.objective.is_volume:
-        toward_objective(problem, rounds, found, starts + divisions, steps)
+        toward_objective(problem, rounds, symmetry, starts + divisions, steps)
     rounds.end()
 
 
 def _excess_and_value(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[int, float]:
-    """Work above the capacities, and what counts: less is better."""
-    found = evaluate_parts(model, parts, problem.k)
-    excess = int(np.maximum(found.loads - problem.capacities, 0).sum())
-    value = problem.objective.value(found.traffic, work_of_layers(model, parts, problem.k))
+    """Sort key: work above the capacities, then the objective."""
+    evaluation = evaluate_parts(model, parts, problem.k)
+    excess = int(np.maximum(evaluation.loads - problem.capacities, 0).sum())
+    value = problem.objective.value(evaluation.traffic, work_of_layers(model, parts, problem.k))
     return excess, value
 
 
-def _no_steps(rounds: Rounds) -> Schedule:
-    """Of a chain that only says what a start costs."""
+def _no_steps(rounds: Rounds) -> Cooling:
+    """Cooling of a chain that only evaluates its start."""
     return rounds.schedule(0, COLDEST, COLDEST, PRICE, 1)
 
 
 def _at_effort(steps: int, rounds: Rounds) -> int:
-    """As many steps for a model of MANY_LAYERS on PARTS devices; in others by their size."""
+    """Steps at this effort; `steps` are for a model of MANY_LAYERS layers on PARTS devices."""
     problem = rounds.problem
     size = min(LARGEST, max(1 / LARGEST, math.sqrt(problem.k / PARTS)))
     size *= min(1.0, MANY_LAYERS / len(problem.graph.layers))
@@ -183,8 +183,8 @@ def _by_counts(
     best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
     for temperatures in COUNT_ROUNDS:
         chains = [
-            CountsChain(one.counts, rounds.schedule(steps, hottest, COLDEST, PRICE, 1))
-            for one in best[:KEPT]
+            CountsChain(annealed.counts, rounds.schedule(steps, hottest, COLDEST, PRICE, 1))
+            for annealed in best[:KEPT]
             for hottest in temperatures
         ]
         if not interrupted:
@@ -192,8 +192,8 @@ def _by_counts(
     if interrupted:
         rounds.clock.interrupt()
     model = problem.hypergraph(layer_blocks(problem.views))
-    for one in best[:KEPT]:
-        yield model, parts_of_counts(layers, one.counts).ravel()
+    for annealed in best[:KEPT]:
+        yield model, parts_of_counts(layers, annealed.counts).ravel()
 
 
 def _ways(problem: Problem, whole: Solution) -> Iterator[Parts]:

@@ -28,25 +28,25 @@ MOST_KAHYPAR_STEPS = 700_000  # k vertices + 4 pins, see `isolated`: about two s
 Start = tuple[Division, tuple[float, ...]]  # and the hottest temperatures of its chains
 
 
-def coarse_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
+def coarse_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
     """Tasks in order, a transformed model's parts, layers in parts of their own, and others'."""
-    yield division_of(found, *incremental(problem)), (0.003, 0.001)
+    yield division_of(symmetry, *incremental(problem)), (0.003, 0.001)
     if has_parts(problem):
-        yield division_of(found, *transformed_parts(problem)), (0.001, 0.0001)
+        yield division_of(symmetry, *transformed_parts(problem)), (0.001, 0.0001)
     if clock.left <= 0:
         return
-    yield _runs(problem, found, 1.0), (0.001, 0.0001)
+    yield _runs(problem, symmetry, 1.0), (0.001, 0.0001)
     cut = layerwise_within(problem)
     for number, blocks_per_part in enumerate((8, 16)):
         model = _divided(problem, blocks_per_part)
         if cut is not None and number == 0:
             parts = cut.astype(np.int32)[model.vertex_layers]
-            yield division_of(found, model, parts), (0.001, 0.0001)
+            yield division_of(symmetry, model, parts), (0.001, 0.0001)
         if (partition := _by_kahypar(problem, model, clock, seed)) is not None:
-            yield division_of(found, model, partition), (0.0001, 0.00001)
+            yield division_of(symmetry, model, partition), (0.0001, 0.00001)
 
 
-def fine_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
+def fine_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
     """Grids for several shares of the parts, and KaHyPar's."""
     for share in SHARES_OF_EPS:
         if clock.left <= 0:
@@ -54,15 +54,15 @@ def fine_starts(problem: Problem, found: Symmetry, clock: Clock, seed: int) -> I
         hottest: tuple[float, ...] = (3e-5, 3e-6)
         if share == SHARES_OF_EPS[-1]:  # for small models, where a step changes much
             hottest += (1e-2, 1e-3)
-        yield _runs(problem, found, share), hottest
+        yield _runs(problem, symmetry, share), hottest
     model = _divided(problem, 16)
     if (parts := _by_kahypar(problem, model, clock, seed)) is not None:
-        yield division_of(found, model, parts), (3e-3, 3e-5)
+        yield division_of(symmetry, model, parts), (3e-3, 3e-5)
 
 
-def strips(problem: Problem, found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
+def strips(problem: Problem, symmetry: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
     """A coarse-grain partition as a fine-grain one: all cells of a task in its part."""
-    return division_of(found, *by_rows(problem, model, parts))
+    return division_of(symmetry, *by_rows(problem, model, parts))
 
 
 def by_rows(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[CnnHypergraph, Int32]:
@@ -82,12 +82,12 @@ def by_rows(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[CnnHy
     return whole, own.ravel()
 
 
-def _runs(problem: Problem, found: Symmetry, share_of_eps: float) -> Division:
+def _runs(problem: Problem, symmetry: Symmetry, share_of_eps: float) -> Division:
     """Runs of layers in parts of their own, as far as the parts go; fine-grain, as grids."""
     room = problem.capacities
     even = room * (problem.total / max(1, int(room.sum())))
     shares = layer_shares(problem, even + share_of_eps * np.maximum(0, room - even))
-    return grid_start(problem, found, shares)
+    return grid_start(problem, symmetry, shares)
 
 
 def _divided(problem: Problem, blocks_per_part: int) -> CnnHypergraph:

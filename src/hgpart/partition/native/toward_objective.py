@@ -19,11 +19,11 @@ MOST_PAIRS = 2**27  # sets of readers x parts x parts: 1 GiB a thread
 KEPT = 4  # divisions that go from one round to the next
 
 
-def check_pairs(problem: Problem, found: Symmetry) -> None:
+def check_pairs(problem: Problem, symmetry: Symmetry) -> None:
     """Refuse what the table of traffic between parts, where it is needed, has no room for."""
     if problem.memory is None and problem.objective.is_volume:
         return
-    sets = len(found.set_pointers) - 1
+    sets = len(symmetry.set_pointers) - 1
     if sets * problem.k**2 > MOST_PAIRS:
         most = math.isqrt(MOST_PAIRS // sets)
         raise ArgumentError(
@@ -33,17 +33,17 @@ def check_pairs(problem: Problem, found: Symmetry) -> None:
 
 
 def toward_objective(
-    problem: Problem, rounds: Rounds, found: Symmetry, divisions: list[Division], steps: int
+    problem: Problem, rounds: Rounds, symmetry: Symmetry, divisions: list[Division], steps: int
 ) -> list[Found]:
     """Anneal what sends little in all until it also has little of what is asked for.
 
-    With costs of links, each also with its parts on the devices that are cheapest for them. What
-    is returned, best first, is never worse than the best of the divisions.
+    With link costs, each division is also tried with its parts on the devices that are cheapest for
+    them. The best of the result, which comes first, is never worse than the best of the divisions.
     """
-    rounds.toward_objective(found)
+    rounds.toward_objective(symmetry)
     if problem.objective.links is not None:
         divisions = divisions + [
-            _on_devices(problem, rounds, found, division) for division in divisions
+            _on_devices(problem, rounds, symmetry, division) for division in divisions
         ]
     most_rows, coldest = (6, 1e-6) if problem.modelling.grain == "fine" else (4 * problem.k, 1e-5)
     best: list[Found] = []
@@ -52,15 +52,17 @@ def toward_objective(
             (division, rounds.schedule(steps, hottest, coldest, 4.0, most_rows))
             for division in divisions
         ]
-        best = rounds.anneal(found, chains, best)
-        divisions = [one.division for one in best[:KEPT]]
+        best = rounds.anneal(symmetry, chains, best)
+        divisions = [annealed.division for annealed in best[:KEPT]]
     return best
 
 
-def _on_devices(problem: Problem, rounds: Rounds, found: Symmetry, division: Division) -> Division:
+def _on_devices(
+    problem: Problem, rounds: Rounds, symmetry: Symmetry, division: Division
+) -> Division:
     """Give each part the device that its traffic is cheapest from."""
     assert problem.objective.links is not None
-    model, parts = blocks_of(problem, found, division)
+    model, parts = blocks_of(problem, symmetry, division)
     limits = [] if problem.memory is None else [np.array(problem.memory.bytes)]
     device = cheapest_devices(
         evaluate_parts(model, parts, problem.k).traffic,

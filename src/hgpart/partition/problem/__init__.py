@@ -1,1 +1,1 @@
-"""What is asked for: a Problem with its balance, objective, memory; and how to search."""
+"""The Problem, with its balance, objective and memory, and the Search that is to solve it."""

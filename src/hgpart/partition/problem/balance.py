@@ -185,7 +185,7 @@ def scale_costs(costs: Int64, copies: Int64) -> Int32:
 
 
 def _divisor(total: int) -> int:
-    """By what numbers of such a sum are divided for int32."""
+    """The divisor by which numbers of such a sum fit into int32."""
     return max(1, -(-total // LARGEST_SUM))
 
 
@@ -197,7 +197,7 @@ class Fitted:
     ----------
     hypergraph : Hypergraph
     weights_by, costs_by : int
-        What weights and costs were divided by; 1 where they fit.
+        Divisors of the weights and costs; 1 where they fit.
     rounding : float
         The most that the weight of any vertices together differs by, of all weight.
     """

@@ -1,4 +1,4 @@
-"""What was asked for -> an ArgumentError, where it can be of no model: before the long work."""
+"""A request -> an ArgumentError if no model can meet it: before the long work."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def check_request(
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
 ) -> None:
-    """Raise an ArgumentError for what no partition of a model can be."""
+    """Raise an ArgumentError if no partition of any model can be so."""
     if not _is_whole(k) or k < 1:
         raise ArgumentError(f"k is {k}, expected a whole number of devices, at least 1")
     if not _is_number(eps) or not math.isfinite(eps) or eps < 0:
@@ -42,7 +42,7 @@ def check_request(
 
 
 def check_search(seed: int, effort: float = 1.0, time_limit: float | None = None) -> None:
-    """Raise an ArgumentError for what no search can take."""
+    """Raise an ArgumentError if no search can take these."""
     if not _is_whole(seed) or not 0 <= seed < 2**63:
         raise ArgumentError(f"seed is {seed}, expected a whole number from 0 to {2**63 - 1}")
     accepted = time_limit is None or (_is_number(time_limit) and 0 < time_limit <= LONGEST_LIMIT)

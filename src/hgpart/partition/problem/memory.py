@@ -32,17 +32,17 @@ MOST_BYTES = 2**62
 
 @dataclass(frozen=True)
 class MemoryLimits:
-    """What each part may need.
+    """Memory that each part may need.
 
     Attributes
     ----------
     bytes : tuple of int
-        Of each part.
+        Limit of each part.
     copies : float
-        Of each parameter that a part keeps: 1 to infer, 2 to train by gradient descent, 3 with
-        momentum, 4 with Adam.
+        Copies of each parameter that a part keeps: 1 to infer, 2 to train by gradient descent, 3
+        with momentum, 4 with Adam.
     in_flight : int
-        Batches at a time.
+        Number of batches at a time.
 
     Raises
     ------
@@ -71,7 +71,7 @@ class MemoryLimits:
 
     @property
     def counted(self) -> str:
-        """What is counted, in words.
+        """Description of what is counted.
 
         >>> MemoryLimits((100,)).counted
         '4 copies of its parameters'
@@ -88,7 +88,7 @@ class MemoryLimits:
         )
 
     def needed(self, model: CnnHypergraph, parts: Int32) -> Int64:
-        """What each part needs, as `part_memory` counts it."""
+        """Bytes that each part needs, by `part_memory`."""
         return part_memory(model, parts, len(self.bytes), self.copies, self.in_flight)
 
     def hold(self, needed: Int64) -> bool:
@@ -106,7 +106,7 @@ def part_memory(
 
 
 def _copies(copies: float, in_flight: int) -> float:
-    """Of one batch in flight, and weights and gradients of each more."""
+    """Copies for one batch in flight, plus weights and gradients for each further one."""
     return copies + 2 * (in_flight - 1)
 
 
@@ -147,8 +147,8 @@ def number_of_bytes(text: str) -> int:
     >>> number_of_bytes("1.5MB"), number_of_bytes("512 MiB"), number_of_bytes("2000")
     (1500000, 536870912, 2000)
     """
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
-    if found is None or found[2] not in UNITS:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    if match is None or match[2] not in UNITS:
         accepted = ", ".join(unit for unit in UNITS if unit)
         raise ArgumentError(f"memory {text!r}: accepted is a number with a unit of {accepted}")
-    return round(float(found[1]) * UNITS[found[2]])
+    return round(float(match[1]) * UNITS[match[2]])

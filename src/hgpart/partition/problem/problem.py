@@ -26,7 +26,7 @@ from hgpart.work.figures import Work
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A model, and what a partition of it is to be.
+    """A model, and the demands on a partition of it.
 
     Attributes
     ----------
@@ -34,24 +34,24 @@ class Problem:
     work : Work
     modelling : Modelling
     k : int
-        Parts.
+        Number of parts.
     eps : float
         Imbalance allowed: no part's work exceeds (1 + eps) times its share of the total.
     speeds : sequence of k numbers, or None
         Relative speeds of the devices; None for equal ones. A part's share is in proportion.
     objective : Objective
-        What to have little of.
+        Measure that is to be as small as possible.
     memory : MemoryLimits or None
         Bytes that each part may need.
     least_eps : float
-        At best effort the eps below which no part has room for the heaviest task: where it is more
-        than eps, the capacities are of it.
+        At best effort, the eps below which no part has room for the heaviest task. Capacities are
+        by this one where it is larger than eps.
 
     Raises
     ------
     ArgumentError
-        If one is out of range, or not for this graph or that many parts; if the batch is in slices
-        and the model mixes samples.
+        If a field is out of range, or does not fit the graph or the number of parts. If the batch
+        is in slices and the model mixes samples.
     """
 
     graph: ChannelGraph
@@ -75,25 +75,25 @@ class Problem:
             object.__setattr__(self, name, value)
 
     def at_grain(self, grain: str) -> Problem:
-        """The same problem, of another grain."""
+        """Return the same problem at another grain."""
         if self.modelling.grain == grain:
             return self
         return replace(self, modelling=replace(self.modelling, grain=grain))
 
     def in_slices(self, slices: int) -> Problem:
-        """The same problem with the batch in that many slices."""
+        """Return the same problem with the batch in that many slices."""
         if self.modelling.slices == slices:
             return self
         return replace(self, modelling=replace(self.modelling, slices=slices))
 
     @cached_property
     def coarse(self) -> Problem:
-        """The same problem, coarse-grain."""
+        """The same problem at coarse grain."""
         return self.at_grain("coarse")
 
     @cached_property
     def views(self) -> tuple[LayerVertices, ...]:
-        """What the vertices of each layer are."""
+        """The vertices of each layer."""
         return self.modelling.views(self.graph)
 
     @cached_property
@@ -104,16 +104,16 @@ class Problem:
     @cached_property
     def total(self) -> int:
         """Work of all vertices."""
-        each = sum(
+        in_all = sum(
             int(self.work.per_task[view.at]) * view.layer.tasks
             for view in self.views
             if view.exists
         )
-        return each * sum(self.modelling.slice_work)
+        return in_all * sum(self.modelling.slice_work)
 
     @property
     def divides_batch(self) -> bool:
-        """Whether the batch can be in slices: what the model makes of samples is each one's own."""
+        """Whether the batch can be in slices: no sample influences another."""
         return not self.graph.mixing.of_norms(self.modelling.norms)
 
     @property
@@ -128,7 +128,7 @@ class Problem:
 
     @property
     def copies(self) -> float:
-        """Of each parameter that a part keeps for a batch in flight, where memory is limited."""
+        """Copies of each parameter that a part keeps for a batch in flight; 0 without limits."""
         return 0.0 if self.memory is None else self.memory.each.copies
 
     def hypergraph(self, blocks: Blocks) -> CnnHypergraph:

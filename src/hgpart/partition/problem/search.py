@@ -1,4 +1,4 @@
-"""Seed, effort and time -> Search: how a partition is looked for, whatever the problem."""
+"""Seed, effort and time -> Search: the settings of a search, whatever the problem."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ Progress = Callable[[float, "int | None"], object]  # share done, volume of the 
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """How long to search, and from where.
+    """Settings of a search.
 
     Attributes
     ----------
     seed : int
         The same seed gives the same partition.
     effort : float
-        How long the native solver searches, relative to its default.
+        Length of the native solver's search, relative to its default.
     time_limit : float or None
-        Seconds from when this is made.
+        Seconds, counted from when this is made.
     on_progress : function of a float and an int or None, optional
         Called several times a second with the share of the search that is done, and the volume in
         bytes of the best partition so far, None at first.
     deadline : float
-        When time is up, of `time.monotonic`.
+        Time to stop, by `time.monotonic`.
 
     Raises
     ------

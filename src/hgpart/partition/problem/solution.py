@@ -1,4 +1,4 @@
-"""What a solver that knows models has found for one."""
+"""The result of a solver that knows models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hgpart.hypergraph.building import CnnHypergraph
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A partition, and what is known of it.
+    """A partition that a solver found, and what the solver knows of it.
 
     Attributes
     ----------
@@ -21,9 +21,9 @@ class Solution:
     bound : int
         Bytes that every partition within the capacities sends at least, as far as the solver knows.
     interrupted : bool
-        Whether Ctrl-C ended the search: this is the best by then.
+        Whether Ctrl-C ended the search, so that this is only the best found by then.
     start : str or None
-        What it was found from; None for what the solver itself began with.
+        Start that it was found from; None for the solver's own.
     """
 
     model: CnnHypergraph

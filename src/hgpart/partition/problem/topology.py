@@ -83,20 +83,20 @@ def over_machine(machine: Machine) -> LinkCosts:
 
 
 def seconds_a_byte(machine: Machine, of: Callable[[Link], float] = _of_long_messages) -> Float64:
-    """From device s to device r at ``[s, r]``; 0 from one to itself.
+    """Seconds of a byte from device s to device r at ``[s, r]``; 0 from a device to itself.
 
     Parameters
     ----------
     machine : Machine
     of : function of a Link, optional
-        Its seconds a byte; left out, those of long messages.
+        Seconds of a byte on a link; by default those of a byte of a long message.
     """
     seconds = np.full((machine.k, machine.k), of(machine.inside))
     if machine.between is not None:
         node = np.array(machine.node_of)
         seconds[node[:, None] != node[None, :]] = of(machine.between)
-    for one, other in machine.pairs:
-        for sender, receiver in ((one, other), (other, one)):
+    for first, second in machine.pairs:
+        for sender, receiver in ((first, second), (second, first)):
             seconds[sender, receiver] = of(machine.link(sender, receiver))
     np.fill_diagonal(seconds, 0.0)
     return seconds
@@ -110,7 +110,7 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
     machine : Machine
     k : int
     seconds : float
-        Of all work of a step.
+        All work of a step.
     micro_batches : int
 
     Raises

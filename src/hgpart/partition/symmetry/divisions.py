@@ -11,34 +11,34 @@ from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import Elements, Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, UnitElements
 from hgpart.sequences import equal_rows
 
 
 @dataclass(frozen=True)
 class Division:
-    """How the units of each class are divided into rows of units that lie alike.
+    """A division of the units of each class into rows of units that lie alike.
 
     Rows are the same in all slices of the batch; their parts are not.
 
     Attributes
     ----------
     sizes : list of int64 arrays
-        Per class the units of each row.
+        For each class, the number of units of each row.
     parts : list of int32 arrays
-        Per vertex type, shape (rows,) or (rows, rows of the second class).
+        For each vertex type its parts, shape (rows,) or (rows, rows of the second class).
     """
 
     sizes: list[Int64]
     parts: list[Int32]
 
 
-def division_of(found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
+def division_of(symmetry: Symmetry, model: CnnHypergraph, parts: Int32) -> Division:
     """Tell how a partition of blocks divides the classes; loads and volume stay the same.
 
     A group of tasks that is one unit's takes the part of its reductions.
     """
-    elements = found.elements
+    elements = symmetry.elements
     count = len(elements.classes)
     blocks = np.zeros(count, dtype=np.int64)  # the block that each element is in
     for at, view in enumerate(model.views):
@@ -53,24 +53,24 @@ def division_of(found: Symmetry, model: CnnHypergraph, parts: Int32) -> Division
             blocks[first : first + view.columns] = (
                 np.searchsorted(model.blocks.columns[at], columns, "right") - 1
             )
-    sizes, examples = rows_of_units(found, blocks)
+    sizes, examples = rows_of_units(symmetry, blocks)
     layer_of = _layer_of_elements(model.views, elements, count)
-    kinds: list[Int64] = [np.zeros(0, np.int64)] * found.slice_types  # vertices of each type
+    kinds: list[Int64] = [np.zeros(0, np.int64)] * symmetry.slice_types  # vertices of each type
     for (number, slot), kind in elements.types.items():
         chosen = examples[number][:, slot]
         layout = model.layouts[int(layer_of[chosen[0]])]
         assert layout is not None
         kinds[kind] = layout.finish + blocks[chosen]
-    for (number, slot, other, other_slot), kind in elements.cells.items():
-        chosen, crossing = examples[number][:, slot], examples[other][:, other_slot]
+    for (number, slot, crossing_class, crossing_slot), kind in elements.cells.items():
+        chosen, crossing = examples[number][:, slot], examples[crossing_class][:, crossing_slot]
         layout = model.layouts[int(layer_of[chosen[0]])]
         assert layout is not None
         kinds[kind] = layout.cell(blocks[chosen][:, None], blocks[crossing][None, :])
-    by_slice = parts.reshape(found.slices, -1)
+    by_slice = parts.reshape(symmetry.slices, -1)
     return Division(sizes, [own[vertices] for own in by_slice for vertices in kinds])
 
 
-def rows_of_units(found: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64]]:
+def rows_of_units(symmetry: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64]]:
     """Put the units of each class whose elements have the same keys into one row.
 
     Returns
@@ -82,15 +82,17 @@ def rows_of_units(found: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64
     """
     sizes: list[Int64] = []
     examples: list[Int64] = []
-    for number, units in enumerate(found.class_units.tolist()):
-        own_elements = found.elements.by_class[number].reshape(units, -1)
+    for number, units in enumerate(symmetry.class_units.tolist()):
+        own_elements = symmetry.elements.by_class[number].reshape(units, -1)
         rows, first = equal_rows(keys[own_elements])
         sizes.append(np.bincount(rows))
         examples.append(own_elements[first])
     return sizes, examples
 
 
-def _layer_of_elements(views: tuple[LayerVertices, ...], elements: Elements, count: int) -> Int64:
+def _layer_of_elements(
+    views: tuple[LayerVertices, ...], elements: UnitElements, count: int
+) -> Int64:
     starts, owners = [], []
     for at, view in enumerate(views):
         if view.is_first:
@@ -101,7 +103,9 @@ def _layer_of_elements(views: tuple[LayerVertices, ...], elements: Elements, cou
     return np.array(owners)[np.searchsorted(starts, np.arange(count), "right") - 1]
 
 
-def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[CnnHypergraph, Int32]:
+def blocks_of(
+    problem: Problem, symmetry: Symmetry, division: Division
+) -> tuple[CnnHypergraph, Int32]:
     """Cut the layers into the largest blocks that a division keeps whole.
 
     Returns
@@ -109,7 +113,7 @@ def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[Cn
     CnnHypergraph and int32 array
         The blocks, and the part of each vertex.
     """
-    elements = found.elements
+    elements = symmetry.elements
     row_of = np.empty(len(elements.classes), dtype=np.int64)
     for number, sizes in enumerate(division.sizes):
         own = elements.by_class[number]
@@ -126,19 +130,19 @@ def blocks_of(problem: Problem, found: Symmetry, division: Division) -> tuple[Cn
 
     model = problem.hypergraph(Blocks.cut(problem.views, cuts))
 
-    types = found.slice_types
+    types = symmetry.slice_types
     by_slice = [
-        _parts(problem, found, model, division.parts[first : first + types], place)
-        for first in range(0, types * found.slices, types)
+        _parts(problem, symmetry, model, division.parts[first : first + types], place)
+        for first in range(0, types * symmetry.slices, types)
     ]
     return model, np.concatenate(by_slice)
 
 
 def _parts(
-    problem: Problem, found: Symmetry, model: CnnHypergraph, types: list[Int32], place: Int64
+    problem: Problem, symmetry: Symmetry, model: CnnHypergraph, types: list[Int32], place: Int64
 ) -> Int32:
     """The part of each vertex of a slice; `types` are those of the slice's types."""
-    elements = found.elements
+    elements = symmetry.elements
     parts = np.empty(model.slice_vertices, dtype=np.int32)
     for at, (view, layout) in enumerate(zip(problem.views, model.layouts, strict=True)):
         if layout is None or not view.is_first:
@@ -164,8 +168,8 @@ def _parts(
                 continue
             crossing = place[elements.columns[at] + starts[low : high + 1]].tolist()
             parts[start : start + high - low + 1] = [
-                types[elements.cells[number, slot, other, other_slot]][row, column]
-                for other, other_slot, column in crossing
+                types[elements.cells[number, slot, crossing_class, crossing_slot]][row, column]
+                for crossing_class, crossing_slot, column in crossing
             ]
     return parts
 

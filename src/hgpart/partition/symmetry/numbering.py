@@ -14,7 +14,7 @@ from hgpart.partition.problem.problem import Problem
 
 @dataclass(frozen=True, eq=False)
 class Numbering:
-    """Which element is what.
+    """Numbers of the elements: tasks, and channels that split them.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class Numbering:
         Layer, group where that matters, and of a channel the work of a cell and what it spans; -1
         and -1 of a row.
     cell_work : dict of int to int64 array
-        Of each first layer that is split: work of a cell of each column, tied layers' together.
+        For each first layer that is split, the work of a cell of each column, with tied layers'.
     root_of_task : int64 array, shape (tasks of all layers,)
         The element that makes each task's map; -1 where the layer has no vertices.
     """

@@ -58,7 +58,7 @@ class Symmetry:
         The second class of nets that are one for each pair of units (the weights of cells, over
         slices); else -1.
     net_costs : int64 array, shape (nets,)
-        Of one net.
+        Cost of one net.
     net_gathers : bool array, shape (nets,)
         Whether the root receives (partial sums) or sends (its map).
     net_keeps : bool array, shape (nets,)
@@ -68,12 +68,12 @@ class Symmetry:
         slices.
     net_pointers, net_pins : int64 and int32 arrays
         CSR: ``2 * type + axis``, where axis says which of the type's classes is the net's.
-    elements : Elements
-        Where the tasks and channels of the layers are among the units, in the first slice.
+    elements : UnitElements
+        Place of each task and channel among the units, in the first slice.
     slices : int
-        Of the batch. Types, sets and nets come slice by slice, `slice_types` types in each; then
-        nets of what slices share (parameters, statistics of norms), whose pins are a unit's
-        vertices of one kind in all slices, and of parameters that others read, these too.
+        Number of slices of the batch. Types, sets and nets come slice by slice, `slice_types` types
+        in each; then nets of what slices share (parameters, statistics of norms), whose pins are a
+        unit's vertices of one kind in all slices, and of parameters that others read, these too.
     """
 
     class_units: Int64
@@ -92,7 +92,7 @@ class Symmetry:
     net_memory: Int64
     net_pointers: Int64
     net_pins: Int32
-    elements: Elements
+    elements: UnitElements
     slices: int = 1
 
     @property
@@ -108,7 +108,7 @@ class Symmetry:
 
 
 @dataclass(frozen=True)
-class Elements:
+class UnitElements:
     """Tasks, and channels that split them: each is a slot of a unit of a class.
 
     Attributes
@@ -138,19 +138,19 @@ class Elements:
         return Sequences(np.concatenate([[0], ends]), order)
 
 
-def symmetry(problem: Problem) -> Symmetry:
+def symmetry_of(problem: Problem) -> Symmetry:
     """Find the classes of a model."""
     numbered = numbering(problem)
     read = readers(problem, numbered)
-    found = unit_classes(problem, numbered, read)
+    classes = unit_classes(problem, numbered, read)
     modelling, sets = problem.modelling, len(read.sets)
     if modelling.slices == 1:
-        return _Assembly(problem, numbered, found).symmetry(sets)
+        return _Assembly(problem, numbered, classes).symmetry(sets)
     of_samples = {}
     for samples in sorted(set(modelling.samples)):
         # Without limits, which count copies of parameters: slices share theirs.
-        one = replace(problem, modelling=modelling.of_samples(samples), memory=None)
-        of_samples[samples] = _Assembly(one, numbered, found)
+        slice_problem = replace(problem, modelling=modelling.of_samples(samples), memory=None)
+        of_samples[samples] = _Assembly(slice_problem, numbered, classes)
     return _over_slices(problem, [of_samples[samples] for samples in modelling.samples], sets)
 
 
@@ -160,39 +160,39 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
     slices = [assembly.symmetry(sets, of_parameters=False) for assembly in assemblies]
     types, first = len(slices[0].type_weights), slices[0]
     offsets = range(0, types * len(slices), types)
-    own_nets = sum(len(one.net_costs) for one in slices)
-    # Sets of the slices without the empty one; then, of what is read in all, those of all slices.
+    own_nets = sum(len(piece.net_costs) for piece in slices)
+    # Sets of the slices without the empty net; then, of what is read in all, those of all slices.
     set_types = [
-        one.set_types[start:end] + offset
-        for one, offset in zip(slices, offsets, strict=True)
-        for start, end in pairwise(one.set_pointers[1:].tolist())
+        piece.set_types[start:end] + offset
+        for piece, offset in zip(slices, offsets, strict=True)
+        for start, end in pairwise(piece.set_pointers[1:].tolist())
     ]
     shared = [
         replace(
-            one,
-            pins=tuple(pin + 2 * offset for offset in offsets for pin in one.pins),
-            types=tuple(kind + offset for offset in offsets for kind in one.types),
+            net,
+            pins=tuple(pin + 2 * offset for offset in offsets for pin in net.pins),
+            types=tuple(kind + offset for offset in offsets for kind in net.types),
         )
-        for one in assemblies[0].shared(problem)
+        for net in assemblies[0].shared(problem)
     ]
-    read = sorted({one.types for one in shared} - {()})
+    read = sorted({net.types for net in shared} - {()})
     numbers = {own: 1 + len(set_types) + at for at, own in enumerate(read)} | {(): 0}
     set_types += [np.array(own, dtype=np.int32) for own in read]
-    pins = [one.net_pins + 2 * offset for one, offset in zip(slices, offsets, strict=True)]
-    pins += [np.array(one.pins, dtype=np.int32) for one in shared]
-    sizes = [size for one in slices for size in np.diff(one.net_pointers).tolist()]
-    sizes += [len(one.pins) for one in shared]
-    roots = [one.pins[0] // 2 for one in shared]
+    pins = [piece.net_pins + 2 * offset for piece, offset in zip(slices, offsets, strict=True)]
+    pins += [np.array(net.pins, dtype=np.int32) for net in shared]
+    sizes = [size for piece in slices for size in np.diff(piece.net_pointers).tolist()]
+    sizes += [len(net.pins) for net in shared]
+    roots = [net.pins[0] // 2 for net in shared]
     return Symmetry(
         class_units=first.class_units,
         type_weights=np.outer(modelling.slice_work, first.type_weights).ravel(),
-        type_memory=np.concatenate([one.type_memory for one in slices]),
+        type_memory=np.concatenate([piece.type_memory for piece in slices]),
         type_classes=np.tile(first.type_classes, (len(slices), 1)),
         type_layers=np.tile(first.type_layers, len(slices)),
         set_pointers=np.cumsum([0, 0, *map(len, set_types)], dtype=np.int64),
         set_types=np.concatenate([np.zeros(0), *set_types]).astype(np.int32),
         net_classes=np.concatenate(
-            [*(one.net_classes for one in slices), first.type_classes[roots, 0]]
+            [*(piece.net_classes for piece in slices), first.type_classes[roots, 0]]
         ),
         net_crossings=np.concatenate(
             [np.full(own_nets, -1, dtype=np.int32), first.type_classes[roots, 1]]
@@ -200,20 +200,20 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
         net_sets=np.concatenate(
             [
                 *(
-                    np.where(one.net_sets > 0, one.net_sets + number * (sets - 1), 0)
-                    for number, one in enumerate(slices)
+                    np.where(piece.net_sets > 0, piece.net_sets + number * (sets - 1), 0)
+                    for number, piece in enumerate(slices)
                 ),
-                [numbers[one.types] for one in shared],
+                [numbers[net.types] for net in shared],
             ]
         ).astype(np.int32),
         net_costs=np.concatenate(
-            [*(one.net_costs for one in slices), [one.cost for one in shared]]
+            [*(piece.net_costs for piece in slices), [net.cost for net in shared]]
         ).astype(np.int64),
         net_gathers=np.concatenate(
-            [*(one.net_gathers for one in slices), [not one.is_read for one in shared]]
+            [*(piece.net_gathers for piece in slices), [not net.is_read for net in shared]]
         ).astype(bool),
-        net_keeps=np.array([True] * own_nets + [one.is_read for one in shared], dtype=bool),
-        net_memory=np.concatenate([np.zeros(own_nets), [one.kept for one in shared]]).astype(
+        net_keeps=np.array([True] * own_nets + [net.is_read for net in shared], dtype=bool),
+        net_memory=np.concatenate([np.zeros(own_nets), [net.kept for net in shared]]).astype(
             np.int64
         ),
         net_pointers=np.cumsum([0, *sizes], dtype=np.int64),
@@ -230,7 +230,7 @@ class _Shared:
     Attributes
     ----------
     pins, types : tuple of int
-        As in `Symmetry`; types are those of a set.
+        Pins, and types of a set, numbered as in `Symmetry`.
     cost, kept : int
         Bytes that travel, and those that each part with a pin keeps.
     is_read : bool
@@ -247,8 +247,8 @@ class _Shared:
 class _Assembly:
     """Vertex types of the classes' slots and of the cells where they cross, then net types."""
 
-    def __init__(self, problem: Problem, numbered: Numbering, found: UnitClasses) -> None:
-        self.problem, self.numbered, self.found = problem, numbered, found
+    def __init__(self, problem: Problem, numbered: Numbering, classes: UnitClasses) -> None:
+        self.problem, self.numbered, self.classes = problem, numbered, classes
         self.tied = by_vertices(problem.views)
         self.types: dict[tuple[int, int], int] = {}
         self.cells: dict[tuple[int, int, int, int], int] = {}
@@ -270,42 +270,42 @@ class _Assembly:
         self._add_cells()
 
     def shared(self, problem: Problem) -> list[_Shared]:
-        """What travels, or is kept, once for all slices of a problem."""
-        modelling, found = problem.modelling, list[_Shared]()
+        """Nets of what travels, or is kept, once for all slices of a problem."""
+        modelling, shared = problem.modelling, list[_Shared]()
         for kind, (own, numbers) in enumerate(zip(self.parameters, self.statistics, strict=True)):
             cost = own + numbers * (modelling.norms == "batch")
             read = sum(self.read_parameters.get(kind, {}).values())
             kept = math.ceil(problem.copies * (own + read))
             if cost * modelling.training or kept:
-                found.append(_Shared((2 * kind,), (), cost * modelling.training, kept, False))
+                shared.append(_Shared((2 * kind,), (), cost * modelling.training, kept, False))
         readers = self._readers_of_parameters()
         for kind, layers in self.read_parameters.items() if modelling.training else ():
             for at, own in layers.items():
                 pins, types = readers.get(at, (set(), set()))
-                others = sorted(pins - {2 * kind})
-                found.append(_Shared((2 * kind, *others), tuple(sorted(types)), own, 0, True))
-        return found
+                rest = sorted(pins - {2 * kind})
+                shared.append(_Shared((2 * kind, *rest), tuple(sorted(types)), own, 0, True))
+        return shared
 
     def _readers_of_parameters(self) -> dict[int, tuple[set[int], set[int]]]:
-        """By layer whose parameters others read, the pins of its unit and the types of sets."""
-        found: dict[int, tuple[set[int], set[int]]] = {}
-        for number, own in enumerate(self.found.nets):
+        """Pins of its unit and types of sets, for each layer whose parameters others read."""
+        by_layer: dict[int, tuple[set[int], set[int]]] = {}
+        for number, own in enumerate(self.classes.nets):
             for at, entry_set, net_slots in own:
                 if self.problem.views[at].layer.kind == PARAMETER:
                     pins = self._pins(number, net_slots)
-                    readers = found.setdefault(at, (set(), set()))
+                    readers = by_layer.setdefault(at, (set(), set()))
                     readers[0].update(pins)
                     readers[1].update(self.types_of_set[entry_set] if entry_set else ())
-        return found
+        return by_layer
 
     def symmetry(self, sets: int, of_parameters: bool = True) -> Symmetry:
-        """All of it; without the nets of parameters that others read, if these are shared."""
-        found, numbered = self.found, self.numbered
+        """Build the Symmetry, without nets of parameters that others read if these are shared."""
+        classes, numbered = self.classes, self.numbered
         costs = self._costs(of_parameters)
         nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
         set_types = [sorted(self.types_of_set[number]) for number in range(sets)]
         return Symmetry(
-            class_units=found.units,
+            class_units=classes.units,
             type_weights=np.array(self.weights, dtype=np.int64),
             type_memory=np.array(self.memory, dtype=np.int64),
             type_classes=np.array(self.type_classes, dtype=np.int32).reshape(-1, 2),
@@ -321,12 +321,12 @@ class _Assembly:
             net_memory=np.zeros(len(nets), dtype=np.int64),
             net_pointers=np.cumsum([0, *(len(net[2]) for net in nets)], dtype=np.int64),
             net_pins=np.array([pin for net in nets for pin in net[2]], dtype=np.int32),
-            elements=Elements(
+            elements=UnitElements(
                 numbered.tasks,
                 numbered.columns,
-                found.class_of,
-                found.unit_of,
-                found.slot_of,
+                classes.class_of,
+                classes.unit_of,
+                classes.slot_of,
                 self.types,
                 self.cells,
             ),
@@ -334,7 +334,7 @@ class _Assembly:
 
     def _add_rows(self) -> None:
         whole: dict[int, int] = {}  # work of a row, with that of tied layers and of its cells
-        for number, elements in enumerate(self.found.examples):
+        for number, elements in enumerate(self.classes.examples):
             for slot, element in enumerate(elements):
                 at, group, cell_work, _ = self.numbered.labels[element].tolist()
                 if cell_work >= 0:
@@ -350,7 +350,7 @@ class _Assembly:
                 if (read := self.problem.views[at].split) is not None:
                     work = self.numbered.cell_work[at].reshape(read.groups, -1)
                     weight -= int(work[group].sum())
-                sets = self.found.sets[number][slot]
+                sets = self.classes.sets[number][slot]
                 self.types[number, slot] = self._add(
                     at, weight, self._row_memory(at, group), (number, -1), sets
                 )
@@ -368,7 +368,7 @@ class _Assembly:
                         int(self.numbered.labels[element, 2]),
                         self._cell_memory(at, element - self.numbered.columns[at]),
                         (row_class, number),
-                        self.found.sets[number][slot],
+                        self.classes.sets[number][slot],
                     )
                     self.cells[row_class, row_slot, number, slot] = kind
                     self.parameters.append(
@@ -381,7 +381,7 @@ class _Assembly:
     def _add(
         self, at: int, weight: int, memory: int, classes: tuple[int, int], sets: list[int]
     ) -> int:
-        """A vertex type more."""
+        """Add a vertex type and return its number."""
         kind = len(self.weights)
         self.weights.append(weight)
         self.memory.append(memory)
@@ -402,9 +402,9 @@ class _Assembly:
         return pins
 
     def _costs(self, of_parameters: bool) -> Counter[tuple[int, int, tuple[int, ...], bool]]:
-        """What the nets of one unit cost, by class, set, pins and whether the root gathers."""
+        """Cost of the nets of one unit, by class, set, pins and whether the root gathers."""
         costs: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
-        for number, own in enumerate(self.found.nets):
+        for number, own in enumerate(self.classes.nets):
             for (at, entry_set, net_slots), times in own.items():
                 view, pins = self.problem.views[at], self._pins(number, net_slots)
                 counts = of_parameters or view.layer.kind != PARAMETER

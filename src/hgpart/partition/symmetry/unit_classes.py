@@ -27,7 +27,7 @@ class UnitClasses:
     examples : list of lists of int
         Per class the elements of its first unit, slot by slot.
     nets : list of Counter
-        Per class the nets of one unit, and how many are alike.
+        For each class, the nets of one unit, and how many are alike.
     sets : list of lists of int
         Per class and slot the sets that the slot's elements are in.
     class_of, unit_of, slot_of : int64 arrays, shape (elements,)
@@ -73,7 +73,7 @@ def unit_classes(problem: Problem, numbered: Numbering, read: Readers) -> UnitCl
         units=np.diff(class_starts),
         examples=elements,
         nets=[
-            Counter(nets[one] for one in numbers[in_order[net_starts[at] : net_starts[at + 1]]])
+            Counter(nets[net] for net in numbers[in_order[net_starts[at] : net_starts[at + 1]]])
             for at in examples
         ],
         sets=[[sets[memberships[element]] for element in own] for own in elements],
@@ -85,18 +85,18 @@ def unit_classes(problem: Problem, numbered: Numbering, read: Readers) -> UnitCl
 
 def _components(numbered: Numbering, read: Readers) -> Int64:
     """The smallest element of each element's component."""
-    found = np.arange(len(numbered.labels))
-    tasks, other = read.local
-    one = numbered.root_of_task[tasks]
+    lowest_of = np.arange(len(numbered.labels))
+    tasks, makers_readers = read.local
+    makers = numbered.root_of_task[tasks]
     while True:
-        lowest = np.minimum(found[one], found[other])
-        before = found.copy()
-        np.minimum.at(found, one, lowest)
-        np.minimum.at(found, other, lowest)
-        np.minimum.at(found, before, found)
-        found = found[found]
-        if (found == before).all():
-            return found
+        lowest = np.minimum(lowest_of[makers], lowest_of[makers_readers])
+        before = lowest_of.copy()
+        np.minimum.at(lowest_of, makers, lowest)
+        np.minimum.at(lowest_of, makers_readers, lowest)
+        np.minimum.at(lowest_of, before, lowest_of)
+        lowest_of = lowest_of[lowest_of]
+        if (lowest_of == before).all():
+            return lowest_of
 
 
 def _memberships(numbered: Numbering, read: Readers) -> tuple[Int64, list[list[int]]]:
@@ -105,9 +105,9 @@ def _memberships(numbered: Numbering, read: Readers) -> tuple[Int64, list[list[i
     edges = distinct(np.concatenate([[0, len(numbered.labels)], read.ranges.ravel()]))
     low, high = np.searchsorted(edges, read.ranges).T
     pieces = read.sets.united(Sequences.of_spans(low, high))
-    found = Sequences.of_pairs(pieces.values, pieces.owners, len(edges) - 1)
-    numbers, first = found.alike()
-    return np.repeat(numbers, np.diff(edges)), [found[at].tolist() for at in first.tolist()]
+    sets_of = Sequences.of_pairs(pieces.values, pieces.owners, len(edges) - 1)
+    numbers, first = sets_of.alike()
+    return np.repeat(numbers, np.diff(edges)), [sets_of[at].tolist() for at in first.tolist()]
 
 
 def _nets(
@@ -117,16 +117,16 @@ def _nets(
     maps = np.flatnonzero(read.is_read)
     roots = numbered.root_of_task[maps]
     tasks, elements = read.local
-    others = slots[elements]
+    pin_slots = slots[elements]
     net_of = np.searchsorted(maps, tasks)
-    other = others != slots[roots][net_of]
-    pins = Sequences.of_pairs(net_of[other], others[other], len(maps))
+    is_other = pin_slots != slots[roots][net_of]
+    pins = Sequences.of_pairs(net_of[is_other], pin_slots[is_other], len(maps))
     alike, _ = pins.alike()
     layers = np.searchsorted(problem.graph.first_task, maps, "right") - 1
     heads = np.stack([layers, read.set_of_task[maps], slots[roots]], axis=1)
     numbers, first = equal_rows(np.concatenate([heads, alike[:, None]], axis=1))
     nets = []
-    for one in first.tolist():
-        at, entry_set, slot = heads[one].tolist()
-        nets.append((at, entry_set, (slot, *pins[one].tolist())))
+    for example in first.tolist():
+        at, entry_set, slot = heads[example].tolist()
+        nets.append((at, entry_set, (slot, *pins[example].tolist())))
     return components[roots], numbers, nets

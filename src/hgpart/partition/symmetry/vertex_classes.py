@@ -9,7 +9,7 @@ import numpy as np
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.symmetry.divisions import Division
-from hgpart.partition.symmetry.symmetry import Elements, Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, UnitElements
 
 
 def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
@@ -23,12 +23,12 @@ def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
     ends = hypergraph.pointers.tolist()
     for net, cost in enumerate(hypergraph.costs.tolist()):
         pins = hypergraph.pins[ends[net] : ends[net + 1]]
-        others = np.unique(pins[pins != pins[0]])
-        if cost == 0 or len(others) == 0:
+        readers = np.unique(pins[pins != pins[0]])
+        if cost == 0 or len(readers) == 0:
             continue
-        number = sets.setdefault(others.tobytes(), len(sets))
+        number = sets.setdefault(readers.tobytes(), len(sets))
         if number == len(members):
-            members.append(others.tolist())
+            members.append(readers.tolist())
         rooted[int(pins[0])][number] += cost
     sets_of: list[list[int]] = [[] for _ in range(hypergraph.vertices)]
     for number, vertices in enumerate(members):
@@ -72,14 +72,14 @@ def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
         net_memory=np.zeros(len(nets), dtype=np.int64),
         net_pointers=np.arange(len(nets) + 1, dtype=np.int64),
         net_pins=np.array([2 * net[0] for net in nets], dtype=np.int32),
-        elements=Elements([], [], classes, place, np.zeros_like(classes), {}, {}),
+        elements=UnitElements([], [], classes, place, np.zeros_like(classes), {}, {}),
     )
 
 
-def division_of_parts(found: Symmetry, parts: Int32, k: int) -> Division:
+def division_of_parts(symmetry: Symmetry, parts: Int32, k: int) -> Division:
     """Count the vertices of each class in each part."""
-    counts = np.zeros((len(found.class_units), k), dtype=np.int64)
-    np.add.at(counts, (found.elements.classes, parts), 1)
+    counts = np.zeros((len(symmetry.class_units), k), dtype=np.int64)
+    np.add.at(counts, (symmetry.elements.classes, parts), 1)
     held = [np.flatnonzero(own) for own in counts]
     return Division(
         [own[chosen] for own, chosen in zip(counts, held, strict=True)],
@@ -87,11 +87,11 @@ def division_of_parts(found: Symmetry, parts: Int32, k: int) -> Division:
     )
 
 
-def parts_of_division(found: Symmetry, division: Division) -> Int32:
+def parts_of_division(symmetry: Symmetry, division: Division) -> Int32:
     """Give each vertex a part, so that each class has as many in each part as the division says."""
-    parts = np.empty(len(found.elements.classes), dtype=np.int32)
+    parts = np.empty(len(symmetry.elements.classes), dtype=np.int32)
     for number, (sizes, own) in enumerate(zip(division.sizes, division.parts, strict=True)):
-        members = found.elements.classes == number
-        rows: Int64 = np.searchsorted(np.cumsum(sizes), found.elements.units[members], "right")
+        members = symmetry.elements.classes == number
+        rows: Int64 = np.searchsorted(np.cumsum(sizes), symmetry.elements.units[members], "right")
         parts[members] = own[rows]
     return parts

@@ -1,4 +1,4 @@
-"""What a partition is to have as little of as possible: an objective a file.
+"""Objectives: the measures that a partition is to make small, one in each file.
 
 Examples
 --------
@@ -53,7 +53,9 @@ __all__ = [
 OBJECTIVES: dict[str, type[Objective]] = {
     kind.name: kind for kind in (Volume, Largest, LinkCosts, Seconds)
 }
-WITHOUT_NUMBERS: dict[str, Objective] = {one.name: one for one in (VOLUME, LARGEST)}
+WITHOUT_NUMBERS: dict[str, Objective] = {
+    objective.name: objective for objective in (VOLUME, LARGEST)
+}
 
 
 def objective_named(name: str) -> Objective:

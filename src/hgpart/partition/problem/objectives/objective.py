@@ -1,4 +1,4 @@
-"""What every objective answers."""
+"""The base class of objectives: the questions that each of them answers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from hgpart.files.json_files import JsonObject
 
 
 class Objective(ABC):
-    """What the parts' traffic costs, and for the seconds of a step their work; less is better.
+    """A measure of the parts' traffic, and for seconds of their work; less is better.
 
     Attributes
     ----------
     name : str
     number : int
-        Its number in native/goal.hpp.
+        The number of the objective in native/goal.hpp.
     default_eps : float
         Imbalance allowed where nobody says how much.
     is_volume : bool
