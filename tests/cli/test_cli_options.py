@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -204,3 +206,26 @@ def test_a_setting_that_is_none_says_what_is_accepted(line, said, capsys):
     assert error.startswith("hgpart: error: ")
     assert error.count("\n") == 1
     assert said in error
+
+
+def test_new_spellings_are_options():
+    commands = typer.main.get_command(app).commands
+    known = {opt for command in commands.values() for one in command.params for opt in one.opts}
+    for text in (*spellings.OPTIONS.values(), *spellings.BY_COMMAND.values()):
+        assert set(re.findall(r"--[a-z-]+", text)) <= known, text
+
+
+@pytest.mark.parametrize(
+    "option", ["--memory=1GB", "--slices=auto", "--best-effort", "--backend=exact"]
+)
+def test_a_partition_of_a_file_is_not_searched_for(option, given, capsys):
+    parts = (
+        next(Path(word) for word in given["run"] if word.endswith("plan.json")).parent / "parts.txt"
+    )
+    assert run(["partition", "lenet5", "--partition", str(parts), option]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert (
+        f"{option.replace('=', ' ').replace(' 1GB', '')} with --partition FILE: accepted"
+        in said.err
+    )

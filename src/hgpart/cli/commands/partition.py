@@ -241,10 +241,12 @@ def _check_together(
         "training": not modelling.training and "--modelling training=no",
         "speeds": devices.speeds is not None and "--speeds",
         "memory": devices.memory is not None and "--memory",
+        "limit": search.time_limit is not None and "--time-limit",
+        "best": search.best_effort and "--best-effort",
     }
     beside, useless, why = "", "", ""
     if search.partition is not None:
-        beside, useless = "--partition FILE", "strategy backend objective memory auto"
+        beside, useless = "--partition FILE", "strategy backend objective memory auto limit best"
     elif search.strategy is not None:
         strategy_named(search.strategy)  # raises before the model is traced
         beside = f"--strategy {search.strategy}"
