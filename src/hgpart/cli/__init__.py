@@ -191,7 +191,7 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 
 def _unreadable(error: typer.TyperException) -> tuple[str, int]:
-    """What can't be read of a command line, as it was typed, and what is accepted; the status."""
+    """The message about a command line that can't be read, and the exit status."""
     context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
     now = None if context is None or option is None else now_spelled(context.command.name, option)
     if now is not None:

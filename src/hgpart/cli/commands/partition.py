@@ -29,7 +29,7 @@ OBJECTIVES = ("volume", "largest", LINKS, TIME)
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(Options):
-    """How a partition is found.
+    """How a partition is divided.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class SearchOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(Options):
-    """What the devices are.
+    """The devices and their links.
 
     Attributes
     ----------
@@ -178,19 +178,19 @@ def partition(
         with stage("partition"):
             if parts is not None:
                 blocks = blocks_of_parts(graph, work, modelling, parts)
-                found = evaluated(problem, *blocks, seed=0, backend=FROM_FILE, start=FROM_FILE)
+                divided = evaluated(problem, *blocks, seed=0, backend=FROM_FILE, start=FROM_FILE)
             elif timing is not None:
                 chosen = timing.choose(module, shape, problem, limited)
-                found = chosen.partition
+                divided = chosen.partition
             elif search.strategy is not None:
-                found = partition_by(
+                divided = partition_by(
                     search.strategy, graph, work, k, eps, modelling=modelling, seed=search.seed
                 )
             else:
                 divide = solve_in_slices if slices == "auto" else solve
-                found = divide(problem, limited, search.backend, search.best_effort)
+                divided = divide(problem, limited, search.backend, search.best_effort)
         with stage("layer-wise"):
-            layerwise = evaluate_layerwise(graph, work, found.modelling, k, speeds, eps)
+            layerwise = evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.strategy is None
         untried = searched and slices == 1 and search.backend == "native" and k > 1
         untried &= modelling.training and modelling.batch_size > 1
@@ -201,11 +201,11 @@ def partition(
                 known = known_in_slices(problem)
         with stage("write"):
             if write_partition is not None:
-                write_parts(full_parts(found.model, found.parts), write_partition)
+                write_parts(full_parts(divided.model, divided.parts), write_partition)
             if output is not None:
-                save_plan(make_plan(found, graph, work, model, shape), output)
+                save_plan(make_plan(divided, graph, work, model, shape), output)
     report = replace(
-        Report.of(found, graph, work, model, shape, layerwise, stage.all_seconds()),
+        Report.of(divided, graph, work, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
@@ -220,7 +220,7 @@ def partition(
     show_report(report, unit, results, run_of_plan(model, output, graph, report.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
-    if found.interrupted:
+    if divided.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")
 
 

@@ -215,9 +215,9 @@ def _divided(
         graph = channel_graph(traced)
     with stage("partition"):
         work = flops(graph)
-        found = divide(graph, work)
-    if found.interrupted:
+        divided = divide(graph, work)
+    if divided.interrupted:
         raise KeyboardInterrupt("in the search for a partition")
     with stage("layer-wise"):
-        layerwise = evaluate_layerwise(graph, work, found.modelling, found.k, eps=found.eps)
-    return PartitionedModel(traced, graph, work, found, layerwise, stage.all_seconds())
+        layerwise = evaluate_layerwise(graph, work, divided.modelling, divided.k, eps=divided.eps)
+    return PartitionedModel(traced, graph, work, divided, layerwise, stage.all_seconds())
