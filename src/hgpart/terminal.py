@@ -42,7 +42,7 @@ def say(message: str, file: TextIO | None = None) -> None:
 
 
 def warn(message: str) -> None:
-    """Say what the user should know, though the command goes on."""
+    """Write a warning to standard error; the command goes on."""
     say(f"hgpart: warning: {message}")
 
 
@@ -70,17 +70,17 @@ class PlainConsole(Console):
             super().print(line, soft_wrap=True, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Make a text of a string, be it printed or the cell of a table."""
+        """Make a text of a string that is printed, or of a cell of a table."""
         return super().render_str(printable(text), **options)
 
 
 class Lines:
-    """What is under way, a line now and then on standard error: in a pipe, in a log.
+    """Lines on standard error, now and then, that say what is under way: in a pipe, in a log.
 
     Parameters
     ----------
     under_way : callable
-        What is to be said; asked for each line, and nothing is said where it is empty.
+        Returns the text of the next line; an empty one is not written.
     """
 
     def __init__(self, under_way: Callable[[], str]) -> None:
@@ -94,7 +94,7 @@ class Lines:
         self._thread.start()
 
     def stop(self) -> None:
-        """Say nothing any more."""
+        """Stop writing."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -131,7 +131,7 @@ class _ProgressInLines(Progress):
 
 
 class _Description(ProgressColumn):
-    """What a bar is of."""
+    """The description of a bar."""
 
     def render(self, task: Task) -> Text:
         return Text(printable(task.description))

@@ -467,7 +467,11 @@ MISTAKES = {
     "no such thing": (["help"], 2, "No such command 'help'; 'hgpart --help' says what"),
     "unknown option": ([*LENET, "--fast"], 2, "--fast"),
     "missing k": (["partition", "lenet5"], 3, "no --k given: accepted is a number of devices"),
-    "k is no number": (["partition", "lenet5", "--k", "two"], 2, "'-k': 'two': Input should be"),
+    "k is no number": (
+        ["partition", "lenet5", "--k", "two"],
+        2,
+        "--k two: accepted is a whole number",
+    ),
     "k are no numbers": (["compare", "lenet5", "--k", "2,x"], 2, "numbers with commas between; "),
     "shape is no shape": ([*LENET, "--input-shape", "1x32x32"], 2, "3,224,224"),
     "speeds are no numbers": ([*LENET, "--speeds", "1,fast"], 2, "1,1,2"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args, get_type_hints
 
 import pytest
@@ -204,3 +205,20 @@ def test_a_setting_that_is_none_says_what_is_accepted(line, said, capsys):
     assert error.startswith("hgpart: error: ")
     assert error.count("\n") == 1
     assert said in error
+
+
+def test_new_spellings_are_options():
+    commands = typer.main.get_command(app).commands
+    known = {opt for command in commands.values() for one in command.params for opt in one.opts}
+    for text in (*spellings.OPTIONS.values(), *spellings.BY_COMMAND.values()):
+        assert set(re.findall(r"--[a-z-]+", text)) <= known, text
+
+
+@pytest.mark.parametrize("option", ["--memory", "--slices auto", "--best-effort", "--time-limit"])
+def test_a_partition_of_a_file_is_not_searched_for(option, capsys):
+    values = {"--memory": ["1GB"], "--time-limit": ["1"]}
+    line = ["partition", "lenet5", "--partition", "parts", *option.split(), *values.get(option, [])]
+    assert run(line) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"{option} with --partition FILE: accepted is without" in said.err

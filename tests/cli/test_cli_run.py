@@ -366,7 +366,7 @@ def test_other_bytes_than_the_plans_are_an_error(capfd, plans, monkeypatch):
     ("options", "status", "said"),
     [
         (("--steps", 0), 3, "--steps 0: accepted is 1 or more"),
-        (("--batch-size", -1), 3, "--batch-size -1: accepted is 1 to 1048576"),
+        (("--batch-size", -1), 3, "--batch-size -1: accepted is 1 or more"),
         (("--batch-size", 10**20), 3, "accepted is 1 to 1048576"),
         (("--backend", "mpi"), 3, "backend 'mpi': accepted are gloo, nccl, threads"),
         (("--devices", "cpu,cpu,cpu"), 3, "--devices cpu,cpu,cpu: accepted are one for all and"),

@@ -127,6 +127,15 @@ def test_a_broken_placement_fails(capfd, monkeypatch):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize("partition", ["good", "random", "horizontal", "layers"])
+def test_slices_of_the_batch(capfd, partition):
+    options = ("--slices", 2, "--partition", partition, "--micro-batches", 2, "--json", "-")
+    assert verify("--k", 2, *options) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["passed"], found["batch_size"]) == (True, 4)
+    assert found["forward_bytes"] == found["planned_forward_bytes"] > 0
+
+
 def test_arguments(capfd, tmp_path):
     wrong = ArgumentError.exit_status
     fails(capfd, wrong, "neither --k nor --plan given: accepted is one of them", verify())

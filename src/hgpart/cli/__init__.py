@@ -37,6 +37,7 @@ from hgpart.cli.options import UNITS, Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
 from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
 from hgpart.errors import (
+    ArgumentError,
     HgpartError,
     ModelError,
     OutputError,
@@ -56,6 +57,12 @@ STATUSES = "; ".join(
         f"{INTERRUPTED} Ctrl-C",
     ]
 )
+OUT_OF_RANGE = "greater_than_equal"
+ACCEPTED = {  # by what pydantic calls a mistake
+    "int_parsing": "a whole number",
+    "float_parsing": "a number",
+    OUT_OF_RANGE: "{ge:g} or more",
+}
 COMPLETION = {"--install-completion", "--show-completion"}
 
 FIRST = "recommend vgg16 --devices 2 --batch-size 16"
@@ -139,7 +146,7 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except typer.TyperException as error:
-        return _failed(_unreadable(error), error.exit_code)
+        return _failed(*_unreadable(error))
     except HgpartError as error:
         return _failed(str(error), error.exit_status)
     except SystemExit as stop:  # no command exits: code of the model's does, wherever it runs
@@ -183,26 +190,29 @@ def options_first(arguments: Sequence[str]) -> list[str]:
     return [*first, *others] or ["--help"]
 
 
-def _unreadable(error: typer.TyperException) -> str:
-    """What can't be read of a command line, as it was typed, and what is accepted."""
-    context = getattr(error, "ctx", None)
-    option = getattr(error, "option_name", None)
-    if context is not None and option is not None:
-        now = now_spelled(context.command.name or "", option)
-        if now is not None:
-            return f"{option} is now spelled {now}"
-    typed: list[dict[str, Any]] = getattr(
-        error.__cause__, "errors", list
-    )()  # pydantic's, whose message leaves it out
-    if isinstance(error, typer.BadParameter) and typed:
-        error.message = f"{typed[0]['input']!r}: {error.message}"
+def _unreadable(error: typer.TyperException) -> tuple[str, int]:
+    """The message about a command line that can't be read, and the exit status."""
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    now = None if context is None or option is None else now_spelled(context.command.name, option)
+    if now is not None:
+        return f"{option} is now spelled {now}", error.exit_code
+    problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
+    if isinstance(error, typer.BadParameter) and problems:
+        # The message of pydantic, which typer reads values with, leaves out the value.
+        problem, param = problems[0], error.param
+        if param is not None and problem["type"] in ACCEPTED:
+            accepted = ACCEPTED[problem["type"]].format(**problem.get("ctx", {}))
+            is_number = problem["type"] == OUT_OF_RANGE
+            status = ArgumentError.exit_status if is_number else error.exit_code
+            return f"{param.opts[0]} {problem['input']}: accepted is {accepted}", status
+        error.message = f"{problem['input']!r}: {error.message}"
     message = error.format_message()
     for command, now in EARLIER_COMMANDS.items():
         if message.startswith(f"No such command {command!r}"):
-            return f"hgpart {command} is now spelled {now}"
-    if context is None or message.endswith("?"):
-        return message
-    return f"{message.rstrip('.')}; '{context.command_path} --help' says what is accepted"
+            return f"hgpart {command} is now spelled {now}", error.exit_code
+    if context is not None and not message.endswith("?"):
+        message = f"{message.rstrip('.')}; '{context.command_path} --help' says what is accepted"
+    return message, error.exit_code
 
 
 def _failed(message: str, status: int) -> int:

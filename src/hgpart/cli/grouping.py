@@ -82,8 +82,8 @@ def _options(group: Any) -> Iterator[Parameter]:
 def _entries(documented: Any) -> dict[str, tuple[str, str]]:
     """The metavar and the help of each option that a docstring describes."""
     _, *sections = SECTION.split(f"{inspect.cleandoc(documented.__doc__ or '')}\n")
-    found = ENTRY.findall("\n".join(sections))
-    return {name: (metavar, " ".join(text.split())) for name, metavar, text in found}
+    entries = ENTRY.findall("\n".join(sections))
+    return {name: (metavar, " ".join(text.split())) for name, metavar, text in entries}
 
 
 def _option(

@@ -44,8 +44,8 @@ class Vertices(Options):
         input channel of each filter); linear=neuron (a vertex per output of a linear layer) or
         layer (one for the whole layer); norms=slice or batch (what the statistics of batch norms
         cover); training=yes or no (parameters have gradients, which travel); input-vertex=yes or no
-        and output-vertex=yes or no (sending the inputs and the result counts);
-        bytes-per-element=N (default: each tensor's own). The first value of each is the default.
+        and output-vertex=yes or no (sending the inputs and the result counts); bytes-per-element=N
+        (default: each tensor's own). The first value of each is the default.
     """
 
     panel: ClassVar[str] = "What is counted"

@@ -45,10 +45,10 @@ BY_COMMAND: Mapping[tuple[str, str], str] = {
 }
 
 
-def now_spelled(command: str, option: str) -> str | None:
+def now_spelled(command: str | None, option: str) -> str | None:
     """How an option of a command is spelled now, if it was one.
 
     >>> now_spelled("partition", "--grain"), now_spelled("partition", "--colour")
     ('--modelling grain=NAME', None)
     """
-    return BY_COMMAND.get((command, option)) or OPTIONS.get(option)
+    return BY_COMMAND.get((command or "", option)) or OPTIONS.get(option)

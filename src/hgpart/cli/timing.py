@@ -23,7 +23,7 @@ TIME = "time"
 
 @dataclass(frozen=True)
 class Timing:
-    """What a step is simulated with.
+    """The machine and the layer times that steps are simulated with.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class Timing:
 def timing_of(
     machine: str | None, micro_batches: int | None, counting: AnyCounting, k: int
 ) -> Timing:
-    """What --objective time needs, checked before the model is traced.
+    """The machine and the layer times of --objective time, checked before the model is traced.
 
     Raises
     ------

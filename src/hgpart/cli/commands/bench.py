@@ -66,7 +66,7 @@ class Dividing(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Options):
-    """What is trained, and for how long.
+    """The training, and how long it lasts.
 
     Attributes
     ----------

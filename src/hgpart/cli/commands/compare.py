@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Compared(AnyCounting):
-    """What is counted of all ways; grain, norms and training are each way's own.
+    """The counting that all ways share; grain, norms and training are each way's own.
 
     Attributes
     ----------

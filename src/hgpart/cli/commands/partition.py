@@ -29,7 +29,7 @@ OBJECTIVES = ("volume", "largest", LINKS, TIME)
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(Options):
-    """How a partition is found.
+    """How a partition is divided.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class SearchOptions(Options):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(Options):
-    """What the devices are.
+    """The devices and their links.
 
     Attributes
     ----------
@@ -180,17 +180,17 @@ def partition(
         limited = Search(search.seed, search.effort, search.time_limit, stage.search)
         with stage("partition"):
             if parts is not None:
-                found = partition_of_parts(problem, parts)
+                divided = partition_of_parts(problem, parts)
             elif timing is not None:
                 chosen = timing.choose(module, shape, problem, limited, model)
-                found = partition_of(chosen)
+                divided = partition_of(chosen)
             elif search.strategy is not None:
-                found = way_named(search.strategy).partition(problem, limited)
+                divided = way_named(search.strategy).partition(problem, limited)
             else:
                 divide = solve_in_slices if slices == "auto" else solve
-                found = divide(problem, limited, search.backend, search.best_effort)
+                divided = divide(problem, limited, search.backend, search.best_effort)
         with stage("layer-wise"):
-            layerwise = evaluate_layerwise(graph, work, found.modelling, k, speeds, eps)
+            layerwise = evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.strategy is None
         untried = searched and slices == 1 and search.backend == "native" and k > 1
         untried &= modelling.training and modelling.batch_size > 1
@@ -201,11 +201,11 @@ def partition(
                 known = known_in_slices(problem)
         with stage("write"):
             if write_partition is not None:
-                write_parts(full_parts(found.model, found.parts), write_partition)
+                write_parts(full_parts(divided.model, divided.parts), write_partition)
             if output is not None:
-                save_plan(Plan(found, model, shape), output)
+                save_plan(Plan(divided, model, shape), output)
     report = replace(
-        Report(found, model, shape, layerwise, stage.all_seconds()),
+        Report(divided, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
@@ -215,10 +215,10 @@ def partition(
         from hgpart.report.page.plan import plan_page
 
         results.draw(plan_page, report, unit)
-    show_report(report, unit, results, run_of_plan(model, output, graph, found.modelling))
+    show_report(report, unit, results, run_of_plan(model, output, graph, divided.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
-    if found.interrupted:
+    if divided.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")
 
 
@@ -239,10 +239,12 @@ def _check_together(
         "training": not modelling.training and "--modelling training=no",
         "speeds": devices.speeds is not None and "--speeds",
         "memory": devices.memory is not None and "--memory",
+        "limit": search.time_limit is not None and "--time-limit",
+        "best": search.best_effort and "--best-effort",
     }
     beside, useless, why = "", "", ""
     if search.partition is not None:
-        beside, useless = "--partition FILE", "strategy backend objective memory auto"
+        beside, useless = "--partition FILE", "strategy backend objective memory auto limit best"
     elif search.strategy is not None:
         way_named(search.strategy)  # raises before the model is traced
         beside = f"--strategy {search.strategy}"

@@ -159,7 +159,7 @@ def plan_report(plan: PlanFile, graph: ChannelGraph) -> Report:
     from hgpart.plan import restore
     from hgpart.report import Report
 
-    found = restore(plan, graph)
-    modelling = found.modelling
+    restored = restore(plan, graph)
+    modelling = restored.modelling
     cut = evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
-    return Report(found, plan.model, plan.input_shape, cut, {})
+    return Report(restored, plan.model, plan.input_shape, cut, {})

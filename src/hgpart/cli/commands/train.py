@@ -37,7 +37,7 @@ EVERY = 100  # steps between two checkpoints
 
 @dataclass(frozen=True, kw_only=True)
 class Learning(Options):
-    """What is trained on, and how.
+    """The data, and how to learn from it.
 
     Attributes
     ----------

@@ -109,8 +109,6 @@ def verify(
         raise ArgumentError("no MODEL given: accepted is one, as in hgpart verify lenet5 --k 4")
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
-    if step.schedule is not None:
-        _check_step(step.scheduling(), batch_size or 2)
     with Stages() as stage:
         with stage("import"):
             import torch
@@ -135,11 +133,15 @@ def verify(
         scheduling = step.scheduling(loaded.scheduling if loaded is not None else None)
         slices = divided.slices if loaded is None else loaded.modelling.slices
         least = max(2, slices * scheduling.micro_batches)
+        samples = batch_size or least
         if loaded is not None:
             samples = loaded.batch_size_of_steps(batch_size, otherwise=least)
-        else:
-            samples = batch_size or (least if slices > 1 else 2)
-        _check_step(scheduling, samples)
+        if scheduling.is_stream:
+            raise ArgumentError(
+                f"--schedule {scheduling.name}: accepted in verify, which compares one step with "
+                "the model's, are rules of a step; with one batch in flight it is sequential"
+            )
+        scheduling.sizes(samples)
         called = scheduling == Scheduling()  # like the model, at once
         k = k or (loaded.k if loaded is not None else 0)
         check_request(k, divided.eps)
@@ -199,16 +201,6 @@ def verify(
         raise RunError(f"{model} in its parts is not the original: {verification.failures[0]}")
 
 
-def _check_step(scheduling: Scheduling, batch_size: int) -> None:
-    """Refuse a schedule that is no step of such a batch."""
-    if scheduling.is_stream:
-        raise ArgumentError(
-            f"--schedule {scheduling.name}: accepted in verify, which compares one step with the "
-            "model's, are rules of a step; with one batch in flight it is sequential"
-        )
-    scheduling.sizes(batch_size)
-
-
 def _divided(
     stage: Stages,
     module: nn.Module,
@@ -226,10 +218,10 @@ def _divided(
         graph = channel_graph(traced)
     with stage("partition"):
         work = flops(graph)
-        found = divide(graph, work)
-    if found.interrupted:
+        divided = divide(graph, work)
+    if divided.interrupted:
         raise KeyboardInterrupt("in the search for a partition")
     with stage("layer-wise"):
-        eps = found.problem.eps
-        layerwise = evaluate_layerwise(graph, work, found.modelling, found.k, eps=eps)
-    return PartitionedModel(traced, found, layerwise, stage.all_seconds())
+        eps = divided.problem.eps
+        layerwise = evaluate_layerwise(graph, work, divided.modelling, divided.k, eps=eps)
+    return PartitionedModel(traced, divided, layerwise, stage.all_seconds())
