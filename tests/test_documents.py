@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -147,6 +148,22 @@ def test_links_lead_to_files_and_no_placeholder_is_left(name: str) -> None:
         written = {one.title for one in blocks(TEXTS[name])}
         written |= {one.name for one in (ROOT / "examples").iterdir()}
         assert module in written or list((ROOT / "src").rglob(module)), module
+
+
+def test_messages_that_troubleshooting_explains_are_those_of_hgpart() -> None:
+    """Three consecutive words of each stand in a string of the code."""
+    page = TEXTS["docs/guides/troubleshooting.md"]
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    text = "\n".join(
+        node.value
+        for file in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    for row in rows:
+        words = row.strip("`").split()
+        runs = [" ".join(words[first : first + 3]) for first in range(len(words) - 2)]
+        assert any(run in text for run in runs), row
 
 
 def test_the_reference_has_every_public_name_and_every_command() -> None:
