@@ -58,7 +58,7 @@ ROWS = re.compile(r"^(---[- ]*\n)(?:.*\S {2,}\S.*\n)+", re.MULTILINE)
 class Block:
     """A block of code of a page, the line of the page that it begins in, and its comments.
 
-    `printed` is the `text` block behind it, and `stand_ins` are what is replaced, by what.
+    `printed` is the `text` block behind it; `stand_ins` are pairs of words, old and new.
     """
 
     language: str
@@ -73,16 +73,16 @@ class Block:
 
 
 def blocks(page: str) -> list[Block]:
-    """Those of the text of a page."""
-    found = []
+    """The blocks of a page, in their order."""
+    listed = []
     for match in BLOCK.finditer(page):
         title = re.search(r'title="([^"]+)"', match["info"])
         said = COMMENT.findall(match["comments"])
-        replaced = [tuple(one.split(" as ")) for one in said if " as " in one]
-        marks = {one for one in said if " as " not in one}
+        replaced = [tuple(comment.split(" as ")) for comment in said if " as " in comment]
+        marks = {comment for comment in said if " as " not in comment}
         assert marks <= {"full", "measured", "ranked"}, marks
         assert match["printed"] is None or match["language"] == "sh", match["text"]
-        found.append(
+        listed.append(
             Block(
                 match["language"],
                 title and title[1],
@@ -95,28 +95,28 @@ def blocks(page: str) -> list[Block]:
                 tuple((old, new) for old, new in replaced),
             )
         )
-    return found
+    return listed
 
 
 def commands(block: Block) -> Iterator[tuple[str, str]]:
-    """Of a `console` or `sh` block: what is typed, and the output shown."""
+    """The commands of a `console` or `sh` block, each with the output that it shows."""
     if block.language == "console":
         for match in COMMAND.finditer(block.text):
             yield match["command"].replace("\\\n", " "), match["shown"]
     elif block.language == "sh":
-        *others, last = (one.replace("\\\n", " ") for one in TYPED.findall(block.text))
-        yield from ((one, "") for one in others)
+        *others, last = (line.replace("\\\n", " ") for line in TYPED.findall(block.text))
+        yield from ((command, "") for command in others)
         yield last, block.printed
 
 
 def program(page: str) -> str:
-    """All that is Python and no file of its own, without its output, each line where it stands."""
+    """The Python of a page, but for files of its own and outputs; each line where it stands."""
     lines = [""] * (page.count("\n") + 1)
     for block in blocks(page):
         if block.language == "python" and not block.title:
             examples = doctest.DocTestParser().get_examples(block.text)
-            found = [(one.lineno, one.source) for one in examples] or [(0, block.text)]
-            for first, source in found:
+            sources = [(example.lineno, example.source) for example in examples]
+            for first, source in sources or [(0, block.text)]:
                 for at, line in enumerate(source.splitlines(), block.line - 1 + first):
                     lines[at] = line
     return "\n".join(lines)
@@ -164,16 +164,16 @@ class Session:
             status, printed, errors = _typed(command)
         assert status == 0, f"{self.name}:{block.line}: $ {command}\n{printed}{errors}"
         if shown.strip():
-            wanted, found = (_lines(text, block) for text in (shown, printed))
+            wanted, received = (_lines(text, block) for text in (shown, printed))
             flags = doctest.ELLIPSIS | (doctest.NORMALIZE_WHITESPACE if block.is_measured else 0)
-            same = doctest.OutputChecker().check_output(wanted, found, flags)
+            same = doctest.OutputChecker().check_output(wanted, received, flags)
             assert same, (
-                f"{self.name}:{block.line}: $ {command}\nshown:\n{wanted}\nprinted:\n{found}"
+                f"{self.name}:{block.line}: $ {command}\nshown:\n{wanted}\nprinted:\n{received}"
             )
 
 
 def _typed(command: str) -> tuple[int, str, str]:
-    """Type a line in a shell, on each of the hosts that it is for; its status and what it says."""
+    """Run a line in a shell, once for each host that it is for; return its status and output."""
     nodes = re.search(r"--nnodes (\d+)", command)
     if nodes:
         with socket.create_server(("localhost", 0)) as free:
@@ -182,9 +182,9 @@ def _typed(command: str) -> tuple[int, str, str]:
     line = ["bash", "-euo", "pipefail", "-c", command]
     with ThreadPoolExecutor() as hosts:  # each waits for the others
         done = [*hosts.map(shell, [line] * (int(nodes[1]) if nodes else 1))]
-    printed = "".join(one.stdout for one in done)
-    errors = "".join(one.stderr for one in done)
-    return max(abs(one.returncode) for one in done), printed, errors
+    printed = "".join(host.stdout for host in done)
+    errors = "".join(host.stderr for host in done)
+    return max(abs(host.returncode) for host in done), printed, errors
 
 
 def _replaced(text: str, block: Block) -> str:
@@ -195,7 +195,7 @@ def _replaced(text: str, block: Block) -> str:
 
 
 def _lines(text: str, block: Block) -> str:
-    """Without blank lines and spaces at the ends of lines; a line `...` is any lines, or none."""
+    """Drop blank lines and spaces at the ends of lines; let a line `...` stand for any lines."""
     if block.is_ranked:
         text = ROWS.sub(r"\1...\n", text)
     if block.is_measured:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -25,14 +26,14 @@ TEXTS = {name: (ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS}
 
 
 def of_page(name: str, *, full: bool) -> bool:
-    """Whether a page has blocks to run: with those that take long, or without."""
-    runnable = [one for one in blocks(TEXTS[name]) if one.language in ("console", "python", "sh")]
-    return any(one.is_full == full for one in runnable)
+    """Whether a page has blocks to run that take long, or such that do not."""
+    runnable = ("console", "python", "sh")
+    return any(block.is_full == full for block in blocks(TEXTS[name]) if block.language in runnable)
 
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of its own, to import from; 200 columns; not as if torchrun had started it."""
+    """Give each test a folder to import from, 200 columns, and no sign of torchrun."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
@@ -41,7 +42,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("name", [one for one in EXECUTED if of_page(one, full=False)])
+@pytest.mark.parametrize("name", [page for page in EXECUTED if of_page(page, full=False)])
 def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(name, capfd)
     for block in blocks(TEXTS[name]):
@@ -49,8 +50,8 @@ def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[s
             session.run(block)
 
 
-LONG = [one for one in EXECUTED if of_page(one, full=True)]
-GUIDES = [one for one in LONG if one.startswith("docs/guides/")]
+LONG = [page for page in EXECUTED if of_page(page, full=True)]
+GUIDES = [page for page in LONG if page.startswith("docs/guides/")]
 
 
 @pytest.mark.full
@@ -64,7 +65,7 @@ class TestAllBlocksOfGuides:
 
 @pytest.mark.full
 class TestAllBlocksOfOthers:
-    @pytest.mark.parametrize("name", [one for one in LONG if one not in GUIDES])
+    @pytest.mark.parametrize("name", [page for page in LONG if page not in GUIDES])
     def test_do_what_the_page_shows(self, name: str, capfd: pytest.CaptureFixture[str]) -> None:
         run_all(name, capfd)
 
@@ -77,7 +78,7 @@ def run_all(name: str, capture: pytest.CaptureFixture[str]) -> None:
 
 
 def make_photos(folder: Path) -> None:
-    """A reader's own images: a folder for each class."""
+    """Make a reader's own images: a folder for each class."""
     image = pytest.importorskip(
         "PIL.Image", reason="Pillow is not installed: pip install '.[train]'"
     )
@@ -89,12 +90,14 @@ def make_photos(folder: Path) -> None:
 
 def test_what_is_not_executed_is_listed() -> None:
     """The list has nothing too much; text that no command prints is a drawing."""
-    found = [(name, block) for name in EXECUTED for block in blocks(TEXTS[name])]
-    typed = [command for _, block in found for command, _ in commands(block)]
-    assert [one for one in NOT_EXECUTED if not any(line.startswith(one) for line in typed)] == []
+    listed = [(name, block) for name in EXECUTED for block in blocks(TEXTS[name])]
+    typed = [command for _, block in listed for command, _ in commands(block)]
+    assert [
+        start for start in NOT_EXECUTED if not any(line.startswith(start) for line in typed)
+    ] == []
     drawings = [
         name
-        for name, block in found
+        for name, block in listed
         if block.language not in ("console", "python", "sh") and not block.title
     ]
     assert drawings == ["docs/guides/architecture.md"]
@@ -126,7 +129,7 @@ def test_commands_can_be_read_as_they_are_typed(name: str) -> None:
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_commands_in_sentences_have_these_options(name: str) -> None:
     for command, options in re.findall(r"`hgpart ([a-z]+)( [^`]*)`", TEXTS[name]):
-        known = {one for option in COMMANDS[command].params for one in option.opts}
+        known = {word for option in COMMANDS[command].params for word in option.opts}
         assert {*re.findall(r"(?<=\s)-[-a-z]+", options)} <= known, (command, options)
 
 
@@ -144,9 +147,25 @@ def test_links_lead_to_files_and_no_placeholder_is_left(name: str) -> None:
     for picture in re.findall(r'<img src="([^"]+)"', TEXTS[name]):
         assert (ROOT / name).parent.joinpath(picture).stat().st_size < 150_000, picture
     for module in re.findall(r"`(\w+\.py)`", TEXTS[name]) if name in EXECUTED else ():
-        written = {one.title for one in blocks(TEXTS[name])}
-        written |= {one.name for one in (ROOT / "examples").iterdir()}
+        written = {block.title for block in blocks(TEXTS[name])}
+        written |= {example.name for example in (ROOT / "examples").iterdir()}
         assert module in written or list((ROOT / "src").rglob(module)), module
+
+
+def test_messages_that_troubleshooting_explains_are_those_of_hgpart() -> None:
+    """Three consecutive words of each stand in a string of the code."""
+    page = TEXTS["docs/guides/troubleshooting.md"]
+    rows = re.findall(r"^\| (`.*?`) \|", page, re.MULTILINE)
+    text = "\n".join(
+        node.value
+        for file in (ROOT / "src").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    for row in rows:
+        words = row.strip("`").split()
+        runs = [" ".join(words[first : first + 3]) for first in range(len(words) - 2)]
+        assert any(run in text for run in runs), row
 
 
 def test_the_reference_has_every_public_name_and_every_command() -> None:
