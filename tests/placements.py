@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
+import partitioned_models as models
 import torch
 from torch import nn
 
@@ -249,3 +251,12 @@ def traced_model(
 ) -> tuple[TracedModel, ChannelGraph]:
     traced = trace(model, inputs)
     return traced, channel_graph(traced)
+
+
+@cache
+def small(name: str):
+    model, examples = models.built(name)
+    model = copy.deepcopy(model).double()
+    torch.manual_seed(1)
+    inputs = [torch.randn(3, *one.shape[1:], dtype=torch.float64) for one in examples]
+    return model, inputs, *traced_model(model, inputs)

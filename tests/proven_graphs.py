@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from perturbation import check_all, read_of_task
 from torch import nn
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.layers.channel_graph import ChannelGraph, Layer
@@ -125,3 +126,30 @@ def unnumbered(name: str) -> str:
 
 def parameter(*shape: int) -> nn.Parameter:
     return nn.Parameter(torch.rand(shape))
+
+
+class StandardisedConv2d(nn.Conv2d):
+    """Each filter has mean 0 and variance 1, by batch norm over a view, as timm has it."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.gain = parameter(self.out_channels, 1, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = functional.batch_norm(
+            self.weight.reshape(1, self.out_channels, -1),
+            None,
+            None,
+            weight=(self.gain * 0.3).view(-1),
+            training=True,
+            momentum=0.0,
+        )
+        return functional.conv2d(x, weight.reshape_as(self.weight), self.bias)
+
+
+class VarianceConv2d(nn.Conv2d):
+    """The same by var_mean."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        variance, mean = torch.var_mean(self.weight, (1, 2, 3), keepdim=True, unbiased=False)
+        return functional.conv2d(x, (self.weight - mean) / (variance + 1e-5).sqrt(), self.bias)

@@ -1,0 +1,178 @@
+"""Norms, softmax and attention; which channels are normalised over the batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812 (its usual name)
+from proven_graphs import (
+    IMAGE,
+    Net,
+    kinds,
+    layer_of,
+    maps,
+    modelled,
+    needs,
+)
+from torch import nn
+
+from hgpart.layers.layering import channel_graph
+from hgpart.tracing.traced_model import trace
+
+
+def test_group_norm_reads_its_group() -> None:
+    graph = modelled(nn.Sequential(nn.Conv2d(4, 6, 3), nn.GroupNorm(2, 6), nn.ReLU()))
+    assert kinds(graph) == {"0": "dense", "1": "grouped"}
+    assert needs(graph, "1") == [maps("0", 0, 1, 2)] * 3 + [maps("0", 3, 4, 5)] * 3
+    assert not layer_of(graph, "1").reads[0].partial
+
+
+def test_instance_norm_joins() -> None:
+    graph = modelled(nn.Sequential(nn.Conv2d(4, 6, 3), nn.InstanceNorm2d(6, affine=True)))
+    assert kinds(graph) == {"0": "dense"}
+
+
+def test_layer_norm_over_channels_reads_all() -> None:
+    graph = modelled(
+        Net(
+            lambda net, x: net.norm(net.a(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+            a=nn.Conv2d(4, 3, 1),
+            norm=nn.LayerNorm(3),
+        )
+    )
+    assert kinds(graph) == {"a": "dense", "norm": "dense"}
+    assert needs(graph, "norm") == [maps("a", 0, 1, 2)] * 3
+    assert layer_of(graph, "norm").parameters == 6
+
+
+def test_layer_norm_over_pixels_joins() -> None:
+    graph = modelled(
+        nn.Sequential(nn.Conv2d(4, 3, 1), nn.LayerNorm((8, 8), bias=False)), counted=False
+    )
+    # its weight is one for all channels: a parameter that is read as data
+    assert kinds(graph) == {"1.weight": "parameter", "0": "dense"}
+    assert layer_of(graph, "1.weight").map_elements == 64
+
+
+def test_softmax_over_channels_reads_all() -> None:
+    graph = modelled(nn.Sequential(nn.Conv2d(4, 3, 1), nn.Softmax(1)))
+    assert kinds(graph) == {"0": "dense", "1": "dense"}
+    assert needs(graph, "1") == [maps("0", 0, 1, 2)] * 3
+
+
+def test_softmax_over_pixels_joins() -> None:
+    graph = modelled(nn.Sequential(nn.Conv2d(4, 3, 1), nn.Flatten(2), nn.Softmax(-1)))
+    assert kinds(graph) == {"0": "dense"}
+
+
+@pytest.mark.full
+def test_attention_is_kept_whole_and_counted() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        tokens = net.a(x).flatten(2).transpose(1, 2)
+        return net.attention(tokens, tokens, tokens, need_weights=False)[0]
+
+    graph = modelled(
+        Net(
+            forward,
+            a=nn.Conv2d(4, 6, 3),
+            attention=nn.MultiheadAttention(6, 2, batch_first=True),
+        ),
+        counted=False,  # torch doesn't count the fused kernel that it runs on the CPU
+    )
+    assert list(kinds(graph).values()) == ["dense", "linear", "whole", "linear"]
+    whole = graph.layers[3]
+    assert layer_of(graph, "a").macs * 6 == 36 * 4 * 9 * 6
+    assert whole.macs == 2 * 36 * 36 * 6
+    assert needs(graph, whole.name) == [maps("attention", *range(18))]
+
+
+def test_a_mean_over_channels_is_one_reduction() -> None:
+    graph = modelled(Net(lambda net, x: net.a(x).mean(1), a=nn.Conv2d(4, 3, 1)))
+    assert kinds(graph) == {"a": "dense", "mean": "reduce"}
+    assert layer_of(graph, "mean").tasks == 1
+    assert needs(graph, "mean") == [maps("a", 0, 1, 2)]
+
+
+def test_a_spread_reduction_is_read_by_all() -> None:
+    graph = modelled(
+        Net(lambda net, x: (y := net.a(x)) - y.mean(1, keepdim=True), a=nn.Conv2d(4, 3, 1))
+    )
+    assert kinds(graph) == {"a": "dense", "mean": "reduce", "sub": "same index"}
+    width = layer_of(graph, "mean").channels
+    assert needs(graph, "sub") == [
+        maps("a", task) | maps("mean", *range(width)) for task in range(3)
+    ]
+
+
+class Unread(nn.Module):
+    """A norm whose statistics alone are of use, and an instance norm that has its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.instance = nn.InstanceNorm2d(4, track_running_stats=True)
+        self.norm = nn.BatchNorm2d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = F.relu(self.instance(x))
+        self.norm(x)
+        return maps
+
+
+def test_an_instance_norm_with_statistics_hides_no_other_norm() -> None:
+    """The search for what norms make ended at the first that makes but one tensor."""
+    graph = channel_graph(trace(Unread(), (torch.zeros(IMAGE),)))
+    assert [layer.name for layer in graph.layers] == ["x", "instance", "norm", "output"]
+
+
+class OfWeights(nn.Module):
+    """Weights that a norm standardises: they have no batch."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = F.batch_norm(self.weight.reshape(1, 4, -1), None, None, training=True)
+        return F.conv2d(x, weight.reshape(4, 4, 1, 1))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4, 1, 1))
+
+
+class OfEachSample(nn.Module):
+    """A batch norm of maps that are channels for each sample."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        maps = x.reshape(1, -1, *x.shape[2:])
+        return F.batch_norm(maps, None, None, training=True).reshape(x.shape)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("norm", "training", "evaluation"),
+    [
+        (nn.BatchNorm2d(4), 4, 0),
+        pytest.param(
+            nn.BatchNorm2d(4, affine=False, track_running_stats=False), 4, 4, marks=pytest.mark.full
+        ),
+        (nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(), nn.BatchNorm2d(4)), 8, 0),
+        (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(4 * 64)), 256, 0),
+        pytest.param(nn.InstanceNorm2d(4), 0, 0, marks=pytest.mark.full),
+        (nn.InstanceNorm2d(4, track_running_stats=True), 0, 0),
+        pytest.param(nn.GroupNorm(2, 4), 0, 0, marks=pytest.mark.full),
+        pytest.param(nn.LayerNorm((4, 8, 8)), 0, 0, marks=pytest.mark.full),
+        (OfWeights(), 0, 0),
+        pytest.param(OfEachSample(), 0, 0, marks=pytest.mark.full),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_channels_that_are_normalised_over_the_batch(
+    norm: nn.Module, training: int, evaluation: int
+) -> None:
+    model = nn.Sequential(nn.Conv2d(4, 4, 1), norm)
+    for mode, expected in ((True, training), (False, evaluation)):
+        traced = trace(model.train(mode), (torch.zeros(IMAGE),))
+        graph = channel_graph(traced)
+        assert sum(layer.batch_statistics for layer in graph.layers) == expected
+        without = tuple(replace(layer, batch_statistics=0) for layer in graph.layers)
+        assert replace(graph, layers=without).fingerprint == graph.fingerprint
