@@ -16,7 +16,7 @@ import pytest
 from progress_lines import without_progress
 
 from hgpart.cli import run
-from hgpart.compare.comparison import load_comparison
+from hgpart.compare.comparison_files import load_comparison
 from hgpart.compare.outcomes import Failed, NotApplicable
 from hgpart.errors import BackendError
 

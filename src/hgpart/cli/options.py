@@ -203,6 +203,9 @@ Partitioner = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same partition.")]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="All columns of the table, however wide it gets.")
+]
 Unit = Annotated[str, one_of(words=("MB", "GB", "MiB", "GiB"), help="What bytes are printed in.")]
 PlanFile = Annotated[
     Path, typer.Option(metavar="PLAN", help="A file of 'hgpart partition -o' for the model.")

@@ -20,7 +20,7 @@ def write_graph(graph: nx.DiGraph, graphml: Path | None, dot: Path | None) -> No
     Raises
     ------
     OutputError
-        If one can't be written.
+        If a file can't be written.
     """
     for path, text in ((graphml, as_graphml), (dot, as_dot)):
         if path is not None:
@@ -34,7 +34,7 @@ def as_graphml(graph: nx.DiGraph) -> str:
 
 
 def as_dot(graph: nx.DiGraph) -> str:
-    """The graph in Graphviz's language; edges say what they have, parts have colours.
+    """The graph in Graphviz's language; edges have labels, parts have colours.
 
     >>> print(as_dot(nx.DiGraph([("stem", "head", {"channels": 3})])), end="")
     digraph {
@@ -56,7 +56,7 @@ def as_dot(graph: nx.DiGraph) -> str:
 
 
 def _plain(graph: nx.DiGraph) -> nx.DiGraph:
-    """The graph with numbers for nodes, and facts that any format holds."""
+    """The graph with numbered nodes, and attributes that any format holds."""
     numbered = nx.convert_node_labels_to_integers(graph, label_attribute="label")
     for facts in numbered.nodes.values():
         facts.update({name: _fact(value) for name, value in facts.items()})

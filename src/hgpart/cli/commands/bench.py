@@ -25,6 +25,7 @@ from hgpart.cli.options import (
     Model,
     Timeout,
     Unit,
+    Wide,
     WorkSource,
     checked_unit,
     names,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from hgpart.bench.plans import Subject
     from hgpart.bench.ways.job import Job
     from hgpart.bench.ways.way import Way
+    from hgpart.files.row_files import KeptRows
 
 LARGEST_RATE = 1e30  # as `hgpart train` takes it
 Tell = Callable[[float, str], None]  # the share that is done, and what is under way
@@ -99,6 +101,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Of weights, data and partitions.")] = 0,
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
+    wide: Wide = False,
     json: JsonFile = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="The figures, line by line.")
@@ -177,7 +180,7 @@ def bench(
     }
     same = typed(context, "input_shape", "batch_size")
     then = f"hgpart recommend {quote(model)}{same} --devices {processes}"
-    wanted = _Wanted(chosen, subject, job, unit, json, csv, html, resume, then)
+    wanted = _Wanted(chosen, subject, job, unit, wide, json, csv, html, resume, then)
     if until is None:
         wanted.turns(about, steps or 3, rounds or 3)
     else:
@@ -192,6 +195,7 @@ class _Wanted:
     subject: Subject
     job: Job
     unit: str
+    wide: bool
     json: str | None
     csv: Path | None
     html: Path | None
@@ -219,10 +223,10 @@ class _Wanted:
 
         self._run(
             run,
-            _Rows(empty, before, [way.text for way in self.ways], bench_json),
+            self._kept(empty, before, bench_json),
             bench_csv,
             lambda found: bench_page(found, self.unit),
-            lambda found: print_bench(found, plain_console(), self.unit),
+            lambda found: print_bench(found, plain_console(), self.unit, wide=self.wide),
         )
 
     def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
@@ -246,29 +250,37 @@ class _Wanted:
 
         self._run(
             run,
-            _Rows(empty, before, [way.text for way in self.ways], races_json),
+            self._kept(empty, before, races_json),
             races_csv,
             race_page,
-            lambda found: print_races(found, plain_console()),
+            lambda found: print_races(found, plain_console(), wide=self.wide),
         )
+
+    def _kept(
+        self, empty: Any, before: Mapping[str, Any], as_json: Callable[[Any], str]
+    ) -> KeptRows[Any, Any]:
+        from hgpart.files.row_files import KeptRows
+
+        order = [way.text for way in self.ways]
+        return KeptRows(empty, before, order, lambda row: row.way, as_json, self.json)
 
     def _run(
         self,
         run: Callable[[Tell, Callable[[Any], None]], None],
-        rows: _Rows,
+        rows: KeptRows[Any, Any],
         as_csv: Callable[[Any], str],
         as_page: Callable[[Any], str],
         show: Callable[[Any], None],
     ) -> None:
         """Keep what comes, whatever ends it; then write the other files, and print."""
+        from hgpart.bench.turns import is_failed
         from hgpart.files.writing import replacing
         from hgpart.report.page.document import write_page
 
-        kept = None if self.json in (None, "-") else Path(str(self.json))
         interrupted = False
         try:
             with _progress() as tell:
-                run(tell, lambda row: rows.add(row, kept))
+                run(tell, rows.add)
         except KeyboardInterrupt:
             interrupted = True
         found = rows.record
@@ -284,46 +296,9 @@ class _Wanted:
             sys.stdout.flush()
         if interrupted:
             raise KeyboardInterrupt(f"with {len(found.rows)} of {len(self.ways)} ways begun")
-        if failed := rows.failed:
-            again = "" if kept is None else "; --resume tries again"
+        if failed := [row.way for row in rows.added.values() if is_failed(row)]:
+            again = "" if self.json in (None, "-") else "; --resume tries again"
             raise RunError(f"{', '.join(failed)} failed, the others are measured{again}")
-
-
-class _Rows:
-    """The rows that are there, in a file as soon as there is one more."""
-
-    def __init__(
-        self,
-        empty: Any,
-        before: Mapping[str, Any],
-        order: Sequence[str],
-        as_json: Callable[[Any], str],
-    ) -> None:
-        self._empty, self._rows, self._order, self.as_json = empty, dict(before), order, as_json
-        self._told: dict[str, Any] = {}
-
-    def add(self, row: Any, path: Path | None) -> None:
-        """Keep a row, in the place of the one that its way had."""
-        from hgpart.files.writing import replacing
-
-        self._rows[row.way] = self._told[row.way] = row
-        if path is not None and not (path.exists() and not path.is_file()):
-            with replacing(path) as file:  # a pipe would get each of the versions
-                file.write(self.as_json(self.record))
-
-    @property
-    def record(self) -> Any:
-        """All of them: those asked for in their order, and those that a file had besides."""
-        from hgpart.bench.row_files import by_way
-
-        return by_way(self._rows, self._order, self._empty)
-
-    @property
-    def failed(self) -> list[str]:
-        """Ways of which something went wrong now."""
-        from hgpart.bench.turns import is_failed
-
-        return [row.way for row in self._told.values() if is_failed(row)]
 
 
 @contextmanager

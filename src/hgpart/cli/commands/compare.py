@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,6 +28,7 @@ from hgpart.cli.options import (
     ProfileDevice,
     SaveWork,
     Seed,
+    Wide,
     WorkSource,
     checked_unit,
     integers,
@@ -45,8 +45,9 @@ from hgpart.errors import ArgumentError, BackendError
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
-    from hgpart.compare.comparison import Cell, Comparison
+    from hgpart.compare.comparison import Comparison
     from hgpart.compare.outcomes import Row
+    from hgpart.files.row_files import KeptRows
     from hgpart.report import Report
 
 COUNTED = (  # options that `hgpart partition` has, too
@@ -91,6 +92,7 @@ def compare(
         str | None,
         one_of(words=("MB", "GB", "MiB", "GiB"), help="Of bytes; MB or GB by size when left out."),
     ] = None,
+    wide: Wide = False,
     json: JsonFile = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", metavar="FILE", help="All figures, one line a row.")
@@ -121,13 +123,15 @@ def compare(
         with stage("import"):
             from hgpart.compare.comparison import (
                 Comparison,
+                cell_of,
                 check_grid,
                 chosen_strategies,
                 grid,
-                rows_done,
                 work_digest,
             )
             from hgpart.compare.comparison import compare as rows_of
+            from hgpart.compare.comparison_files import comparison_json, rows_done
+            from hgpart.files.row_files import KeptRows
             from hgpart.plan import load_plan
             from hgpart.work.figures import save_work as write_work
         if unit is not None:
@@ -168,7 +172,7 @@ def compare(
     before = rows_done(json, comparison) if resume and json is not None else {}
     cells = list(grid(chosen, ks, epss))
     order = [(strategy.name, devices, allowed) for strategy, devices, allowed in cells]
-    found = _Rows(comparison, before, order, json)
+    found = KeptRows(comparison, before, order, cell_of, comparison_json, json)
     interrupted = False
     try:
         with _progress(len(cells), found) as on_row:
@@ -180,7 +184,7 @@ def compare(
         comparison = found.close()
         _write(comparison, shown, unit, json, csv, html)
     if comparison.rows:
-        _print(comparison, unit, json, typed(context, *COUNTED))
+        _print(comparison, unit, json, typed(context, *COUNTED), wide)
     failed = len(comparison.failed)
     if interrupted:
         there = len(comparison.rows) - failed
@@ -189,51 +193,8 @@ def compare(
         raise BackendError(f"{failed} of {len(order)} rows failed; --resume tries them again")
 
 
-class _Rows:
-    """The rows that are there, written to --json FILE as soon as there is one more.
-
-    Whatever ends the process, what was computed in hours is kept.
-    """
-
-    def __init__(
-        self,
-        comparison: Comparison,
-        before: Mapping[Cell, Row],
-        order: Sequence[Cell],
-        json: str | None,
-    ) -> None:
-        self.empty, self.rows, self.order = comparison, dict(before), order
-        self.file = None if json is None or json == "-" else Path(json)
-        if self.file is not None and self.file.exists() and not self.file.is_file():
-            self.file = None  # a pipe would get each of the versions
-        self.lock, self.closed = Lock(), False
-
-    def add(self, row: Row) -> None:
-        """Keep a row; threads call this."""
-        from hgpart.compare.comparison import cell_of, save_comparison
-
-        with self.lock:
-            if self.closed or self.rows.get(cell_of(row)) is row:
-                return
-            self.rows[cell_of(row)] = row
-            if self.file is not None:
-                save_comparison(self._comparison(), self.file)
-
-    def close(self) -> Comparison:
-        """All rows that were found; none is added from now on."""
-        with self.lock:
-            self.closed = True
-            return self._comparison()
-
-    def _comparison(self) -> Comparison:
-        """Rows in the order of the grid, and those that a resumed file had besides."""
-        asked = tuple(self.rows[cell] for cell in self.order if cell in self.rows)
-        besides = tuple(row for cell, row in self.rows.items() if cell not in self.order)
-        return replace(self.empty, rows=asked, besides=besides)
-
-
 @contextmanager
-def _progress(count: int, rows: _Rows) -> Iterator[Callable[[Row], None]]:
+def _progress(count: int, rows: KeptRows[Row, Comparison]) -> Iterator[Callable[[Row], None]]:
     """A bar on a terminal; what it is told is put among the rows."""
     with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("comparing", total=count)
@@ -254,7 +215,7 @@ def _write(
     html: Path | None,
 ) -> None:
     """Write the files, unless there is no row that they could hold."""
-    from hgpart.compare.comparison import comparison_csv, save_comparison
+    from hgpart.compare.comparison_files import comparison_csv, save_comparison
     from hgpart.files.writing import replacing
 
     if not comparison.rows:
@@ -276,16 +237,19 @@ def _fitting_unit(comparison: Comparison) -> str:
     return "GB" if largest >= 10**9 else "MB"
 
 
-def _print(comparison: Comparison, unit: str | None, json: str | None, same: str) -> None:
+def _print(
+    comparison: Comparison, unit: str | None, json: str | None, same: str, wide: bool
+) -> None:
     """The tables, and how to get the plan of the best for the most devices, if any is balanced."""
-    from hgpart.compare.comparison import comparison_json
+    from hgpart.compare.comparison_files import comparison_json
     from hgpart.partition.heaviest_task import round_up
     from hgpart.report import print_comparison
 
     if json == "-":
         print(comparison_json(comparison), end="")
     else:
-        print_comparison(comparison, plain_console(), unit or _fitting_unit(comparison))
+        shown = unit or _fitting_unit(comparison)
+        print_comparison(comparison, plain_console(), shown, wide=wide)
         best = min(
             (row for row in comparison.outcomes if comparison.is_balanced(row)),
             key=lambda row: (-row.k, row.step_bytes),

@@ -18,6 +18,7 @@ from hgpart.cli.options import (
     Seed,
     Timeout,
     Unit,
+    Wide,
     checked_unit,
     one_of,
 )
@@ -81,6 +82,7 @@ def recommend(
     input_shape: InputShape = None,
     timeout: Timeout = 300.0,
     unit: Unit = "MB",
+    wide: Wide = False,
     json: JsonFile = None,
     html: HtmlFile = None,
     output: Annotated[
@@ -167,7 +169,7 @@ def recommend(
 
         write_page(recommendation_page(found, limits_of(found.machine, limit), unit), html)
     if tables_wanted(json, recommendation_json(found)):
-        print_recommendation(found, plain_console(), unit)
+        print_recommendation(found, plain_console(), unit, wide=wide)
         plain_console().print()
         plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
         lead_on(then_of_plan(module, shape, of_plan(model, output)))

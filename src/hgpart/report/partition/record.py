@@ -23,7 +23,7 @@ from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 from hgpart.work.figures import Work
 
-MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
+MOST_TELLING_GAP = 0.5  # with slices, whose bounds are weak
 
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
 
@@ -37,7 +37,7 @@ class Report:
     model : str
         The model spec.
     input_shape : tuple of int
-        Of one sample.
+        Shape of one sample.
     graph, work, modelling, k, eps, speeds
         What was partitioned, and what was asked for.
     backend, start, seed
@@ -48,10 +48,10 @@ class Report:
     feasible : bool
     evaluation : Evaluation
     lower_bound : int
-        Bytes that every partition within eps sends at least.
+        Bytes that no partition within eps undercuts.
     shares : PartShares
     layerwise : Evaluation
-        Of the best split between layers (`evaluate_layerwise`).
+        The best cut between layers (`evaluate_layerwise`).
     seconds : mapping
         Wall time by stage, and ``total``.
     objective, memory, memory_bytes
@@ -61,7 +61,7 @@ class Report:
     any_slices, untried_slices : bool
         Whether the number of slices was left to hgpart, or other numbers could have been tried.
     in_slices : int or None
-        Bytes that a partition with the batch in slices sends each way at most, where it is known.
+        The most bytes that a partition with the batch in slices sends each way, where known.
     """
 
     model: str
@@ -102,7 +102,7 @@ class Report:
         layerwise: Evaluation,
         seconds: Mapping[str, float],
     ) -> Report:
-        """Put together what is said of a partition that hgpart evaluated."""
+        """The report of a partition that hgpart evaluated."""
         return cls(
             model=model,
             input_shape=input_shape,
@@ -131,12 +131,12 @@ class Report:
 
     @cached_property
     def flows(self) -> Mapping[str, Flow]:
-        """What a training step sends, by what it is."""
+        """What a training step sends, by its kind."""
         return step_flows(self.blocks, self.parts, self.k)
 
     @property
     def step(self) -> Mapping[str, Flow]:
-        """These, and all "in all"."""
+        """The flows of a step, and their sum, "in all"."""
         return {**self.flows, "in all": together(self.flows.values())}
 
     @cached_property
@@ -151,17 +151,17 @@ class Report:
 
     @property
     def work_units(self) -> int:
-        """What loads have of the unit of work: that of the figures, times the slices' weights."""
+        """Units of the loads that make one unit of work: with slices, their weights count."""
         return self.work.units * sum(self.modelling.slice_work)
 
     @property
     def each_way(self) -> bool:
-        """Whether the volume is of gradients of parameters, too, which travel there and back."""
+        """Whether the volume includes gradients of parameters, which travel there and back."""
         return self.modelling.slices > 1 and self.modelling.training
 
     @cached_property
     def statistics_bytes(self) -> int:
-        """Bytes each way that statistics of norms over the batch would be, with these parts."""
+        """Bytes each way of statistics of norms over the batch, with these parts."""
         modelling = replace(self.modelling, norms="batch")
         nets = replace(self.blocks, modelling=modelling).statistics_nets
         between = nets.of_parts(self.blocks.weights, self.parts, self.k)
@@ -169,12 +169,12 @@ class Report:
 
     @property
     def objective_value(self) -> float:
-        """As in `Partition`."""
+        """The value of the objective, as in `Partition`."""
         return self.objective.value(self.evaluation.traffic, self.shares.layer_work)
 
     @property
     def gap(self) -> float:
-        """Share of the objective that a better partition within eps might do without."""
+        """Share of the objective that a better partition within eps might save."""
         return relative_gap(self.objective_value, self.objective.least(self.lower_bound, self.k))
 
     @cached_property
@@ -200,12 +200,12 @@ class Report:
 def work_of_layer(report: Report, view: LayerVertices) -> Float64:
     """Each part's work of a layer, in the unit of loads; shape (k,).
 
-    Layers that share a weight have their work together: this is one's share of that.
+    Layers that share a weight have their work together: this is one layer's share of that.
     """
-    tied = [one for one in report.blocks.views if one.first == view.first]
-    each = {one.at: float(report.work.per_task[one.at]) * one.layer.tasks for one in tied}
+    tied = [other for other in report.blocks.views if other.first == view.first]
+    work = {other.at: float(report.work.per_task[other.at]) * other.layer.tasks for other in tied}
     held: Float64 = report.shares.layer_work[view.first] * (
-        each[view.at] / (sum(each.values()) or 1.0)
+        work[view.at] / (sum(work.values()) or 1.0)
     )
     return held
 
@@ -220,7 +220,7 @@ def layer_shares(report: Report, view: LayerVertices) -> list[float]:
 
 
 def work_scale(report: Report) -> tuple[str, float]:
-    """The unit that loads are printed in, and how many units of work make one of it."""
+    """The unit that loads are printed in, and how many units of the loads make one of it."""
     work = report.work
     largest = report.evaluation.max_load / report.work_units
     prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
@@ -230,6 +230,6 @@ def work_scale(report: Report) -> tuple[str, float]:
 
 
 def samples_of(report: Report) -> str:
-    """Of the batch, as text."""
+    """The number of samples of the batch, as text."""
     batch = report.modelling.batch_size
     return "1 sample" if batch == 1 else f"{batch} samples"
