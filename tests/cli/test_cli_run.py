@@ -138,7 +138,7 @@ def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
     check_figures(found, plans, 2, steps=5, backward=True)
     assert (found["schedule"], found["in_flight"], found["stash"]) == ("async", 3, True)
     shown = capfd.readouterr().out
-    told = " with maps computed again" * bool(again)
+    told = " with maps recomputed" * bool(again)
     assert f"5 steps of 8 samples, 3 in flight (async){told}, forward and backward" in shown
     assert "stale: updates of its part that a forward pass was without" in shown
     for part in found["parts"]:
@@ -162,7 +162,7 @@ def test_in_micro_batches(capfd, plans, tmp_path, rule, again, carrier):
     check_figures(found, plans, 2, steps=2, backward=True)
     assert (found["backend"], found["micro_batches"], found["schedule"]) == (carrier, 3, rule)
     assert found["recompute"] == bool(again)
-    told = f"({rule})" + " with maps computed again" * bool(again)
+    told = f"({rule})" + " with maps recomputed" * bool(again)
     assert f"2 steps of 8 samples in 3 micro-batches {told}, forward" in capfd.readouterr().out
 
 

@@ -209,7 +209,8 @@ def test_figures_within_a_thousandth_win_together():
 
 
 def test_what_can_not_be_used_wins_nothing():
-    rows = comparison(NotApplicable("a", 2, None, "why"), outcome("b", 2, 1.0, 5))
+    usable = outcome("b", 2, 1.0, 5, step_seconds=1.0)
+    rows = comparison(NotApplicable("a", 2, None, "why"), usable)
     for column in CONTESTED:
         assert winners(rows, column) == {("b", 2, None)}
 

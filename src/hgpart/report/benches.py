@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 
+from hgpart.bench.races import Races
 from hgpart.bench.results import Bench, Measured, bench_columns
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE
@@ -61,11 +63,8 @@ def fastest(bench: Bench) -> str:
     if not trained:
         return f"{bench.model}: no way could be measured"
     best, *others = sorted(trained, key=lambda row: row.quartiles[1])
-    seconds, gain = best.quartiles[1], bench.speed_up(best)
-    facts = [f"{bench.batch_size / seconds:,.1f} samples/s"]
-    if gain is not None and best.way != SINGLE:
-        threads = counted(bench.threads, "thread")
-        facts.insert(0, f"{gain:.2f} times as fast as one process of {threads}")
+    seconds = best.quartiles[1]
+    facts = [*gain_over_one(bench, best), f"{bench.batch_size / seconds:,.1f} samples/s"]
     if others:
         facts.append(f"{others[0].quartiles[1] / seconds:.2f} times {others[0].way}, the next")
     for limit in bench.measured:
@@ -75,17 +74,29 @@ def fastest(bench: Bench) -> str:
     return f"{best.way}: {', '.join(facts)}"
 
 
+def gain_over_one(bench: Bench | Races, best: Any) -> list[str]:
+    """How much faster the best way is than one process, where that is known."""
+    gain = bench.speed_up(best)
+    if gain is None or best.way == SINGLE:
+        return []
+    return [f"{gain:.2f} times as fast as one process of {counted(bench.threads, 'thread')}"]
+
+
 def settings(bench: Bench) -> list[str]:
     """What was measured."""
     rounds = max((row.rounds for row in bench.measured), default=0)
+    turns = f"{counted(rounds, 'turn')} of {counted(bench.steps, 'step')}"
+    return common_settings(bench, turns, bench.data, f"work: {bench.work_source}")
+
+
+def common_settings(bench: Bench | Races, *own: str) -> list[str]:
+    """What rows of ways were made with; `own` is what only some have."""
     return [
         bench.model,
         f"input {' x '.join(map(str, bench.input_shape))}",
         f"batch of {bench.batch_size}",
         f"{bench.processes} processes of {counted(bench.threads, 'thread')}",
-        f"{counted(rounds, 'turn')} of {counted(bench.steps, 'step')}",
-        bench.data,
-        f"work: {bench.work_source}",
+        *own,
         f"seed {bench.seed}",
         *([bench.machine] if bench.machine else []),
     ]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from hgpart.bench.races import Races, race_columns
-from hgpart.bench.ways.way import SINGLE
-from hgpart.report.benches import print_refused
+from hgpart.report.benches import common_settings, gain_over_one, print_refused
 from hgpart.report.tables import counted, print_table, print_ways
 
 CURVE_POINTS = 6  # points of each way that are printed, where it has more
@@ -32,11 +31,8 @@ def winner(races: Races) -> str:
     if not finishes:
         return f"{races.model}: no way came to {goal} of the test samples"
     (first, best), *others = sorted(finishes, key=lambda finish: finish[0].seconds)
-    facts = [f"{goal} of the test samples in {first.seconds:,.1f} s of training"]
-    gain = races.speed_up(best)
-    if gain is not None and best.way != SINGLE:
-        threads = counted(races.threads, "thread")
-        facts.insert(0, f"{gain:.2f} times as fast as one process of {threads}")
+    took = f"{goal} of the test samples in {first.seconds:,.1f} s of training"
+    facts = [*gain_over_one(races, best), took]
     if others:
         point, row = others[0]
         facts.append(f"{point.seconds / first.seconds:.2f} times as fast as {row.way}, the next")
@@ -45,17 +41,8 @@ def winner(races: Races) -> str:
 
 def race_settings(races: Races) -> list[str]:
     """What was run."""
-    return [
-        races.model,
-        f"input {' x '.join(map(str, races.input_shape))}",
-        races.data,
-        f"batch of {races.batch_size}",
-        f"{races.processes} processes of {counted(races.threads, 'thread')}",
-        f"sgd, lr {races.lr:g}",
-        f"at most {counted(races.epochs, 'epoch')}",
-        f"seed {races.seed}",
-        *([races.machine] if races.machine else []),
-    ]
+    epochs = f"at most {counted(races.epochs, 'epoch')}"
+    return common_settings(races, races.data, f"sgd, lr {races.lr:g}", epochs)
 
 
 def _print_curves(races: Races, console: Console) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 
 from hgpart.arrays import Int64
@@ -64,18 +65,13 @@ class RunReport:
         if self.measurement.backward:
             directions.append(("backward", traffic.backward_bytes, self.planned_backward))
         for direction, travelled, planned in directions:
-            for (sender, receiver), sent in _entries(travelled):
-                if sent != planned[sender, receiver] * steps:
-                    return (
-                        f"{direction}, part {sender} sent {sent:,} bytes to part {receiver} in "
-                        f"{steps} steps, by the plan {planned[sender, receiver]:,} in each"
-                    )
+            for sender, receiver in np.argwhere(travelled != planned * steps).tolist():
+                return (
+                    f"{direction}, part {sender} sent {travelled[sender, receiver]:,} bytes to "
+                    f"part {receiver} in {steps} steps, by the plan "
+                    f"{planned[sender, receiver]:,} in each"
+                )
         return None
-
-
-def _entries(matrix: Int64) -> list[tuple[tuple[int, int], int]]:
-    k = len(matrix)
-    return [((row, column), int(matrix[row, column])) for row in range(k) for column in range(k)]
 
 
 def run_columns(report: RunReport) -> list[Column[int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hgpart.bench.results import Bench, bench_columns
 from hgpart.report.benches import fastest, settings
 from hgpart.report.page.document import header, page, plot, section
-from hgpart.report.page.drawing.ways import ways_figure
+from hgpart.report.page.drawing.ways import bench_figure
 from hgpart.report.page.tables.ways import ways_glossary, ways_table
 
 
@@ -18,7 +18,7 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     unit : str
         Unit of bytes, one of `hgpart.report.UNITS`.
     """
-    figures = {"ways": ways_figure(bench)}
+    figures = {"ways": bench_figure(bench)}
     body = [
         header(settings(bench), [fastest(bench)]),
         section(

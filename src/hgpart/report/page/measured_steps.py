@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Timing
 from hgpart.report.page.document import Drawn, plot, section
-from hgpart.report.page.drawing.figures import FAINT, Figure, seconds_figure, shortened
+from hgpart.report.page.drawing.figures import FAINT, Figure, bars, seconds_figure, shortened
 from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
 from hgpart.report.partition.looks import part_marker
 
@@ -22,13 +22,13 @@ def measured_sections(
     """
     if not steps:
         return [], {}
-    figures: dict[str, Drawn] = {"seconds": (bars := working_figure(timings, steps))}
+    figures: dict[str, Drawn] = {"seconds": (seconds := working_figure(timings, steps))}
     body = [
         section(
             "What a step took",
             "Mean of all steps: what each part worked, and what it waited for others. The busiest "
             "sets the pace.",
-            plot("seconds", bars, "What each part works and waits in a step"),
+            plot("seconds", seconds, "What each part works and waits in a step"),
         )
     ]
     if timeline:
@@ -67,12 +67,14 @@ def working_figure(timings: Sequence[Timing], steps: int) -> Figure:
     def milliseconds(name: str) -> list[float | None]:
         return [shortened(1000 * getattr(timing, name) / steps) for timing in timings]
 
-    looks = part_marker(range(len(timings))), {"color": FAINT}
-    bars = [
-        ("works", milliseconds("busy"), looks[0]),
-        ("waits for messages", milliseconds("waiting"), looks[1]),
-    ]
-    return seconds_figure(bars, "ms a step, measured")
+    k, hover = len(timings), "part %{{y}} {}<br>%{{x:.4~g}} ms a step"
+    parts, works, waits = [*range(k)], "works", "waits for messages"
+    return seconds_figure(
+        k,
+        "ms a step, measured",
+        bars(works, parts, milliseconds("busy"), part_marker(parts), hover.format(works)),
+        bars(waits, parts, milliseconds("waiting"), {"color": FAINT}, hover.format(waits)),
+    )
 
 
 def stretched(events: Sequence[Event], milliseconds: float) -> tuple[Event, ...]:

@@ -119,7 +119,7 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
                 "What a training step sends",
                 "Maps go forward, and their gradients back. Where several parts have parameters of "
                 "a filter, one of them sums its gradients, and sends the new weights.",
-                records_table("step", step_columns(), report.step.items(), unit),
+                records_table("step", step_columns(report), report.step, unit),
             )
         )
     sections += [

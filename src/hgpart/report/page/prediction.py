@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hgpart.report.page.document import Drawn, header, page, plot, section
-from hgpart.report.page.drawing.figures import Figure, seconds_figure, shortened
+from hgpart.report.page.drawing.figures import Figure, bars, diamonds, seconds_figure, shortened
 from hgpart.report.page.drawing.timelines import timeline_figure
-from hgpart.report.partition.looks import GREY, part_marker
+from hgpart.report.partition.looks import part_marker
 from hgpart.report.prediction.printing import prediction_answer, prediction_notes
 from hgpart.report.prediction.record import PredictionReport
 from hgpart.report.tables import counted
@@ -25,7 +23,7 @@ def prediction_page(report: PredictionReport) -> str:
     ]
     lines = [prediction_answer(report), *prediction_notes(report)]
     last = measured.timeline[-1] if measured is not None and measured.timeline else ()
-    figures: dict[str, Drawn] = {"seconds": (bars := _computing_figure(report))}
+    figures: dict[str, Drawn] = {"seconds": (seconds := _computing_figure(report))}
     figures["step"] = when = timeline_figure(k, last, report.timeline[0], "ms")
     diamond = " A diamond is what was measured." if measured is not None else ""
     above = "The thin row is the step as it is simulated, the thick one below it the last one "
@@ -35,7 +33,7 @@ def prediction_page(report: PredictionReport) -> str:
         section(
             "What a step takes",
             f"What each part computes, simulated. The busiest sets the pace.{diamond}",
-            plot("seconds", bars, "What each part computes in a step"),
+            plot("seconds", seconds, "What each part computes in a step"),
         ),
         section(
             "What each part does when",
@@ -51,24 +49,11 @@ def _computing_figure(report: PredictionReport) -> Figure:
     """Milliseconds of a batch that each part computes, simulated and, if it was, measured."""
     prediction, measured = report.prediction, report.measurement
     busy = [shortened(1000 * float(value) / prediction.batches) for value in prediction.busy]
-    look = part_marker(range(len(busy)))
-    points: list[dict[str, Any]] = []
+    parts, hover = [*range(len(busy))], "part %{{y}} computes %{{x:.4~g}} ms, {}"
+    name, simulated = "computes, simulated", hover.format("simulated")
+    traces = [bars(name, parts, busy, part_marker(parts), simulated)]
     if measured is not None:
         timings = measured.totals.timings
-        points.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": "measured",
-                "y": list(range(len(busy))),
-                "x": [shortened(1000 * timing.busy / measured.steps) for timing in timings],
-                "marker": {
-                    "symbol": "diamond",
-                    "size": 12,
-                    "color": GREY,
-                    "line": {"width": 1, "color": "#ffffff"},
-                },
-                "hovertemplate": "part %{y} computes %{x:.4~g} ms, measured<extra></extra>",
-            }
-        )
-    return seconds_figure([("computes, simulated", busy, look)], "ms a step", points)
+        clock = [shortened(1000 * timing.busy / measured.steps) for timing in timings]
+        traces.append(diamonds(parts, clock, hover.format("measured")))
+    return seconds_figure(len(parts), "ms a step", *traces)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.report.page.document import Drawn, header, page, paragraphs, plot, section
-from hgpart.report.page.drawing.figures import Figure, bars_of_ways, shortened
+from hgpart.report.page.drawing.figures import Figure, shortened, ways_figure
 from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.tables.table import records_table
 from hgpart.report.partition.looks import COLOURS
@@ -71,19 +70,5 @@ def _ways_figure(ways: Sequence[Ranked]) -> Figure:
     names = [f"{number}. {way.division.text}" for number, way in enumerate(ways, start=1)]
     steps = [shortened(way.simulated_seconds) for way in ways]
     computing = [shortened(way.computing_seconds) for way in ways]
-    figure = bars_of_ways(
-        names, {"step": (steps, 0.8, COLOURS[5]), "computes": (computing, 0.4, COLOURS[0])}
-    )
-    measured = [way.measured_seconds for way in ways]
-    if all(seconds is None for seconds in measured):
-        return figure
-    diamonds = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": "measured",
-        "y": figure.data[0]["y"],
-        "x": measured,
-        "marker": {"symbol": "diamond", "size": 11, "color": COLOURS[1]},
-        "hovertemplate": "<b>%{y}</b><br>measured: %{x:.4~g} s<extra></extra>",
-    }
-    return replace(figure, data=[*figure.data, diamonds])
+    series = {"step": (steps, 0.8, COLOURS[5]), "computes": (computing, 0.4, COLOURS[0])}
+    return ways_figure(names, series, [way.measured_seconds for way in ways])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from hgpart.arrays import Int64
-from hgpart.compare.step_traffic import Flow
 from hgpart.files.columns import BYTES, Column
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.report.partition.record import Report, samples_of, work_scale
-
-Named = tuple[str, Evaluation]
 
 
 def per(report: Report) -> str:
@@ -26,81 +24,77 @@ def _work(report: Report) -> tuple[str, float, Callable[[float], float]]:
     return text.split()[0], size / units, lambda load: load if units == 1 else load / units
 
 
-def both(report: Report) -> tuple[Named, Named]:
-    """The plan, and the best cut between layers."""
-    return ("partition", report.evaluation), ("layer cut", report.layerwise)
+def both(report: Report) -> tuple[Evaluation, Evaluation]:
+    """The partition, and the best cut between layers."""
+    return report.evaluation, report.layerwise
 
 
-def load_columns(report: Report) -> list[Column[Named]]:
+def load_columns(report: Report) -> list[Column[Evaluation]]:
     """How evenly work is divided."""
     unit, size, in_units = _work(report)
     of = work_scale(report)[0]
 
-    def work(name: str) -> Callable[[Named], float]:
-        return lambda row: in_units(getattr(row[1], name))
-
-    def ratio(name: str) -> Callable[[Named], float]:
-        return lambda row: float(getattr(row[1], name))
+    def work(name: str) -> Callable[[Evaluation], float]:
+        return lambda plan: in_units(getattr(plan, name))
 
     over, balance = "Over the part with least.", "1 is a perfect balance."
     imbalance = "How far the busiest part is above its share of the work."
     return [
-        Column("", "plan", value=lambda row: row[0]),
+        Column("", "plan", value=lambda plan: _name(report, plan)),
         Column("max_work", "max", f"Busiest part, in {of}.", unit, work("max_load"), size),
         Column("min_work", "min", f"Least busy part, in {of}.", unit, work("min_load"), size),
         Column("average_work", "average", f"In {of}.", unit, work("average_load"), size),
-        Column("max_over_min_work", "max/min", over, "", ratio("max_over_min"), 1, 3),
-        Column("max_over_average_work", "max/avg", balance, "", ratio("max_over_average"), 1, 3),
-        Column("imbalance", "imbalance", imbalance, "", ratio("imbalance"), 1, 3),
+        Column("max_over_min_work", "max/min", over, "", attrgetter("max_over_min"), decimals=3),
+        Column(
+            *("max_over_average_work", "max/avg", balance, "", attrgetter("max_over_average")),
+            decimals=3,
+        ),
+        Column("imbalance", "imbalance", imbalance, decimals=3),
     ]
 
 
-def volume_columns(report: Report) -> list[Column[Named]]:
+def _name(report: Report, plan: Evaluation) -> str:
+    return "layer cut" if plan is report.layerwise else "partition"
+
+
+def volume_columns(report: Report) -> list[Column[Evaluation]]:
     """What travels between parts."""
     when = per(report)
 
-    def of(name: str) -> Callable[[Named], int]:
-        return lambda row: int(getattr(row[1], name))
-
-    def ratio(row: Named) -> float:
-        return row[1].max_over_average_part_volume
-
-    def average(row: Named) -> float:
-        return row[1].average_part_volume
-
-    def bound(row: Named) -> int | None:
-        is_known = row[1] is report.evaluation and not report.says_little
+    def bound(plan: Evaluation) -> int | None:
+        is_known = plan is report.evaluation and not report.says_little
         return report.lower_bound if is_known else None
 
-    least = "No partition within eps sends less."
+    least, volume = "No partition within eps sends less.", f"Of all parts, {when}."
+    average = attrgetter("average_part_volume")
     return [
-        Column("", "plan", value=lambda row: row[0]),
-        Column("volume_bytes", "volume", f"Of all parts, {when}.", BYTES, of("volume")),
+        Column("", "plan", value=lambda plan: _name(report, plan)),
+        Column("volume_bytes", "volume", volume, BYTES, attrgetter("volume")),
         Column("", "at least", least, BYTES, bound),
-        Column("max_part_volume_bytes", "max sends", "One part.", BYTES, of("max_part_volume")),
+        Column(
+            *("max_part_volume_bytes", "max sends", "The part that sends most.", BYTES),
+            value=attrgetter("max_part_volume"),
+        ),
         Column("average_part_volume_bytes", "average", "Of all parts.", BYTES, average),
-        Column("max_over_average_part_volume", "max/avg", "Of parts.", "", ratio, 1, 3),
-        Column("cut_net_bytes", value=of("cut_net")),
-        Column("messages", "messages", f"Of all parts, {when}.", value=of("message_count")),
+        Column("max_over_average_part_volume", "max/avg", "Of parts.", decimals=3),
+        Column("cut_net_bytes", value=attrgetter("cut_net")),
+        Column("messages", "messages", volume, value=attrgetter("message_count")),
     ]
 
 
-def step_columns() -> list[Column[tuple[str, Flow]]]:
-    """What a training step sends at each time."""
+def step_columns(report: Report) -> list[Column[str]]:
+    """What a training step sends at each time, by its name."""
 
-    def of(name: str) -> Callable[[tuple[str, Flow]], int]:
-        return lambda row: int(getattr(row[1], name))
+    def of(figure: str) -> Callable[[str], int]:
+        return lambda name: int(getattr(report.step[name], figure))
 
-    both = "The most that one part sends and receives."
+    received = "The most that one part receives."
     return [
-        Column("", "step", value=lambda row: row[0]),
+        Column("", "step", value=lambda name: name),
         Column("volume", "volume", "What all parts send.", BYTES, of("volume")),
         Column("most_sent", "max sends", "The most that one part sends.", BYTES, of("most_sent")),
-        Column(
-            *("most_received", "max receives", "The most that one part receives.", BYTES),
-            value=of("most_received"),
-        ),
-        Column("most", "max both", both, BYTES, of("most")),
+        Column("most_received", "max receives", received, BYTES, of("most_received")),
+        Column("most", "max both", "The most of one part both ways.", BYTES, of("most")),
         Column("messages", "messages", "Of all parts.", value=of("messages")),
     ]
 

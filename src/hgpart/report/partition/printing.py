@@ -58,8 +58,8 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     print_columns(console, title, volume_columns(report), both(report), unit)
     if report.each_way:
         console.print()
-        flows = [*report.step.items()]
-        print_columns(console, "A training step (max: of one part)", step_columns(), flows, unit)
+        title = "A training step (max: of one part)"
+        print_columns(console, title, step_columns(report), [*report.step], unit)
     console.print()
     title = "Parts (maps: made or received{})".format("; sends: one way" * report.each_way)
     print_columns(console, title, part_columns(report), range(report.k), unit)

@@ -73,24 +73,51 @@ def line(
     }
 
 
-def bars_of_ways(
-    names: Sequence[str], series: Mapping[str, tuple[Sequence[float | None], float, Any]]
+def bars(
+    name: str, y: Sequence[Any], x: Sequence[float | None], marker: Any, hover: str, **more: Any
+) -> dict[str, Any]:
+    """Bars from left to right."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": y,
+        "x": x,
+        "marker": marker,
+        "hovertemplate": f"{hover}<extra></extra>",
+        **more,
+    }
+
+
+def diamonds(y: Sequence[Any], x: Sequence[float | None], hover: str) -> dict[str, Any]:
+    """What was measured, over bars of what was simulated."""
+    look = {"symbol": "diamond", "size": 12, "color": COLOURS[1]}
+    edge = {"line": {"width": 1, "color": "#ffffff"}}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "measured",
+        "y": y,
+        "x": x,
+        "marker": {**look, **edge},
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
+
+
+def ways_figure(
+    names: Sequence[str],
+    series: Mapping[str, tuple[Sequence[float | None], float, Any]],
+    measured: Sequence[float | None] = (),
 ) -> Figure:
-    """A bar for each way, one series in the other; of each its seconds, width and colours."""
+    """A bar for each way, one series in the other: seconds, width and colours of each."""
     labels = [escape(name) for name in names]
+    hover = "<b>%{{y}}</b><br>{}: %{{x:.4~g}} s"
     data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": labels,
-            "x": seconds,
-            "width": width,
-            "marker": {"color": colour},
-            "hovertemplate": f"<b>%{{y}}</b><br>{name}: %{{x:.4~g}} s<extra></extra>",
-        }
+        bars(name, labels, seconds, {"color": colour}, hover.format(name), width=width)
         for name, (seconds, width, colour) in series.items()
     ]
+    if any(seconds is not None for seconds in measured):
+        data.append(diamonds(labels, measured, hover.format("measured")))
     layout = {
         "barmode": "overlay",
         "xaxis": axis("seconds a step", from_zero=True),
@@ -101,28 +128,8 @@ def bars_of_ways(
     return Figure(data, layout, height=WAY_HEIGHT * len(names) + 130)
 
 
-def seconds_figure(
-    bars: Sequence[tuple[str, Sequence[float | None], dict[str, Any]]],
-    title: str,
-    points: Sequence[dict[str, Any]] = (),
-) -> Figure:
-    """Milliseconds of each part, a row each: bars with their names and looks, one behind another.
-
-    Further `points` are drawn over them.
-    """
-    k = len(bars[0][1])
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": list(range(k)),
-            "x": milliseconds,
-            "marker": look,
-            "hovertemplate": f"part %{{y}} {name}<br>%{{x:.4~g}} {title}<extra></extra>",
-        }
-        for name, milliseconds, look in bars
-    ]
+def seconds_figure(k: int, title: str, *traces: dict[str, Any]) -> Figure:
+    """Milliseconds of each part, a row each."""
     layout = {
         "barmode": "stack",
         "xaxis": axis(title, from_zero=True),
@@ -130,7 +137,7 @@ def seconds_figure(
         "legend": {"traceorder": "normal"},
         "meta": {"legend": "above"},
     }
-    return Figure([*data, *points], layout, height=PART_HEIGHT * k + 150)
+    return Figure([*traces], layout, height=PART_HEIGHT * k + 150)
 
 
 def part_bars(

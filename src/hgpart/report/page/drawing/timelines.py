@@ -11,6 +11,7 @@ from hgpart.report.page.drawing.figures import (
     TICKS_DOWN,
     Figure,
     axis,
+    bars,
     part_ticks,
     shortened,
 )
@@ -189,53 +190,41 @@ def _boxes(drawn: Sequence[Box], lane: Lane, room: float, timed: bool) -> dict[s
         "constraintext": "none",
     }
     when = ": from %{base:.4~g} to %{customdata[3]} ms" if timed else ""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": lane.name,
-        "showlegend": False,
-        "y": [part + lane.offset for part in parts],
-        "width": lane.width,
-        "base": [shortened(box.begin) for box in drawn],
-        "x": [shortened(box.end - box.begin) for box in drawn],
-        "customdata": [
+    return bars(
+        lane.name,
+        [part + lane.offset for part in parts],
+        [shortened(box.end - box.begin) for box in drawn],
+        part_marker(parts, [white for _, white in looks]),
+        f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>%{{customdata[2]}}{when}",
+        showlegend=False,
+        width=lane.width,
+        base=[shortened(box.begin) for box in drawn],
+        customdata=[
             [box.first.part, name, box.label, f"{box.end:.4g}"]
             for box, (name, _) in zip(drawn, looks, strict=True)
         ],
         **(numbers if lane.width >= MEASURED.width else {"textposition": "none"}),
-        "marker": part_marker(parts, [white for _, white in looks]),
-        "hovertemplate": f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>"
-        f"%{{customdata[2]}}{when}<extra></extra>",
-    }
+    )
 
 
 def _waits(waits: Sequence[Event], origin: int, offset: float) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": "waits for a message",
-        "showlegend": False,
-        "y": [wait.action.part + offset for wait in waits],
-        "width": WAIT_WIDTH,
-        "base": [shortened((wait.begin - origin) / 1e6) for wait in waits],
-        "x": [shortened((wait.end - wait.begin) / 1e6) for wait in waits],
-        "customdata": [str(wait.action) for wait in waits],
-        "marker": {"color": GREY},
-        "hovertemplate": "waits for a message of %{customdata}: %{x:.4~g} ms from "
-        "%{base:.4~g}<extra></extra>",
-    }
+    return bars(
+        "waits for a message",
+        [wait.action.part + offset for wait in waits],
+        [shortened((wait.end - wait.begin) / 1e6) for wait in waits],
+        {"color": GREY},
+        "waits for a message of %{customdata}: %{x:.4~g} ms from %{base:.4~g}",
+        showlegend=False,
+        width=WAIT_WIDTH,
+        base=[shortened((wait.begin - origin) / 1e6) for wait in waits],
+        customdata=[str(wait.action) for wait in waits],
+    )
 
 
 def _legend(name: str, white: float) -> dict[str, Any]:
     """The look of boxes of one kind, in no part's colour."""
-    colour = tinted(GREY, white)
-    return {
-        "type": "bar",
-        "name": name,
-        "x": [None],
-        "y": [None],
-        "marker": {"color": colour, "line": {"color": GREY, "width": 1}},
-    }
+    marker = {"color": tinted(GREY, white), "line": {"color": GREY, "width": 1}}
+    return {"type": "bar", "name": name, "x": [None], "y": [None], "marker": marker}
 
 
 def _lane_ticks(k: int) -> dict[str, Any]:

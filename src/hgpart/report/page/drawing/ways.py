@@ -9,7 +9,7 @@ from hgpart.bench.races import Races
 from hgpart.bench.results import Bench
 from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.page.drawing.comparison import MOST_LINES
-from hgpart.report.page.drawing.figures import Figure, axis, bars_of_ways, line
+from hgpart.report.page.drawing.figures import Figure, axis, line, ways_figure
 from hgpart.report.partition.looks import COLOURS, GREY, SYMBOLS
 
 FASTEST, BASE = "fastest", "base of speed-ups"
@@ -24,7 +24,7 @@ def notes_of(bench: Bench) -> dict[str, str]:
     return notes
 
 
-def ways_figure(bench: Bench) -> Figure:
+def bench_figure(bench: Bench) -> Figure:
     """A bar for the median of each way, and a line from quartile to quartile."""
     rows, notes = bench.measured, notes_of(bench)
     quartiles = [row.quartiles for row in rows]
@@ -33,7 +33,7 @@ def ways_figure(bench: Bench) -> Figure:
         f"{row.way} ({notes[row.way]})" if row.way in notes else row.way for row in bench.measured
     ]
     looks = [colours.get(notes.get(row.way, ""), COLOURS[0]) for row in rows]
-    figure = bars_of_ways(names, {"a step": ([middle for _, middle, _ in quartiles], 0.7, looks)})
+    figure = ways_figure(names, {"a step": ([middle for _, middle, _ in quartiles], 0.7, looks)})
     figure.data[0]["error_x"] = {
         "type": "data",
         "symmetric": False,
