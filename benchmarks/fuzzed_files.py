@@ -44,7 +44,8 @@ from torch import nn
 
 import hgpart
 from hgpart.cli.commands.show import plan_report
-from hgpart.compare.comparison import Comparison, load_comparison, save_comparison
+from hgpart.compare.comparison import Comparison
+from hgpart.compare.comparison_files import load_comparison, save_comparison
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph

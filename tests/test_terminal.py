@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from hgpart import terminal
 from hgpart.cli.stages import Stages
-from hgpart.report.tables import print_table, ruled_table
+from hgpart.report.tables import print_table
 from hgpart.terminal import PlainConsole, printable, progress_bar, say
 
 NAMES = {
@@ -46,9 +46,7 @@ def test_a_table_and_a_line_show_a_name_as_it_is(name: str, shown: str, terminal
     """Rich took "[/bold]" for markup, and raised."""
     text = io.StringIO()
     console = PlainConsole(file=text, width=200, force_terminal=terminal, no_color=True)
-    table = ruled_table(["layer", name])
-    table.add_row(name, "1")
-    print_table(console, f"Load ({name})", table)
+    print_table(console, f"Load ({name})", ["layer", name], [(name, "1")])
     console.print(f"{name} on 2 devices", style="bold")
     title, headings, rule, row, line = text.getvalue().replace("\x1b[1m", "").splitlines()
     assert title.removesuffix("\x1b[0m") == f"Load ({shown})"

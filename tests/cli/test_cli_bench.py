@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from hgpart.bench.results import COLUMNS
 from hgpart.cli import run
 
 TOY = """
@@ -77,7 +76,7 @@ def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
             first["rows"][0]["median_seconds"] / row["median_seconds"]
         )
         assert 0 < row["busy_share"] <= 1
-    assert Path(files[1]).read_text().splitlines()[0] == ",".join(COLUMNS)
+    assert Path(files[1]).read_text().startswith("way,rounds,median_seconds,")
     page = Path(files[2]).read_text()
     assert all(way in page for way in ways.split(","))
 

@@ -16,7 +16,7 @@ import pytest
 from progress_lines import without_progress
 
 from hgpart.cli import run
-from hgpart.compare.comparison import load_comparison
+from hgpart.compare.comparison_files import load_comparison
 from hgpart.compare.outcomes import Failed, NotApplicable
 from hgpart.errors import BackendError
 
@@ -81,7 +81,7 @@ def test_every_strategy_has_a_row_for_each_k(capsys, tmp_path):
 
 def test_json_csv_and_tables_have_the_same_figures(capsys, tmp_path):
     files = tmp_path / "rows.json", tmp_path / "rows.csv"
-    hgpart(*LENET, "--k", 4, "--json", files[0], "--csv", files[1], "--unit", "MB")
+    hgpart(*LENET, "--k", 4, "--json", files[0], "--csv", files[1], "--unit", "MB", "--wide")
     out = capsys.readouterr().out
     shown = json.loads(files[0].read_text())
     assert out.startswith(shown["verdict"])
@@ -92,10 +92,11 @@ def test_json_csv_and_tables_have_the_same_figures(capsys, tmp_path):
             name: "" if value is None else str(value) for name, value in row.items()
         }
         printed = next(text for text in out.splitlines() if text.startswith(row["strategy"] + " "))
-        figures = [cell.rstrip("*") for cell in printed.split()[1:]]
-        assert figures[0] == f"{row['max_over_average']:.2f}"
-        assert float(figures[2]) == pytest.approx(row["step_bytes"] / 10**6, abs=5e-3)
-        assert figures[4] == f"{row['messages']:,}"
+        figures = [cell.rstrip("*!") for cell in printed.split()[1:]]
+        assert float(figures[0]) == pytest.approx(row["step_bytes"] / 10**6, abs=5e-3)
+        assert float(figures[1]) == pytest.approx(row["step_seconds"] * 1000, abs=5e-3)
+        assert figures[2] == f"{row['max_over_average']:.2f}"
+        assert figures[5] == f"{row['messages']:,}"
 
 
 def test_where_nothing_is_balanced_the_eps_that_would_do_leads_on(capsys):
@@ -231,7 +232,7 @@ def test_slices_of_the_batch(tmp_path, capsys):
     assert (stages.smallest_batch, layers.smallest_batch) == (4, 1)
     assert load_comparison(file).slices == 4
     capsys.readouterr()
-    fails(capsys, [*job, "--json", file, "--resume"], 12, "its slices is 4, this comparison's None")
+    fails(capsys, [*job, "--json", file, "--resume"], 12, "its slices is 4, this one's None")
 
 
 MISTAKES = {

@@ -16,20 +16,22 @@ from partitioned_models import graph_of
 
 from hgpart.compare.comparison import (
     CONTESTED,
-    as_record,
     cell_of,
     check_grid,
     chosen_ways,
     compare,
-    comparison_csv,
-    comparison_json,
     grid,
-    load_comparison,
-    rows_done,
-    save_comparison,
     verdict,
     winners,
     work_digest,
+)
+from hgpart.compare.comparison_files import (
+    as_record,
+    comparison_csv,
+    comparison_json,
+    load_comparison,
+    rows_done,
+    save_comparison,
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.errors import ArgumentError, FormatError, PlanError
@@ -208,7 +210,8 @@ def test_figures_within_a_thousandth_win_together():
 
 
 def test_what_can_not_be_used_wins_nothing():
-    rows = comparison(NotApplicable("a", 2, None, "why"), outcome("b", 2, 1.0, 5))
+    usable = outcome("b", 2, 1.0, 5, step_seconds=1.0)
+    rows = comparison(NotApplicable("a", 2, None, "why"), usable)
     for column in CONTESTED:
         assert winners(rows, column) == {("b", 2, None)}
 
@@ -414,3 +417,15 @@ def test_two_measurements_have_two_digests():
     one, other = (measured(graph, [each, *seconds[1:]], "today") for each in (0.5, 0.25))
     assert len({work_digest(work) for work in (one, other, flops(graph))}) == 3
     assert work_digest(one) == work_digest(measured(graph, seconds, "tomorrow"))
+
+
+def test_the_verdict_names_what_takes_less_time_than_the_least_traffic():
+    few = outcome("coarse-native", 8, 1.05, 100, 0.1, step_seconds=0.3)
+    cut = outcome("layerwise", 8, 1.5, 200, step_seconds=0.1)  # beyond eps: no rival
+    fast = outcome("data-parallel", 8, 1.0, 400, step_seconds=0.2)
+    said = verdict(comparison(few, cut, fast))
+    assert said.startswith("coarse-native: 2.0x less traffic than layerwise at k=8, ")
+    assert "; but by the estimate of seconds data-parallel is 1.50x as fast (eps" in said
+    assert "estimate" not in verdict(comparison(few, cut))
+    slow = dataclasses.replace(fast, step_seconds=0.2999)
+    assert "estimate" not in verdict(comparison(few, cut, slow))

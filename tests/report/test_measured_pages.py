@@ -12,10 +12,11 @@ import numpy as np
 import plotly.graph_objects
 import pytest
 from bench_settings import SETTINGS
-from browser import PLOTS, browse, in_a_browser
+from browser import PLOTS, Page, browse, in_a_browser
 from recommended import machine, recommended
 
 from hgpart.bench.races import Point, Race, Races
+from hgpart.bench.results import Bench, Measured
 from hgpart.execution.records.events import Doing, Event, planned_events
 from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.placement.accounting import StepBytes
@@ -24,6 +25,7 @@ from hgpart.prediction.predict import Prediction
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.recommendation.trials import trials
+from hgpart.report.page.bench import bench_page
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
 from hgpart.report.page.drawing.ways import race_figure
@@ -256,6 +258,22 @@ def test_ways_to_an_accuracy_begin_with_the_eight_that_came_first() -> None:
     assert (len(lines), waiting) == (9, {"sliced"})  # the last point is early, but not there
 
 
+def test_the_fastest_way_and_the_base_of_speed_ups_are_marked() -> None:
+    rows = [
+        Measured(way, 1, (seconds, seconds), (1.0,), (0.5,), 0.0, (100,))
+        for way, seconds in (("single", 2.0), ("ddp", 1.0), ("fsdp", 1.5), ("apart", 0.5))
+    ]
+    html = bench_page(Bench(**SETTINGS, steps=2, rows=tuple(rows)))
+    (bars,) = figures(html)["ways"]["data"]
+    assert bars["y"] == ["single (base of speed-ups)", "ddp (fastest)", "fsdp", "apart"]
+    base, best, *others = bars["marker"]["color"]
+    assert len({base, best, *others}) == 3
+    assert len(set(others)) == 1
+    cells = Page(html).tables["ways-table"]
+    marked = [row[0]["text"] for row in cells for cell in row if cell["text"].startswith("★ ")]
+    assert marked == ["ddp fastest"]
+
+
 def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:
     def run(direction: Direction, chunk: int, begin: int) -> Event:
         return Event(Action(0, direction, 0, chunk), Doing.RUN, begin, begin + 1_000_000)
@@ -296,3 +314,22 @@ def test_ways_are_drawn_in_their_order(found: Recommendation) -> None:
     assert needs["y"] == [one / 1e6 for one in found.best.needed_bytes]
     had = [1000.0, None][: len(needs["y"])]
     assert has["y"] == [had[0], *had, had[-1]]
+
+
+@pytest.mark.full
+@in_a_browser
+def test_names_leave_room_for_figures_in_a_narrow_window(
+    found: Recommendation, tmp_path: Path
+) -> None:
+    script = """
+        const table = document.getElementById("ways-table");
+        const frame = table.parentNode.getBoundingClientRect();
+        const cells = [...table.tBodies[0].rows].map((row) => row.cells[2].getBoundingClientRect());
+        return cells.map(({ right }) => right - frame.right);
+        """
+    division = replace(found.best.division, name="slices and filters for the least time of all")
+    ways = (replace(found.best, division=division), *found.ranked[1:])
+    html = recommendation_page(replace(found, ranked=ways), [])
+    seen, problems, _ = browse(html, tmp_path, script, "--window-size=500,900")
+    assert problems == []
+    assert all(beyond <= 0 for beyond in seen)

@@ -11,26 +11,33 @@ from importlib.resources import files
 import numpy as np
 import plotly.graph_objects
 import pytest
+import torch
 from browser import PLOTS, Page, browse, in_a_browser
 from random_reports import NASTY, changed, make_report
+from torch import nn
 from toy_outlines import EVEN, halves
 
 from hgpart.compare.comparison import (
     CONTESTED,
     Comparison,
     cell_of,
-    comparison_json,
     verdict,
     winners,
 )
+from hgpart.compare.comparison_files import comparison_json
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.errors import OutputError
+from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.ways import ways
 from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import comparison_page
 from hgpart.report.page.document import write_page
-from hgpart.report.page.drawing.figures import MOST_LINES, lines_figure, load_figure
+from hgpart.report.page.drawing.comparison import MOST_LINES, lines_figure
+from hgpart.report.page.drawing.figures import load_figure
 from hgpart.report.page.drawing.grids import (
     MOST_CELLS,
     layer_grid,
@@ -39,7 +46,15 @@ from hgpart.report.page.drawing.grids import (
     traffic_grid,
 )
 from hgpart.report.page.drawing.memory import memory_figure
-from hgpart.report.page.drawing.network import MOST_BOXES, MOST_SHARES, OTHERS, grouped, network
+from hgpart.report.page.drawing.network import (
+    MOST_BOXES,
+    MOST_SHARES,
+    OTHERS,
+    grouped,
+    labels_of,
+    network,
+    traffic_of_layers,
+)
 from hgpart.report.page.plan import plan_page
 from hgpart.report.page.planned_step import step_figure
 from hgpart.report.partition.looks import part_colour
@@ -47,6 +62,8 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import times
+from hgpart.tracing.traced_model import trace
+from hgpart.work.figures import flops
 
 KS = (2, 8, 128)
 
@@ -123,7 +140,7 @@ def test_the_table_holds_the_figures_of_the_json(epss):
 @pytest.mark.parametrize("unit", UNITS)
 def test_what_is_read_is_the_figure_in_the_unit_of_its_heading(comparison, unit):
     head, *rows = Page(comparison_page(comparison, unit=unit)).tables["comparison-table"]
-    sizes = {**UNITS, "M": 10**6}
+    sizes = {**UNITS, "TB": 10**12, "TiB": 2**40, "M": 10**6, "ms": 1e-3}
     for row in rows:
         for heading, cell in zip(head, row, strict=False):
             if "data-value" not in cell:
@@ -221,11 +238,9 @@ def test_the_tables_of_a_plan_hold_the_figures_of_its_json(report):
     for (_, shown), part in zip(parts, figures["parts"], strict=True):
         assert shown == {key: value for key, value in part.items() if key != "part"}
     (_, plan), (_, layerwise) = page.figures("summary-table")
-    assert plan["max_load"] == figures["max_work"]
-    assert plan["volume"] == figures["volume_bytes"]
-    assert plan["message_count"] == figures["messages"]
-    assert layerwise["imbalance"] == figures["layerwise_imbalance"]
-    assert layerwise["volume"] == figures["layerwise_volume_bytes"]
+    for key in ("max_work", "volume_bytes", "messages", "imbalance", "max_part_volume_bytes"):
+        assert plan[key] == figures[key]
+        assert layerwise[key] == figures[f"layerwise_{key}"]
 
 
 def test_what_decides_what_counts_is_said(comparison, report):
@@ -369,6 +384,14 @@ def test_a_logarithmic_axis_has_no_zero():
     assert figure.data[0]["y"] == [None, 3, 300]
 
 
+def test_an_axis_that_is_not_logarithmic_begins_at_0(comparison):
+    load = lines_figure(comparison, "max_over_average", "max/avg load", 1).layout["yaxis"]
+    assert (load["type"], load["rangemode"]) == ("linear", "tozero")
+    sent = lines_figure(comparison, "step_bytes", "MB per step", 10**6).layout["yaxis"]
+    assert sent["type"] == "log"
+    assert sent["title"]["text"] == "MB per step (logarithmic)"
+
+
 def test_bytes_and_seconds_stand_against_eps_where_there_are_several(comparison):
     drawn = drawn_on(comparison_page(comparison))["figures"]
     assert set(drawn) == {"step-bytes", "step-seconds", "max-over-average"}
@@ -499,6 +522,45 @@ def test_the_network_is_the_records(report):
     assert len(set(drawn.looks)) == k
 
 
+class Dense(nn.Module):
+    """Every layer reads the maps of all before it."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Conv2d(4, 4, 1), nn.Conv2d(8, 4, 1)
+
+    def forward(self, maps):
+        both = torch.cat([maps, self.left(maps)], 1)
+        return torch.cat([both, self.right(both)], 1)
+
+
+def test_a_map_that_several_layers_read_travels_once_to_each_part():
+    """One line is thick, those to the other readers are thin."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), Dense(), nn.Conv2d(12, 4, 1))
+    graph = channel_graph(trace(model, torch.zeros(1, 3, 4, 4)))
+    names = [layer.name for layer in graph.layers]
+    first, *readers = map(names.index, ("0", "1.left", "1.right", "2"))
+    modelling = Modelling()
+    blocks = layer_blocks(modelling.views(graph))
+    hypergraph = cnn_hypergraph(graph, flops(graph), blocks, modelling)
+    parts = (hypergraph.vertex_layers > first).astype(np.int32)
+    sent, between = traffic_of_layers(hypergraph, parts, 2)
+    assert [between[first, reader] > 0 for reader in readers] == [True, False, False]
+    assert between[first, readers[0]] == sent[first] == 32 * 4 * 16 * 4
+
+
+def test_no_two_boxes_have_one_label():
+    """Four layers of ResNet-50 were called 0.downsample.0."""
+    stages = [f"layer{at}.{block}" for at in range(1, 5) for block in range(3)]
+    names = ["conv1", *(f"{stage}.{conv}" for stage in stages for conv in ("conv1", "conv2"))]
+    names += [f"layer{at}.0.downsample.0" for at in range(1, 5)]
+    names += [f"a.very.long.name.of.{end}.module" for end in ("one", "another")]
+    labels = labels_of(names)
+    assert len(set(labels)) == len(names)
+    assert labels[-6:-2] == [f"layer{at}…downsample.0" for at in range(1, 5)]
+    assert labels[:2] == ["conv1", "layer1.0.conv1"]
+
+
 def test_many_layers_are_drawn_by_their_modules():
     names = [f"stage.{cell}.conv{at}" for cell in range(200) for at in range(2)]
     boxes = grouped(["stem", *names])
@@ -528,6 +590,17 @@ def test_memory_stands_against_its_limit(report):
     assert has["y"] == [one / 1e6 for one in (4000, *limits.bytes, 7000)]
     assert needs["marker"]["color"] == [part_colour(part) for part in range(4)]
     assert "2 copies of its parameters" in said
+
+
+def test_a_limit_far_above_all_needs_does_not_crush_the_bars():
+    far = memory_figure([100 * 10**6, 80 * 10**6], [12_600 * 10**6] * 2, "MB")
+    assert far.layout["yaxis"]["range"] == [0, 125]
+    assert far.layout["annotations"][0]["text"] == "↑ may have 12,600 MB, off the scale"
+    near = memory_figure([100 * 10**6, 80 * 10**6], [200 * 10**6] * 2, "MB")
+    assert "annotations" not in near.layout
+    assert near.layout["yaxis"]["rangemode"] == "tozero"
+    for figure in (far, near):
+        plotly.graph_objects.Figure(figure.data, figure.layout)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -597,11 +670,11 @@ def test_a_comparison_in_a_browser(comparison, report, tmp_path):
         const pointed = document.getElementById("layers").tBodies[0].rows[3].cells[3].title;
         const result = { plots, grids, boxes, eight: shown(), pointed };
         choice("128").click();
-        heading("volume per step").click();
+        heading("sent a step").click();
         result.ascending = shown();
-        heading("volume per step").click();
+        heading("sent a step").click();
         result.descending = shown();
-        result.sort = heading("volume per step").parentNode.ariaSort;
+        result.sort = heading("sent a step").parentNode.ariaSort;
         heading("strategy").click();
         result.named = shown();
         choice("all").click();

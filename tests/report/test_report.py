@@ -189,7 +189,9 @@ def test_no_figure_is_cut_off(result, crowded, width):
 def test_layers_show_the_share_of_each_part(result):
     report, _ = result
     lines = printed(report).splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("layer "))
+    start = next(
+        at for at, line in enumerate(lines) if line.startswith("layer ") and "tasks" in line
+    )
     for at, layer in enumerate(report.partition.problem.graph.layers):
         name, tasks, *cells = lines[start + 2 + at].split()
         assert (name, tasks) == (layer.name, str(layer.tasks))
@@ -217,7 +219,7 @@ def test_many_parts_are_named_by_ranges(crowded):
 def test_speeds_show_the_share_that_each_device_should_get(graph):
     text = printed(make_report(graph, 3, speeds=[1, 1, 2])[0])
     assert "target" in text
-    assert "50.0%" in text
+    assert re.search(r"^2 .* 50\.0 ", text, re.MULTILINE)
     assert "work for its speed" in text
 
 

@@ -17,19 +17,31 @@ MEGA = 10**6
 KS = (2, 4, 8, 16, 32)
 
 
-def printed(made, unit="MB", width=1000, terminal=False):
+def printed(made, unit="MB", width=1000, terminal=False, wide=False):
     text = io.StringIO()
     console = Console(
         file=text, width=width, markup=False, emoji=False, force_terminal=terminal, no_color=True
     )
-    print_comparison(made, console, unit)
+    print_comparison(made, console, unit, wide=wide)
     return text.getvalue()
 
 
 def cells(text, name):
-    """The figures of a strategy, from all tables but that of epochs."""
-    lines = text.split(" per epoch, ")[0].splitlines()
-    return [cell for line in lines if line.startswith(f"{name} ") for cell in line.split()[1:]]
+    """The figures of a strategy."""
+    (line,) = [line for line in text.splitlines() if line.startswith(f"{name} ")]
+    return line.split()[1:]
+
+
+def group(text, name, heading):
+    """The figures of a strategy below a heading, by k."""
+    lines = text.partition("\n\n")[2].splitlines()
+    top = next(at for at, line in enumerate(lines) if f" {heading} " in f"{line} ")
+    begins = [m.start() for m in re.finditer(r"(?<=  )-+", lines[top + 2])]
+    middle = lines[top].index(heading) + len(heading) // 2
+    begin = max(at for at in begins if at <= middle)
+    end = begin + len(re.match("-+", lines[top + 2][begin:])[0])
+    line = next(line for line in lines if line.startswith(f"{name} "))
+    return line[begin:end].split()
 
 
 def grid(ks=KS):
@@ -53,14 +65,12 @@ def grid(ks=KS):
 
 def test_a_figure_has_a_column_for_each_k():
     text = printed(comparison(*grid()))
-    assert cells(text, "coarse-kahypar")[:10] == [
-        *("1.05", "1.05", "1.05", "1.05", "1.05"),
-        *("2.00*", "4.00*", "8.00*", "16.0*", "32.0*"),
-    ]
-    assert cells(text, "layerwise")[:10] == [
-        *("1.50", "1.50", "1.50", "-", "-"),
-        *("1.00", "2.00", "4.00", "-", "-"),
-    ]
+    sent, load = "sent a step MB", "max/avg"
+    kahypar = group(text, "coarse-kahypar", sent)
+    assert kahypar == ["2.00*", "4.00*", "8.00*", "16.0*", "32.0*"]
+    assert group(text, "coarse-kahypar", load) == ["1.05"] * 5
+    assert group(text, "layerwise", sent) == ["1.00!", "2.00!", "4.00!", "-", "-"]
+    assert group(text, "layerwise", load) == ["1.50!", "1.50!", "1.50!", "-", "-"]
     headings = [line for line in text.splitlines() if "k=2" in line]
     assert all(re.findall(r"k=(\d+)", line)[:5] == list(map(str, KS)) for line in headings)
 
@@ -72,7 +82,8 @@ def test_with_one_k_every_figure_is_there_and_reasons_stand_in_the_rows():
     ]
     text = printed(comparison(*rows))
     assert cells(text, "random") == [
-        *("1.07*", "4.00*", "8.00*", "8.00*", "1,234*", "2.50*", "0.001*", "0.50")
+        *("8.00*", "1.07*", "8.00*", "2.50*", "1,234*", "0.001*", "4.00*"),
+        *("0.025*", "0.025*", "0.025*", "0.500"),
     ]
     assert "\nlayerwise  8 devices, but only 5 layers that compute\n" in text
 
@@ -80,10 +91,8 @@ def test_with_one_k_every_figure_is_there_and_reasons_stand_in_the_rows():
 def test_reasons_stand_beneath_where_there_are_several_ks():
     lines = printed(comparison(*grid())).splitlines()
     slices = "data-parallel 2 at k=2, 4 at k=4, 8 at k=8, 16 at k=16, 32 at k=32"
-    assert lines[-5:] == [
+    assert lines[-3:] == [
         f"Slices of the batch: {slices}",
-        "- in an epoch: the batch has fewer samples than the strategy has slices",
-        "All figures are in --json, --csv and --html, or here with one k.",
         "- at k=16, layerwise: 16 devices, but only 9 layers",
         "- at k=32, layerwise: 32 devices, but only 9 layers",
     ]
@@ -100,7 +109,7 @@ def test_the_verdict_and_the_settings_come_first():
 
 def test_the_rule_of_the_marks_names_the_bound():
     text = printed(comparison(*grid(), epss=(0.25, 0.1)))
-    assert "of the splits within max/avg 1.1 (the smallest eps)" in text
+    assert "! beyond max/avg 1.1 (the smallest eps): such a split is best in load" in text
 
 
 def test_rows_besides_those_asked_for_are_not_printed():
@@ -116,18 +125,17 @@ def test_a_row_that_failed_says_so(ks):
 
 
 def test_a_batch_that_is_too_small_has_epochs_only():
-    copies = outcome(
-        *("copies", 64, 1.0, 0), batch_size=64, bytes_per_step=64 * MEGA, smallest_batch=64
-    )
-    text = printed(comparison(copies, outcome("random", 64, 1.0, 64 * MEGA), dataset_size=64_000))
+    copies = [
+        outcome("copies", k, 1.0, 0, batch_size=k, bytes_per_step=64 * MEGA, smallest_batch=k)
+        for k in (32, 64)
+    ]
+    text = printed(comparison(copies[1], outcome("random", 64, 1.0, 64 * MEGA)))
     assert "\ncopies  64 devices, but only 32 samples in a batch to divide; epochs" in text
-    line = next(line for line in text.split(" per epoch, ")[-1].splitlines() if "copies" in line)
-    assert line.split() == ["copies", "-", "-", "64.0*"]
-
-
-def test_without_figures_of_an_epoch_there_is_no_table_of_them():
-    text = printed(comparison(NotApplicable("layerwise", 8, None, "why")))
-    assert "per epoch" not in text
+    several = printed(comparison(*copies, dataset_size=64_000))
+    assert group(several, "copies", "sent a step MB") == ["64.0*", "-"]
+    assert "epoch (batch 16)" not in several  # there is no figure at all
+    assert group(several, "copies", "epoch (batch 32) GB") == ["128*", "-"]
+    assert group(several, "copies", "epoch (batch 64) GB") == ["64.0*", "64.0*"]
 
 
 def test_several_eps_are_told_apart():
@@ -140,35 +148,44 @@ def test_several_eps_are_told_apart():
 def test_an_epoch_depends_on_the_batch_where_parameters_travel():
     text = printed(comparison(*grid(), dataset_size=64_000))
     assert "epoch of 64,000 samples" in " ".join(text.split())
-    assert all(f"GB per epoch, batch {batch}" in text for batch in (16, 32, 64))
-    table = text.split("GB per epoch, batch 16")[1].splitlines()
-    rows = {
-        name: next(line for line in table if line.startswith(name)).split()[1:]
-        for name in ("coarse-kahypar", "data-parallel")
-    }
     same = ["4.00*", "8.00*", "16.0*", "32.0*", "64.0*"]
-    assert rows["coarse-kahypar"][:10] == same * 2
-    assert rows["data-parallel"][:10] == [
-        *("32.0", "64.0", "128", "256", "-"),
-        *("16.0", "32.0", "64.0", "128", "256"),
-    ]
+    copies = {
+        16: ["32.0", "64.0", "128", "256", "-"],
+        32: ["16.0", "32.0", "64.0", "128", "256"],
+    }
+    for batch, figures in copies.items():
+        assert group(text, "coarse-kahypar", f"epoch (batch {batch}) GB") == same
+        assert group(text, "data-parallel", f"epoch (batch {batch}) GB") == figures
 
 
-def test_equal_lines_of_an_epoch_are_one():
-    rows = [
-        outcome(name, 2, 1.0, 0, bytes_per_step=MEGA, smallest_batch=2, bytes_per_sample=0.0)
-        for name in ("a", "b", "c")
-    ]
-    table = printed(comparison(*rows[:2])).split("per epoch")[-1]
-    assert table.splitlines()[3].startswith("a, b ")
-    table = printed(comparison(*rows)).split("per epoch")[-1]
-    assert [line.split()[0] for line in table.splitlines()[3:6]] == ["a", "b", "c"]
+@pytest.mark.parametrize("ks", [(8,), (2, 4, 8, 16)])
+def test_there_is_one_table_whatever_the_width(ks):
+    """The figures that matter most come first; all of them with --wide."""
+    made = comparison(*grid(ks))
+    for width, wide in ((60, False), (80, False), (80, True), (1000, False)):
+        lines = printed(made, width=width, wide=wide).splitlines()
+        assert sum(line.startswith("coarse-kahypar ") for line in lines) == 1
+        assert "sent a step MB" in lines[next(at for at, line in enumerate(lines) if not line) + 1]
+        hidden = [line for line in lines if line.startswith("--wide shows ")]
+        assert len(hidden) == (width < 1000 and not wide)
+    narrow, whole = printed(made, width=80), printed(made, width=1000)
+    assert printed(made, width=80, wide=True).count("time to find") == 1
+    sent = len(ks)
+    assert cells(narrow, "coarse-kahypar")[:sent] == cells(whole, "coarse-kahypar")[:sent]
+
+
+def test_where_there_is_no_room_the_k_of_the_verdict_stands_for_all():
+    text = printed(comparison(*grid((2, 4, 8, 16))), width=60)
+    assert group(text, "coarse-kahypar", "sent a step MB") == ["2.00*", "4.00*", "8.00*", "16.0*"]
+    headings = next(line for line in text.splitlines() if "k=16" in line)
+    assert headings.split() == ["k=2", "k=4", "k=8", "k=16", "k=8"]
+    assert group(text, "coarse-kahypar", "max/avg") == ["1.05"]
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_bytes_are_printed_in_the_unit_asked_for(unit):
     text = printed(comparison(outcome("random", 8, 1.0, 3 * 2**40)), unit=unit)
-    figure = float(cells(text, "random")[2].rstrip("*").replace(",", ""))
+    figure = float(cells(text, "random")[0].rstrip("*").replace(",", ""))
     assert figure == pytest.approx(3 * 2**40 / UNITS[unit], rel=5e-3)
 
 
@@ -176,16 +193,16 @@ def test_bytes_are_printed_in_the_unit_asked_for(unit):
 def test_tables_fit_the_terminal(width):
     made = comparison(*grid((2, 4, 8, 16)))
     text = printed(made, width=width, terminal=True)
-    tables = re.sub(r"\x1b\[[0-9;]*m", "", text).split("\n* best")[0]
-    assert max(map(len, tables.splitlines())) <= width
-    plain = printed(made, width=width)
-    assert tables == plain.split("\n* best")[0]  # marks need no colour
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    assert max(map(len, shown.splitlines())) <= width
+    assert shown == printed(made, width=width)  # marks need no colour
 
 
 def test_rows_that_are_not_there_yet_are_blank():
     rows = [row for row in grid((2, 4)) if (row.strategy, row.k) != ("layerwise", 4)]
-    assert len(cells(printed(comparison(*rows)), "layerwise")) == 4
-    assert len(cells(printed(comparison(*grid((2, 4)))), "layerwise")) == 8
+    sent = "sent a step MB"
+    assert group(printed(comparison(*rows)), "layerwise", sent) == ["1.00!"]
+    assert group(printed(comparison(*grid((2, 4)))), "layerwise", sent) == ["1.00!", "2.00!"]
 
 
 def test_no_row_at_all_is_a_verdict_and_settings():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
@@ -12,13 +10,16 @@ from statistics import fmean
 
 from hgpart.bench.plans import Subject
 from hgpart.bench.results import LARGEST, summed_losses
-from hgpart.bench.row_files import NotRun, figure, rows_json, rows_of_file
+from hgpart.bench.row_files import NotRun, figure, rows_by_way
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import APART, SINGLE, Way
+from hgpart.files.columns import Column, fields_of
+from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
+from hgpart.files.row_files import rows_json
 from hgpart.run.learner import Learner
 from hgpart.run.training.data import Data
 from hgpart.run.training.loop import accuracy
@@ -29,7 +30,6 @@ SETTINGS = (
     *("fingerprint", "input_shape", "batch_size", "processes", "threads", "eps", "effort", "lr"),
     *("seed", "data", "until", "epochs", "work_digest", "machine"),
 )
-COLUMNS = ("way", "epoch", "steps", "seconds", "loss", "accuracy", "why")
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Point:
     Attributes
     ----------
     steps : int
-        From the beginning.
+        Steps from the beginning.
     seconds : float
-        Of them, with what the first one takes to begin; what tests take is not among them.
+        Duration of these steps, with what the first one takes to begin, without the tests.
     loss : float
-        Mean of the epoch's.
+        Mean loss of the epoch.
     accuracy : float
         Share of the test samples that are given their class.
     """
@@ -62,11 +62,16 @@ class Race:
     ----------
     way : str
     points : tuple of Point
-        One for each epoch, until the accuracy was reached or there were to be no more.
+        A point for each epoch, until the accuracy was reached or there were to be no more.
     """
 
     way: str
     points: tuple[Point, ...]
+
+    @property
+    def best(self) -> float:
+        """The largest accuracy."""
+        return max(point.accuracy for point in self.points)
 
 
 @dataclass(frozen=True)
@@ -77,18 +82,15 @@ class Races:
     ----------
     model, input_shape, fingerprint, batch_size, processes, threads, eps, effort, lr, seed
         As in `hgpart.bench.results.Bench`.
-    work_source, work_digest
-        As there.
-    data : str
+    work_source, work_digest, data, machine
+        As in `hgpart.bench.results.Bench`.
     until : float
         The accuracy.
     epochs : int
-        At most.
-    machine : str
-        As in `hgpart.bench.results.Bench`.
+        The largest number of epochs.
     rows : tuple of Race or NotRun
     besides : tuple of Race or NotRun
-        Rows of a file that was gone on from, which were not asked for now.
+        Rows of a resumed file that were not asked for now.
     """
 
     model: str
@@ -119,13 +121,17 @@ class Races:
         """Where a way had the accuracy first, if it had."""
         return next((point for point in race.points if point.accuracy >= self.until), None)
 
+    def samples_per_second(self, race: Race) -> float:
+        """Samples of all epochs over their seconds."""
+        return race.points[-1].steps * self.batch_size / race.points[-1].seconds
+
     def speed_up(self, race: Race) -> float | None:
-        """Over one process, where both had the accuracy; it may be of the file gone on from."""
+        """Speed over one process, of this or of a resumed file, where both had the accuracy."""
         own = self.finish(race)
-        for one in (*self.rows, *self.besides):
-            if isinstance(one, Race) and one.way == SINGLE:
-                found = self.finish(one)
-                return None if found is None or own is None else found.seconds / own.seconds
+        for base in (*self.rows, *self.besides):
+            if isinstance(base, Race) and base.way == SINGLE:
+                finish = self.finish(base)
+                return None if finish is None or own is None else finish.seconds / own.seconds
         return None
 
 
@@ -150,16 +156,16 @@ def race(
     ways, subject, job
         As in `hgpart.bench.turns.take_turns`.
     data : Data
-        That of the job, which has a test set.
+        Data of the job, with a test set.
     until : float
     epochs : int
-        At most.
+        The largest number of epochs.
     before : mapping of str to Race or NotRun
-        What is there already; what failed is tried again.
+        Rows that are there already; what failed is tried again.
     on_epoch : callable
-        Told the way, the number of its epochs so far, and its accuracy.
+        Called with the way, the number of its epochs so far, and its accuracy.
     on_row : callable
-        Told each row.
+        Called with each row.
     """
     layouts: dict[str, Layout] = {}
     for way in ways:
@@ -199,12 +205,35 @@ def _points(
             seconds += max(lap.ends[-1] for lap in at_work) - min(lap.begin for lap in at_work)
             losses += summed_losses(laps)
         tested.model.load_state_dict(session.state())
-        found = accuracy(tested, data, job.batch_size)
-        assert found is not None
-        on_epoch(way, epoch, found)
-        yield Point(session.done, seconds, fmean(losses), found)
-        if found >= until:
+        share_right = accuracy(tested, data, job.batch_size)
+        assert share_right is not None
+        on_epoch(way, epoch, share_right)
+        yield Point(session.done, seconds, fmean(losses), share_right)
+        if share_right >= until:
             return
+
+
+def race_columns(races: Races) -> tuple[Column[Race], ...]:
+    """The figures of each way."""
+
+    def at_goal(name: str) -> Callable[[Race], float | None]:
+        return lambda race: getattr(races.finish(race), name, None)
+
+    best, rate = (
+        "The largest share of the test samples given their class.",
+        races.samples_per_second,
+    )
+    return (
+        Column("way", "way"),
+        Column("reached", value=lambda race: races.finish(race) is not None),
+        Column("seconds", "training", "To the accuracy, without tests.", "s", at_goal("seconds")),
+        Column("steps", "steps", "To the accuracy.", value=at_goal("steps")),
+        Column("speed_up", "speed-up", "Over one process.", value=races.speed_up, decimals=2),
+        Column("", "epochs", "Epochs of training.", value=lambda race: len(race.points)),
+        Column("", "best", best, "%", lambda race: race.best, decimals=1),
+        Column("", "samples/s", "In all epochs.", value=rate),
+        Column("", "in all", "All epochs.", "s", lambda race: race.points[-1].seconds, detail=True),
+    )
 
 
 # ------------------------------------------------------------------ files
@@ -212,42 +241,33 @@ def _points(
 
 def races_json(races: Races) -> str:
     """All figures as JSON, one line a way."""
-    return rows_json(FORMAT, races, lambda row: _as_record(row, races))
 
+    def as_row(row: Race | NotRun) -> dict[str, object]:
+        if isinstance(row, NotRun):
+            return asdict(row)
+        points = [[*asdict(point).values()] for point in row.points]
+        return {**fields_of(race_columns(races), row), "points": points}
 
-def _as_record(row: Race | NotRun, races: Races) -> dict[str, object]:
-    if isinstance(row, NotRun):
-        return asdict(row)
-    finish = races.finish(row)
-    points = [[*asdict(point).values()] for point in row.points]
-    return {
-        "way": row.way,
-        "reached": finish is not None,
-        "seconds": None if finish is None else finish.seconds,
-        "steps": None if finish is None else finish.steps,
-        "speed_up": races.speed_up(row),
-        "points": points,  # steps, seconds, loss, accuracy
-    }
+    return rows_json(FORMAT, races, as_row)
 
 
 def races_csv(races: Races) -> str:
     """A header and a line for each epoch of each way."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    names = ("way", "epoch", *(field.name for field in fields(Point)), "why")
+    lines: list[dict[str, object]] = []
     for row in races.rows:
         if isinstance(row, NotRun):
-            writer.writerow(asdict(row))
+            lines.append(asdict(row))
         else:
-            writer.writerows(
+            lines += [
                 {"way": row.way, "epoch": epoch, **asdict(point)}
                 for epoch, point in enumerate(row.points, start=1)
-            )
-    return text.getvalue()
+            ]
+    return csv_text(names, lines)
 
 
 def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
-    """The rows of a file that `races` (as yet without rows) can go on from, by way.
+    """The rows of a file that `races` (as yet without rows) resumes, by way.
 
     Raises
     ------
@@ -257,7 +277,7 @@ def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
         If it is of another model, or of other settings.
     """
     what = "a file of hgpart bench --until --json"
-    return rows_of_file(path, what, FORMAT, races, SETTINGS, _row)
+    return rows_by_way(path, what, FORMAT, races, SETTINGS, _row)
 
 
 def _row(record: JsonObject) -> Race:
@@ -269,15 +289,15 @@ def _row(record: JsonObject) -> Race:
         raise record.wrong(
             "points", "lists of steps, seconds, loss (null where it was no number) and accuracy"
         )
-    found = (
+    epochs = (
         Point(steps, float(seconds), math.nan if loss is None else float(loss), float(accuracy))
         for steps, seconds, loss, accuracy in points
     )
-    return Race(record.string("way"), tuple(found))
+    return Race(record.string("way"), tuple(epochs))
 
 
 def _is_point(steps: object, seconds: object, loss: object, accuracy: object) -> bool:
     is_whole = type(steps) is int and 0 < steps <= LARGEST
-    known = [figure(one) for one in (seconds, accuracy)]
-    is_known = all(one is not None and math.isfinite(one) for one in known)
+    figures = [figure(value) for value in (seconds, accuracy)]
+    is_known = all(number is not None and math.isfinite(number) for number in figures)
     return is_whole and is_known and figure(loss) is not None

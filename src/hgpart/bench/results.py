@@ -1,33 +1,28 @@
-"""Laps of processes -> Measured: a row for each way, and files of them."""
+"""Laps of processes -> Bench: what a step takes each way, and its files."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, harmonic_mean, median, quantiles
 
-from hgpart.bench.row_files import NotRun, figure, rows_json, rows_of_file
+from hgpart.bench.row_files import NotRun, figure, rows_by_way
 from hgpart.bench.ways.way import SINGLE, Way
 from hgpart.bench.ways.worker import Lap
+from hgpart.files.columns import BYTES, Column, fields_of
+from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
+from hgpart.files.row_files import rows_json
 
 FORMAT = "hgpart bench 1"
 LARGEST = 2**53
 
-# What two runs have to agree in for one to go on from the other.
+# What two runs must agree in for one to resume the other.
 SETTINGS = (
     *("fingerprint", "input_shape", "batch_size", "processes", "threads", "steps", "eps", "effort"),
     *("lr", "seed", "data", "work_digest", "machine"),
-)
-
-COLUMNS = (
-    *("way", "rounds", "median_seconds", "lower_seconds", "upper_seconds", "samples_per_second"),
-    *("speed_up", "busy_share", "waiting_share", "sent_bytes", "largest_peak_bytes"),
-    *("all_peak_bytes", "first_loss", "last_loss", "ended", "why"),
 )
 
 
@@ -39,23 +34,23 @@ class Measured:
     ----------
     way : str
     rounds : int
-        That it has had its turn in.
+        Number of rounds in which the way had its turn.
     seconds : tuple of float
-        Of each step. It lasts until the last process has ended it; where processes do not wait for
-        each other, it is the harmonic mean of what theirs lasted, as their rates add up.
+        Duration of each step. A step lasts until the last process has ended it; where processes do
+        not wait for each other, it is the harmonic mean of theirs, as their rates add up.
     losses : tuple of float
-        Of the steps of the first round; the first two of them are not timed.
+        Losses of the steps of the first round; the first two steps are not timed.
     busy : tuple of float
-        Of each process the CPU seconds of its threads, as a share of all that they had: 0 to 1.
+        CPU seconds of each process's threads, as a share of all that they had: 0 to 1.
     sent_bytes : float or None
-        That departed from all processes in a step: of hgpart's ways those of what is sent, of
-        parameter servers gradients and weights, of others all that was written to sockets. None
-        where that is not known.
+        Bytes that left all processes in a step: for hgpart's ways the tensors sent, for parameter
+        servers gradients and weights, for others all that was written to sockets. None where
+        that is not known.
     peak_bytes : tuple of int
-        The most memory that each process had in a step, libraries included. (Where a system can't
-        begin to count anew, as Linux can: since its beginning.)
+        The most memory that each process had in a step, libraries included. (On systems that can't
+        reset this count, as Linux can, since the process began.)
     ended : str or None
-        What went wrong in a later round, so that it has had no further turn.
+        What went wrong in a later round, after which the way had no further turn.
     """
 
     way: str
@@ -77,11 +72,26 @@ class Measured:
 
     @property
     def busy_share(self) -> float:
-        """Of all processes."""
+        """The mean of all processes."""
         return fmean(self.busy)
 
+    @property
+    def waiting_share(self) -> float:
+        """The rest of the time."""
+        return 1 - self.busy_share
+
+    @property
+    def largest_peak_bytes(self) -> int:
+        """The peak of the process that has most."""
+        return max(self.peak_bytes)
+
+    @property
+    def all_peak_bytes(self) -> int:
+        """The peaks of all processes together."""
+        return sum(self.peak_bytes)
+
     def and_then(self, other: Measured) -> Measured:
-        """With a further round."""
+        """These rounds and a further one."""
         rounds = self.rounds + other.rounds
 
         def mean(first: float, second: float) -> float:
@@ -110,26 +120,26 @@ class Bench:
     model : str
     input_shape : tuple of int
     fingerprint : str
-        Of the model's ChannelGraph.
+        Fingerprint of the model's ChannelGraph.
     batch_size : int
         Samples of a step, of all processes together.
     processes : int
-        That share a step.
+        Number of processes that share a step.
     threads : int
-        Of each.
+        Threads of each process.
     steps : int
-        That are timed in a round.
+        Timed steps in a round.
     eps, effort, seed, work_source, work_digest
-        Of the partitions.
+        What partitions were made with.
     lr : float
     data : str
-        As `load_data` takes it.
+        Data set, as `load_data` takes it.
     machine : str
-        What it was measured on, and by.
+        The machine and the versions that were measured.
     rows : tuple of Measured or NotRun
-        Of the ways that were asked for, those that are there.
+        Rows of the ways that were asked for, as far as they are there.
     besides : tuple of Measured or NotRun
-        Rows of a file that was gone on from, which were not asked for now.
+        Rows of a resumed file that were not asked for now.
     """
 
     model: str
@@ -156,25 +166,24 @@ class Bench:
         return tuple(row for row in self.rows if isinstance(row, Measured))
 
     def speed_up(self, row: Measured) -> float | None:
-        """Over one process, where that was measured, now or in the file that was gone on from."""
-        for one in (*self.rows, *self.besides):
-            if isinstance(one, Measured) and one.way == SINGLE:
-                return one.quartiles[1] / row.quartiles[1]
+        """Speed over one process, where that was measured, now or in a resumed file."""
+        for base in (*self.rows, *self.besides):
+            if isinstance(base, Measured) and base.way == SINGLE:
+                return base.quartiles[1] / row.quartiles[1]
         return None
 
 
 def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: int) -> Measured:
-    """What a way's processes did in a round: first steps whose time does not count, then others.
+    """What a way's processes did in a round of warm-up steps and timed steps.
 
-    The time of the first of the others does not count either, as one process may begin it before
-    another one; nor of a stream that of as many as fill it, which begin with the first one, and of
-    as many as are left when no further one begins.
+    The first of the timed steps does not count, as one process may begin it before another. Nor do
+    the steps that fill a stream at its begin, and those that are left in it at its end.
     """
     at_work = [lap for lap in timed if lap.ends]
     partly = way.scheduling.most_in_flight - 1
     ends = [[*lap.ends[partly : len(lap.ends) - partly]] for lap in at_work]
     if not way.is_free:
-        ends = [[max(each) for each in zip(*ends, strict=True)]]
+        ends = [[max(ended) for ended in zip(*ends, strict=True)]]
     steps = [[after - before for before, after in pairwise(own)] for own in ends]
     spent = max(lap.ends[-1] for lap in at_work) - min(lap.begin for lap in at_work)
     sent = [lap.sent_bytes for lap in timed]
@@ -184,56 +193,67 @@ def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: in
         seconds=tuple(map(harmonic_mean, zip(*steps, strict=True))),
         losses=(*summed_losses(warm_up), *summed_losses(timed)),
         busy=tuple(min(1.0, lap.cpu_seconds / (threads * spent)) for lap in timed),
-        sent_bytes=None if None in sent else sum(each or 0 for each in sent) / len(at_work[0].ends),
+        sent_bytes=None
+        if None in sent
+        else sum(lap.sent_bytes or 0 for lap in timed) / len(at_work[0].ends),
         peak_bytes=tuple(lap.peak_bytes for lap in timed),
     )
 
 
 def summed_losses(laps: Sequence[Lap]) -> tuple[float, ...]:
-    """The losses of which each process has a share."""
+    """The loss of each step, of which each process has a share."""
     return tuple(map(sum, zip(*(lap.losses for lap in laps if lap.losses), strict=True)))
+
+
+def bench_columns(bench: Bench) -> tuple[Column[Measured], ...]:
+    """The figures of each way."""
+
+    def at(quartile: int) -> Callable[[Measured], float]:
+        return lambda row: row.quartiles[quartile]
+
+    rate, middle = (lambda row: bench.batch_size / row.quartiles[1]), at(1)
+    lower, upper = "A quarter of the steps take no more.", "A quarter of the steps take no less."
+    sent, peak = "Bytes that all processes send in a step.", "libraries included."
+    busy = "CPU time of all processes, as a share of what their threads had."
+    return (
+        Column("way", "way"),
+        Column("rounds"),
+        Column("median_seconds", "a step", "Median of all timed steps.", "s", middle),
+        Column("lower_seconds", "lower", lower, "s", at(0), detail=True),
+        Column("upper_seconds", "upper", upper, "s", at(2), detail=True),
+        Column("samples_per_second", "samples/s", "By the median.", value=rate),
+        Column("speed_up", "speed-up", "Over one process.", value=bench.speed_up, decimals=2),
+        Column("busy_share", "busy", busy, "%", decimals=0),
+        Column("waiting_share", "waiting", "The rest of it.", "%", decimals=0, detail=True),
+        Column("sent_bytes", "sent", sent, BYTES),
+        Column("largest_peak_bytes", "peak", f"Memory of the process with most, {peak}", BYTES),
+        Column("all_peak_bytes", "peak of all", f"All processes, {peak}", BYTES, detail=True),
+        Column("first_loss", value=lambda row: row.losses[0]),
+        Column("last_loss", value=lambda row: row.losses[-1]),
+    )
 
 
 # ------------------------------------------------------------------ files
 
 
-def as_record(row: Row, bench: Bench) -> dict[str, object]:
-    """A row with the figures that follow from it."""
-    if isinstance(row, NotRun):
-        return asdict(row)
-    lower, middle, upper = row.quartiles
-    return {
-        **asdict(row),
-        "median_seconds": middle,
-        "lower_seconds": lower,
-        "upper_seconds": upper,
-        "samples_per_second": bench.batch_size / middle,
-        "speed_up": bench.speed_up(row),
-        "busy_share": row.busy_share,
-        "waiting_share": 1 - row.busy_share,
-        "largest_peak_bytes": max(row.peak_bytes),
-        "all_peak_bytes": sum(row.peak_bytes),
-        "first_loss": row.losses[0],
-        "last_loss": row.losses[-1],
-    }
-
-
 def bench_json(bench: Bench) -> str:
     """All figures as JSON, one line a way."""
-    return rows_json(FORMAT, bench, lambda row: as_record(row, bench))
+    return rows_json(FORMAT, bench, lambda row: _fields(row, bench))
 
 
 def bench_csv(bench: Bench) -> str:
     """A header and a line a way."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(as_record(row, bench) for row in bench.rows)
-    return text.getvalue()
+    names = [column.key for column in bench_columns(bench)]
+    return csv_text((*names, "ended", "why"), (_fields(row, bench) for row in bench.rows))
+
+
+def _fields(row: Row, bench: Bench) -> dict[str, object]:
+    figures = {} if isinstance(row, NotRun) else fields_of(bench_columns(bench), row)
+    return {**asdict(row), **figures}
 
 
 def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
-    """The rows of a file that `bench` (as yet without rows) can go on from, by way.
+    """The rows of a file that `bench` (as yet without rows) resumes, by way.
 
     Raises
     ------
@@ -242,18 +262,17 @@ def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
     PlanError
         If it is of another model, or of other settings.
     """
-    return rows_of_file(path, "a file of hgpart bench --json", FORMAT, bench, SETTINGS, _row)
+    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, SETTINGS, _row)
 
 
 def _row(record: JsonObject) -> Measured:
     def amounts(name: str, least: int, high: float = LARGEST) -> tuple[float, ...]:
-        found = record.items(name)
-        if len(found) < least or not all(type(x) in (int, float) and 0 <= x <= high for x in found):
+        items = record.items(name)
+        if len(items) < least or not all(type(x) in (int, float) and 0 <= x <= high for x in items):
             raise record.wrong(name, f"{least} numbers or more, from 0 to {high}")
-        return tuple(map(float, found))
+        return tuple(map(float, items))
 
-    known = record.fields.get("sent_bytes") is not None
-    sent = record.number("sent_bytes") if known else None
+    sent = None if record.fields.get("sent_bytes") is None else record.number("sent_bytes")
     losses = [figure(loss) for loss in record.items("losses")]
     if not losses or None in losses:
         raise record.wrong("losses", "one number or more, null where there was none")

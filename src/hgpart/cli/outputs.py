@@ -102,9 +102,12 @@ class GrowingTable(Table):
     ----------
     resume
         Keep the rows that the file of --json has, and compute the missing ones.
+    wide
+        Print all columns, however wide the table gets. Default: those that fit.
     """
 
     resume: bool = False
+    wide: bool = False
 
     def check(self, **files: Path | None) -> None:
         """Refuse files that can't be written, and --resume without a file to go on from."""

@@ -1,29 +1,22 @@
-"""Ways x k x eps -> Comparison: one row each, what wins, and files of it."""
+"""Ways x k x eps -> Comparison: one row each, and what wins."""
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
-from hgpart.compare.outcomes import Failed, NotApplicable, Outcome, Row, outcome_of
-from hgpart.errors import ArgumentError, PlanError
-from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
-from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
+from hgpart.compare.outcomes import Failed, Outcome, Row, outcome_of
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.checks import check_request, check_search
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.ways import FORMER, Way, way_named, ways
+from hgpart.partition.ways import Way, way_named, ways
 from hgpart.plan import LARGEST_K
 from hgpart.work.figures import Work
 
-FORMAT = "hgpart comparison 1"
 EPOCH_BATCH_SIZES = (16, 32, 64)  # those of thesis table 5.14
 
 DEFAULT_EPS = 0.1
@@ -33,19 +26,6 @@ NEAR = 1e-3  # figures that differ by less win together: most would be printed a
 
 Cell = tuple[str, int, float | None]
 
-# What two comparisons must agree in for one to go on from the other.
-SETTINGS = (
-    "fingerprint",
-    "batch_size",
-    "bytes_per_element",
-    "linear",
-    "input_vertex",
-    "output_vertex",
-    "slices",
-    "work_digest",
-    "seed",
-)
-
 # Figures in which a way can win; less is better in all of them. How long a rule takes, which
 # searches for nothing, is no merit.
 LOADS = ("max_over_average", "imbalance")
@@ -54,6 +34,7 @@ CONTESTED = (
     *LOADS,
     "forward_bytes",
     "step_bytes",
+    "step_seconds",
     *EPOCHS,
     "largest_device_bytes",
     "messages",
@@ -238,7 +219,7 @@ def _figure(comparison: Comparison, row: Outcome, column: str) -> float | None:
     if column == "forward_bytes" and row.smallest_batch > 1 and not row.forward_bytes:
         return None  # every device has a copy of the model: never anything to send, no merit
     # An imbalance of 0 has no thousandth.
-    figure: float = getattr(row, "max_over_average" if column in LOADS else column)
+    figure: float | None = getattr(row, "max_over_average" if column in LOADS else column)
     return figure
 
 
@@ -265,6 +246,7 @@ def verdict(comparison: Comparison) -> str:
 
     At the smallest eps, and at k = 8, or else at the largest k at which there is a hypergraph
     partition and, if possible, a layer-wise split. Of the others only those within eps count.
+    Where another one takes less time by the estimate, the line names it.
     """
     return f"{_verdict(comparison)} (eps {comparison.eps:g}, batch {comparison.batch_size})"
 
@@ -283,8 +265,9 @@ def _verdict(comparison: Comparison) -> str:
     if rivals and (rival := _smallest_traffic(rivals)) not in others:
         others.append(rival)
     load = f"{best.max_over_average:.2f} max/avg"
+    faster = _faster(best, [row for row in balanced if row.k == k])
     if not others:
-        return f"{best.strategy}: {load} at k={k}"
+        return f"{best.strategy}: {load} at k={k}{faster}"
     first, *second = others
     text = (
         f"{best.strategy}: {_traffic_against(best, first)} {first.strategy} at k={k}, "
@@ -292,7 +275,7 @@ def _verdict(comparison: Comparison) -> str:
     )
     for row in second:
         text += f"; {_traffic_against(best, row)} {row.strategy} at {row.max_over_average:.2f}"
-    return text
+    return text + faster
 
 
 def _least(balanced: Sequence[Outcome], eps: float) -> str:
@@ -302,8 +285,21 @@ def _least(balanced: Sequence[Outcome], eps: float) -> str:
         return f"nothing is within {bound}"
     ks = {row.k for row in balanced}
     k = VERDICT_K if VERDICT_K in ks else max(ks)
-    best = _smallest_traffic(row for row in balanced if row.k == k)
-    return f"{best.strategy}: least traffic of those within {bound} at k={k}"
+    rows = [row for row in balanced if row.k == k]
+    best = _smallest_traffic(rows)
+    return f"{best.strategy}: least traffic of those within {bound} at k={k}{_faster(best, rows)}"
+
+
+def _faster(best: Outcome, rows: Sequence[Outcome]) -> str:
+    """Which of the rows takes less time than the one of least traffic, if one does."""
+    seconds = {row.strategy: row.step_seconds for row in rows if row.step_seconds is not None}
+    if best.step_seconds is None or not seconds:
+        return ""
+    fastest = min(seconds, key=lambda name: seconds[name])
+    if best.step_seconds <= seconds[fastest] * (1 + NEAR):
+        return ""
+    ratio = best.step_seconds / seconds[fastest]
+    return f"; but by the estimate of seconds {fastest} is {ratio:.2f}x as fast"
 
 
 def _smallest_traffic(rows: Iterable[Outcome]) -> Outcome:
@@ -316,163 +312,3 @@ def _traffic_against(row: Outcome, other: Outcome) -> str:
         return f"{ratio:.1f}x less traffic than"
     ratio = row.step_bytes / max(1, other.step_bytes)
     return f"{ratio:.1f}x the traffic of" if ratio >= 1.05 else "as much traffic as"
-
-
-# ------------------------------------------------------------------ files
-
-
-def save_comparison(comparison: Comparison, path: Path | str) -> None:
-    """Write a comparison as JSON, one line a row.
-
-    Raises
-    ------
-    OutputError
-        If the file can't be written.
-    """
-    with replacing(path) as file:
-        file.write(comparison_json(comparison))
-
-
-def comparison_json(comparison: Comparison) -> str:
-    """A comparison as JSON, one line a row."""
-    head = {
-        "format": FORMAT,
-        **{
-            item.name: getattr(comparison, item.name)
-            for item in fields(Comparison)
-            if item.name not in ("rows", "besides")
-        },
-        "verdict": verdict(comparison),
-        "row_count": len(comparison.rows) + len(comparison.besides),
-        "asked_count": len(comparison.rows),  # the first of them; the others are besides
-    }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
-    every = (*comparison.rows, *comparison.besides)
-    rows = [f"    {json.dumps(as_record(row, comparison))}" for row in every]
-    return "{\n" + ",\n".join(lines) + ',\n  "rows": [\n' + ",\n".join(rows) + "\n  ]\n}\n"
-
-
-def comparison_csv(comparison: Comparison) -> str:
-    """A comparison as CSV: a header and a line a row, with the fields of the JSON and `why`."""
-    records = [as_record(row, comparison) for row in comparison.rows]
-    names = dict.fromkeys(name for record in records for name in record)
-    text = io.StringIO()
-    writer = csv.DictWriter(text, sorted(names, key="why".__eq__), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
-
-
-def as_record(row: Row, comparison: Comparison) -> dict[str, object]:
-    """A row with the figures that follow from it, for JSON and CSV."""
-    record: dict[str, object] = asdict(row)
-    if isinstance(row, Outcome):
-        record["step_bytes"] = row.step_bytes
-        for name, batch_size in EPOCHS.items():
-            record[name] = row.epoch_bytes(comparison.dataset_size, batch_size)
-    elif isinstance(row, Failed):
-        record["failed"] = True
-    return record
-
-
-def load_comparison(path: Path | str) -> Comparison:
-    """Read a file of `save_comparison`.
-
-    Raises
-    ------
-    FormatError
-        If the file can't be read or is malformed; says which line.
-    """
-    head = read_json(path, "a comparison of hgpart compare --json", FORMAT)
-    count = head.whole("row_count", 0, 10**6)
-    asked = head.whole("asked_count", 0, count) if "asked_count" in head.fields else count
-    rows = tuple(_row(record) for record in head.objects("rows", count))
-    per_element = head.fields.get("bytes_per_element")
-    epss = head.items("epss")
-    if not epss or not all(type(eps) in (int, float) and 0 <= eps <= LARGEST for eps in epss):
-        raise head.wrong("epss", "one number >= 0 or more")
-    return Comparison(
-        model=head.string("model"),
-        input_shape=tuple(head.wholes("input_shape")),
-        fingerprint=head.string("fingerprint"),
-        batch_size=head.whole("batch_size", 1, LARGEST_FACTOR),
-        bytes_per_element=(
-            None if per_element is None else head.whole("bytes_per_element", 1, LARGEST_FACTOR)
-        ),
-        work_source=head.string("work_source"),
-        seed=head.whole("seed"),
-        dataset_size=head.whole("dataset_size", 1, LARGEST),
-        rows=rows[:asked],
-        besides=rows[asked:],
-        epss=tuple(map(float, epss)),
-        work_digest=head.string("work_digest"),
-        linear=head.string("linear"),
-        input_vertex=head.flag("input_vertex"),
-        output_vertex=head.flag("output_vertex"),
-        slices=(
-            None if head.fields.get("slices") is None else head.whole("slices", 1, LARGEST_FACTOR)
-        ),
-    )
-
-
-def _row(record: JsonObject) -> Row:
-    def amount(name: str) -> float:
-        value = record.number(name)
-        if not 0 <= value <= LARGEST:
-            raise record.wrong(name, f"a number from 0 to {LARGEST}")
-        return value
-
-    eps = None if record.fields.get("eps") is None else amount("eps")
-    name, k = record.string("strategy"), record.whole("k", 1, LARGEST)
-    strategy = FORMER.get(name, name)
-    if "failed" in record.fields:
-        return Failed(strategy, k, eps, record.string("why"))
-    if "why" in record.fields:
-        return NotApplicable(strategy, k, eps, record.string("why"))
-    return Outcome(
-        strategy=strategy,
-        k=k,
-        eps=eps,
-        batch_size=record.whole("batch_size", 1, LARGEST_FACTOR),
-        max_over_average=amount("max_over_average"),
-        imbalance=amount("imbalance"),
-        forward_bytes=record.whole("forward_bytes"),
-        bytes_per_sample=amount("bytes_per_sample"),
-        bytes_per_step=record.whole("bytes_per_step"),
-        largest_device_bytes=record.whole("largest_device_bytes"),
-        messages=record.whole("messages"),
-        largest_parameters=record.whole("largest_parameters"),
-        largest_activation_bytes=record.whole("largest_activation_bytes"),
-        seconds=amount("seconds"),
-        smallest_batch=record.whole("smallest_batch", 1, LARGEST),
-        step_seconds=(
-            None if record.fields.get("step_seconds") is None else amount("step_seconds")
-        ),
-    )
-
-
-def rows_done(path: Path | str, comparison: Comparison) -> dict[Cell, Row]:
-    """The rows of a file that `comparison` (as yet without rows) can go on from, failed ones too.
-
-    Raises
-    ------
-    FormatError
-        If the file is malformed.
-    PlanError
-        If it compares another model, or with other settings.
-    """
-    if not Path(path).exists():
-        return {}
-    before = load_comparison(path)
-    for name in SETTINGS:
-        if getattr(before, name) != getattr(comparison, name):
-            measured = (
-                ""
-                if name != "work_digest"
-                else " (pass measured work back, see --work profile,save=FILE)"
-            )
-            raise PlanError(
-                f"{path} can't be resumed: its {name} is {getattr(before, name)}, this "
-                f"comparison's {getattr(comparison, name)}{measured}"
-            )
-    return {cell_of(row): row for row in (*before.rows, *before.besides)}

@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from typing import Any
 
 from rich.console import Console
 
-from hgpart.bench.results import Bench, Measured
+from hgpart.bench.races import Races
+from hgpart.bench.results import Bench, Measured, bench_columns
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE
-from hgpart.report.tables import counted, even_decimals, in_unit, print_table, ruled_table
+from hgpart.report.tables import counted, print_ways
 
 
-def print_bench(bench: Bench, console: Console, unit: str) -> None:
-    """Print the fastest way first, then all of them in the order asked for, then the reasons.
+def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False) -> None:
+    """Print the fastest way, then all in the order asked for, then why others could not be run.
 
     Parameters
     ----------
     bench : Bench
     console : Console
     unit : str
-        What bytes are printed in, one of `UNITS`.
+        Unit of bytes, one of `UNITS`.
+    wide : bool
+        Whether all columns are printed, however wide the console is.
     """
     console.print(fastest(bench), style="bold")
     console.print(" · ".join(settings(bench)))
     if bench.measured:
         console.print()
-        _print_rows(bench, bench.measured, console, unit)
+        columns = bench_columns(bench)
+        print_ways(console, "Training steps", columns, bench.measured, unit, wide=wide)
+        is_known = bench.speed_up(bench.measured[0]) is not None
+        one = f"one process of {counted(bench.threads, 'thread')}"
+        over = f"{SINGLE}, {one}" if is_known else f"{SINGLE}, which is not among these ways"
+        console.print(
+            f"a step: the median; speed-up: over {over}; busy: CPU time of all processes, as a "
+            "share of what their threads had; sent: by all processes in a step; peak: memory of "
+            "the process with most, libraries included"
+        )
     print_refused(bench.rows, console)
 
 
@@ -42,10 +54,7 @@ def print_refused(rows: Iterable[object], console: Console) -> None:
     if reasons:
         console.print()
     for reason in reasons:
-        for line in textwrap.wrap(
-            reason, console.width, subsequent_indent="  ", break_on_hyphens=False
-        ):
-            console.print(line, soft_wrap=True)
+        console.print(reason)
 
 
 def fastest(bench: Bench) -> str:
@@ -54,67 +63,40 @@ def fastest(bench: Bench) -> str:
     if not trained:
         return f"{bench.model}: no way could be measured"
     best, *others = sorted(trained, key=lambda row: row.quartiles[1])
-    seconds, gain = best.quartiles[1], bench.speed_up(best)
-    said = [f"{bench.batch_size / seconds:,.1f} samples/s"]
-    if gain is not None and best.way != SINGLE:
-        threads = counted(bench.threads, "thread")
-        said.insert(0, f"{gain:.2f} times as fast as one process of {threads}")
+    seconds = best.quartiles[1]
+    facts = [*gain_over_one(bench, best), f"{bench.batch_size / seconds:,.1f} samples/s"]
     if others:
-        said.append(f"{others[0].quartiles[1] / seconds:.2f} times {others[0].way}, the next")
+        facts.append(f"{others[0].quartiles[1] / seconds:.2f} times {others[0].way}, the next")
     for limit in bench.measured:
         if limit.way == APART:
             share = 100 * limit.quartiles[1] / seconds
-            said.append(f"{share:.0f} % of processes that never talk")
-    return f"{best.way}: {', '.join(said)}"
+            facts.append(f"{share:.0f} % of processes that never talk")
+    return f"{best.way}: {', '.join(facts)}"
+
+
+def gain_over_one(bench: Bench | Races, best: Any) -> list[str]:
+    """How much faster the best way is than one process, where that is known."""
+    gain = bench.speed_up(best)
+    if gain is None or best.way == SINGLE:
+        return []
+    return [f"{gain:.2f} times as fast as one process of {counted(bench.threads, 'thread')}"]
 
 
 def settings(bench: Bench) -> list[str]:
     """What was measured."""
     rounds = max((row.rounds for row in bench.measured), default=0)
+    turns = f"{counted(rounds, 'turn')} of {counted(bench.steps, 'step')}"
+    return common_settings(bench, turns, bench.data, f"work: {bench.work_source}")
+
+
+def common_settings(bench: Bench | Races, *own: str) -> list[str]:
+    """What rows of ways were made with; `own` is what only some have."""
     return [
         bench.model,
         f"input {' x '.join(map(str, bench.input_shape))}",
         f"batch of {bench.batch_size}",
         f"{bench.processes} processes of {counted(bench.threads, 'thread')}",
-        f"{counted(rounds, 'turn')} of {counted(bench.steps, 'step')}",
-        bench.data,
-        f"work: {bench.work_source}",
+        *own,
         f"seed {bench.seed}",
         *([bench.machine] if bench.machine else []),
     ]
-
-
-def _print_rows(bench: Bench, rows: Sequence[Measured], console: Console, unit: str) -> None:
-    quartiles = [row.quartiles for row in rows]
-    times = even_decimals([seconds for row in quartiles for seconds in row])
-    gains = [bench.speed_up(row) for row in rows]
-    sent = [None if row.sent_bytes is None else round(row.sent_bytes) for row in rows]
-    columns = [
-        [row.way for row in rows],
-        ["-" if gain is None else f"{gain:.2f}" for gain in gains],
-        times[1::3],
-        times[0::3],
-        times[2::3],
-        even_decimals([bench.batch_size / middle for _, middle, _ in quartiles]),
-        [f"{100 * row.busy_share:.0f}" for row in rows],
-        [f"{100 * (1 - row.busy_share):.0f}" for row in rows],
-        in_unit(sent, unit),
-        in_unit([max(row.peak_bytes) for row in rows], unit),
-    ]
-    table = ruled_table(
-        [
-            *("way", "speed-up", "s a step", "lower", "upper", "samples/s"),
-            *("busy %", "waiting %", f"sent {unit}", f"peak {unit}"),
-        ]
-    )
-    for cells in zip(*columns, strict=True):
-        table.add_row(*cells)
-    print_table(console, "Training, median and quartiles of a step", table)
-    over = f"over {SINGLE}, one process of {counted(bench.threads, 'thread')}"
-    if gains[0] is None:
-        over = f"over {SINGLE}, which is not among these ways"
-    console.print(
-        f"speed-up: {over}; busy: CPU time of all processes, of that which their threads had; "
-        "sent: by all of them in a step; peak: memory of the process that has most, libraries "
-        "included"
-    )

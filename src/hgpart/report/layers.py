@@ -10,11 +10,11 @@ import numpy as np
 from rich.console import Console
 
 from hgpart.layers.channel_graph import WHOLE, ChannelGraph, Layer, Read
-from hgpart.report.tables import even_decimals, print_table, ruled_table
+from hgpart.report.tables import even_decimals, print_table
 from hgpart.work.figures import Work
 from hgpart.work.layer_times import WHOLE_STEP, LayerTimes, Pass
 
-MAX_NAMED_LAYERS = 3  # of those that a layer reads
+MAX_NAMED_LAYERS = 3  # layers named among those that a layer reads
 
 
 def print_trace(
@@ -32,13 +32,9 @@ def print_trace(
         f"{name} at {shape}: {len(graph.layers)} layers ({kept}), "
         f"{int(graph.first_task[-1]):,} tasks, {total:,} {work.unit} per sample"
     )
-    table = ruled_table(
-        ["layer", "kind", "tasks", "map", work.unit, "parameters", "reads", "operators"]
-    )
-    table.columns[1].justify = "left"
-    table.columns[-2].justify = table.columns[-1].justify = "left"
-    for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True):
-        table.add_row(
+    headings = ["layer", "kind", "tasks", "map", work.unit, "parameters", "reads", "operators"]
+    rows = [
+        (
             layer.name,
             _kind(graph, layer),
             f"{layer.tasks:,}",
@@ -48,8 +44,11 @@ def print_trace(
             "; ".join(dict.fromkeys(_read(graph, layer, read) for read in layer.reads)),
             " + ".join(map(_operator, layer.operators)),
         )
+        for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True)
+    ]
     console.print()
-    print_table(console, "Layers (map: elements per task and sample; others: of all tasks)", table)
+    title = "Layers (map: elements per task and sample; other figures: all tasks together)"
+    print_table(console, title, headings, rows, left=(0, 1, 6, 7))
     console.print()
     names = [f"{layer.name} ({', '.join(layer.operators)})" for layer in whole]
     console.print(f"Kept whole (one task that reads everything): {', '.join(names) or 'none'}")
@@ -68,7 +67,7 @@ def _kind(graph: ChannelGraph, layer: Layer) -> str:
 
 
 def _read(graph: ChannelGraph, layer: Layer, read: Read) -> str:
-    """Say which channels each task reads, and whose they are."""
+    """Which channels each task reads, and the layers that make them."""
     known = read.channels[read.channels >= 0]
     owners = graph.layer_of_channel(known)
     sources = list(dict.fromkeys(owners.tolist()))
@@ -88,7 +87,7 @@ def _read(graph: ChannelGraph, layer: Layer, read: Read) -> str:
 
 
 def _operator(name: str) -> str:
-    """Say what a graph node computes: its name without its number.
+    """What a graph node computes: its name without its number.
 
     >>> _operator("conv2d_12"), _operator("_native_batch_norm_legit_functional_3")
     ('conv2d', 'batch_norm')
@@ -96,7 +95,7 @@ def _operator(name: str) -> str:
     return re.sub(r"_\d+$", "", name).replace("_native_batch_norm_legit_functional", "batch_norm")
 
 
-# ------------------------------------------------------------------ what they take
+# ------------------------------------------------------------------ seconds of layers
 
 
 def print_layer_times(
@@ -107,14 +106,14 @@ def print_layer_times(
     batch_size: int,
     console: Console,
 ) -> None:
-    """Print what all of each layer takes with all samples, pass by pass, and half of its tasks."""
-    measured = [at for at, shares in enumerate(times.layers) if shares is not None]
+    """Print what each layer takes with all samples, pass by pass, and with half of its tasks."""
+    measured = [at for at, layer in enumerate(times.layers) if layer is not None]
 
     def milliseconds(at: int, share: float) -> dict[Pass, float]:
         return {which: 1e3 * times.seconds(at, which, share, batch_size) for which in Pass}
 
-    def of_step(found: dict[Pass, float]) -> float:
-        return math.fsum(found[which] for which in WHOLE_STEP)
+    def of_step(passes: dict[Pass, float]) -> float:
+        return math.fsum(passes[which] for which in WHOLE_STEP)
 
     whole = {at: milliseconds(at, 1.0) for at in measured}
     total = math.fsum(map(of_step, whole.values()))
@@ -123,23 +122,14 @@ def print_layer_times(
         f"{name} at {shape}: {total / 1e3:.4g} s a training step of {batch_size} samples, "
         f"layer by layer ({times.source})"
     )
-    table = ruled_table(
-        ["layer", "tasks", *(which.value for which in Pass), "share", "half the tasks"]
-    )
+    headings = ["layer", "tasks", *(which.value for which in Pass), "share", "half the tasks"]
+    rows = []
     columns = [even_decimals([row[which] for row in whole.values()]) for which in Pass]
     for at, *figures in zip(measured, *columns, strict=True):
-        layer, all_of_it = graph.layers[at], of_step(whole[at])
+        layer, step = graph.layers[at], of_step(whole[at])
         half = of_step(milliseconds(at, 0.5)) if layer.tasks > 1 else None
-        table.add_row(
-            layer.name,
-            f"{layer.tasks:,}",
-            *figures,
-            f"{all_of_it / total:.1%}",
-            "-" if half is None else f"{half / all_of_it:.0%}",
-        )
+        half_text = "-" if half is None else f"{half / step:.0%}"
+        rows.append((layer.name, f"{layer.tasks:,}", *figures, f"{step / total:.1%}", half_text))
     console.print()
-    print_table(
-        console,
-        "Layers (ms; backward at once, or maps, then weights; half the tasks, of a step)",
-        table,
-    )
+    title = "Layers (ms; backward at once, or maps, then weights; half the tasks: % of a step)"
+    print_table(console, title, headings, rows)

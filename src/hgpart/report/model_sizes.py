@@ -20,10 +20,10 @@ class ModelSummary:
     ----------
     name : str
     input_shape : tuple of int
-        Of one sample.
+        Shape of one sample.
     parameters : int
     macs : int
-        Multiply-accumulates of a forward pass, per sample.
+        Multiply-accumulates of a forward pass of one sample.
     """
 
     name: str

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.console import Console
 
 from hgpart.arrays import Int64
-from hgpart.execution.records.totals import Timing
-from hgpart.report.tables import UNITS, counted, even_decimals, in_unit, print_table, ruled_table
+from hgpart.execution.records.totals import Timing, Traffic
+from hgpart.files.columns import BYTES, UNITS, Column, fields_of
+from hgpart.files.fields import report_json
+from hgpart.report.tables import counted, even_decimals, print_columns
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
 
-TELLING = 0.1  # of all time, or of a part's: more than that is no chance
-STALE = "stale: updates of its part that a forward pass was without, in the mean and at most"
+TELLING = 0.1  # share of all time, or of a part's, that is more than chance
+STALE = (
+    "stale: mean number of updates that a forward pass of the part was without; most: the largest"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +35,7 @@ class RunReport:
     ----------
     model : str
     devices : tuple of str
-        Of each part.
+        Device of each part.
     transport : str
         What carried the messages: gloo, nccl or threads (of one process).
     measurement : Measurement
@@ -41,7 +45,7 @@ class RunReport:
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     work_shares : tuple of float
-        What each part has of the multiply-accumulates; none where work was measured.
+        Each part's share of the multiply-accumulates; empty where work was measured.
     """
 
     model: str
@@ -55,83 +59,136 @@ class RunReport:
     work_shares: tuple[float, ...] = ()
 
     def difference(self) -> str | None:
-        """Say where other bytes travelled than the plan says, if any did."""
-        found, steps = self.measurement.totals.traffic, self.measurement.steps
-        ways = [("forward", found.forward_bytes, self.planned_forward)]
+        """Where other bytes travelled than the plan says, if any did."""
+        traffic, steps = self.measurement.totals.traffic, self.measurement.steps
+        directions = [("forward", traffic.forward_bytes, self.planned_forward)]
         if self.measurement.backward:
-            ways.append(("backward", found.backward_bytes, self.planned_backward))
-        for way, travelled, planned in ways:
-            for (sender, receiver), sent in _entries(travelled):
-                if sent != planned[sender, receiver] * steps:
-                    return (
-                        f"{way}, part {sender} sent {sent:,} bytes to part {receiver} in {steps} "
-                        f"steps, by the plan {planned[sender, receiver]:,} in each"
-                    )
+            directions.append(("backward", traffic.backward_bytes, self.planned_backward))
+        for direction, travelled, planned in directions:
+            for sender, receiver in np.argwhere(travelled != planned * steps).tolist():
+                return (
+                    f"{direction}, part {sender} sent {travelled[sender, receiver]:,} bytes to "
+                    f"part {receiver} in {steps} steps, by the plan "
+                    f"{planned[sender, receiver]:,} in each"
+                )
         return None
 
 
-def _entries(matrix: Int64) -> list[tuple[tuple[int, int], int]]:
-    k = len(matrix)
-    return [((row, column), int(matrix[row, column])) for row in range(k) for column in range(k)]
+def run_columns(report: RunReport) -> list[Column[int]]:
+    """What each part did; tables are of a step, files of all steps."""
+    measured, steps = report.measurement, report.measurement.steps
+    traffic, backward = measured.totals.traffic, measured.backward
+
+    def share(name: str) -> Callable[[int], float]:
+        return lambda part: getattr(measured.totals.timings[part], name) / measured.seconds
+
+    def idle(part: int) -> float:
+        return max(0.0, 1 - share("busy")(part) - share("waiting")(part))
+
+    def sums(axis: int, *matrices: Int64, steps: int = 1) -> Callable[[int], float]:
+        return lambda part: sum(int(matrix.sum(axis)[part]) for matrix in matrices) / steps
+
+    def totals(axis: int, *matrices: Int64) -> Callable[[int], int]:
+        return lambda part: int(sums(axis, *matrices)(part))
+
+    forward, back = traffic.forward_bytes, traffic.backward_bytes
+    planned_peaks = measured.planned_peak_bytes
+    planned = (report.planned_forward, *([report.planned_backward] if backward else []))
+    sent = (forward, *([back] if backward else []))
+    messages = totals(1, traffic.forward_messages, traffic.backward_messages)
+    return [
+        *timing_columns(report.devices, measured.totals.timings, steps),
+        Column("busy_share", "busy", "", "%", share("busy"), decimals=1),
+        Column("waiting_share", "waiting", "", "%", share("waiting"), decimals=1),
+        Column("idle_share", "idle", "", "%", idle, decimals=1),
+        *staleness_columns(measured.staleness),
+        Column("", "sends", "", BYTES, sums(1, *sent, steps=steps)),
+        Column("", "by the plan", "", BYTES, sums(1, *planned)),
+        Column("", "receives", "", BYTES, sums(0, *sent, steps=steps)),
+        Column("", "by the plan", "", BYTES, sums(0, *planned)),
+        Column("sent_forward_bytes", value=totals(1, forward)),
+        Column("received_forward_bytes", value=totals(0, forward)),
+        Column("sent_backward_bytes", value=totals(1, back)),
+        Column("received_backward_bytes", value=totals(0, back)),
+        Column("messages_sent", value=messages),
+        Column("peak_bytes", "holds", "", BYTES, measured.peak_bytes.__getitem__),
+        Column("planned_peak_bytes", "by the schedule", "", BYTES, planned_peaks.__getitem__),
+    ]
+
+
+def timing_columns(
+    devices: Sequence[str], timings: Sequence[Timing], steps: int | None = None
+) -> list[Column[int]]:
+    """What each part is, and its seconds; tables have milliseconds of a step if steps are given."""
+    unit, many = ("s", 1) if steps is None else ("ms", steps)
+
+    def seconds(name: str, steps: int = 1) -> Callable[[int], float]:
+        return lambda part: getattr(timings[part], name) / steps
+
+    return [
+        Column("part", value=lambda part: part),
+        Column("device", value=devices.__getitem__),
+        Column("", "part", value=lambda part: f"{part} ({devices[part]})"),
+        Column("", "busy", "", unit, seconds("busy", many)),
+        Column("", "waiting", "", unit, seconds("waiting", many)),
+        *(Column(field.name, value=seconds(field.name)) for field in fields(Timing)),
+    ]
+
+
+def staleness_columns(staleness: Sequence[Sequence[int]]) -> list[Column[int]]:
+    """Updates that each part's forward passes were without; no columns if they had all.
+
+    >>> mean, most = staleness_columns([[0, 1, 1, 2], [0, 0, 0, 0]])
+    >>> mean.figure(0), most.figure(0), staleness_columns([])
+    (1.0, 2, [])
+    """
+    if not staleness:
+        return []
+    return [
+        Column("mean_staleness", "stale", value=lambda part: fmean(staleness[part]), decimals=2),
+        Column("most_staleness", "most", value=lambda part: max(staleness[part])),
+    ]
 
 
 def run_json(report: RunReport) -> str:
-    """All figures as a JSON object, a line for each key and part; bytes are of all steps."""
+    """All figures as a JSON object, a line for each key and part; bytes are those of all steps."""
     measured = report.measurement
-    traffic = measured.totals.traffic
-    fields: dict[str, Any] = {
-        "hgpart_version": version("hgpart"),
-        "model": report.model,
-        "k": len(report.devices),
-        "backend": report.transport,
-        "batch_size": measured.batch_size,
-        "micro_batches": report.scheduling.micro_batches,
-        **schedule_fields(report.scheduling),
-        "norms": report.norms,
-        "recompute": report.scheduling.recompute,
-        "steps": measured.steps,
-        "backward": measured.backward,
-        "seconds": measured.seconds,
-        "samples_per_second": measured.samples_per_second,
-        "forward_bytes": int(traffic.forward_bytes.sum()),
-        "backward_bytes": int(traffic.backward_bytes.sum()),
-        "uncounted_bytes": int(traffic.uncounted_bytes.sum()),
-        "planned_forward_bytes": int(report.planned_forward.sum()) * measured.steps,
-        "planned_backward_bytes": int(report.planned_backward.sum())
-        * measured.steps
-        * measured.backward,
-        "as_planned": report.difference() is None,
-        "busiest_share": measured.busiest,
-        "most_samples_per_second": measured.samples_per_second / measured.busiest,
-        "bubble": measured.bubble,
-        "simulated_bubble": measured.simulated_bubble,
-    }
-    parts = [
+    traffic, columns = measured.totals.traffic, run_columns(report)
+    return report_json(
         {
-            "part": part,
-            "device": report.devices[part],
-            **vars(timing),
-            **_shares(timing, measured.seconds),
-            **staleness_fields(measured.staleness, part),
-            "sent_forward_bytes": int(traffic.forward_bytes[part].sum()),
-            "received_forward_bytes": int(traffic.forward_bytes[:, part].sum()),
-            "sent_backward_bytes": int(traffic.backward_bytes[part].sum()),
-            "received_backward_bytes": int(traffic.backward_bytes[:, part].sum()),
-            "messages_sent": int(
-                traffic.forward_messages[part].sum() + traffic.backward_messages[part].sum()
-            ),
-            "peak_bytes": measured.peak_bytes[part],
-            "planned_peak_bytes": measured.planned_peak_bytes[part],
+            "model": report.model,
+            "k": len(report.devices),
+            "backend": report.transport,
+            "batch_size": measured.batch_size,
+            **schedule_fields(report.scheduling),
+            "norms": report.norms,
+            "steps": measured.steps,
+            "backward": measured.backward,
+            "seconds": measured.seconds,
+            "samples_per_second": measured.samples_per_second,
+            **traffic_fields(traffic),
+            "planned_forward_bytes": int(report.planned_forward.sum()) * measured.steps,
+            "planned_backward_bytes": int(report.planned_backward.sum())
+            * measured.steps
+            * measured.backward,
+            "as_planned": report.difference() is None,
+            "busiest_share": measured.busiest,
+            "most_samples_per_second": measured.samples_per_second / measured.busiest,
+            "bubble": measured.bubble,
+            "simulated_bubble": measured.simulated_bubble,
+            "parts": [fields_of(columns, part) for part in range(len(report.devices))],
         }
-        for part, timing in enumerate(measured.totals.timings)
-    ]
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
-    listed = ",\n".join(f"    {json.dumps(part)}" for part in parts)
-    return "{\n" + ",\n".join(lines) + f',\n  "parts": [\n{listed}\n  ]\n}}\n'
+    )
+
+
+def traffic_fields(traffic: Traffic) -> dict[str, int]:
+    """Bytes of all parts, for JSON."""
+    names = ("forward_bytes", "backward_bytes", "uncounted_bytes")
+    return {name: int(getattr(traffic, name).sum()) for name in names}
 
 
 def run_answer(report: RunReport) -> str:
-    """Say what a run came to."""
+    """The throughput of a run: one line."""
     measured = report.measurement
     milliseconds = 1000 * measured.seconds / measured.steps
     return f"{measured.samples_per_second:,.1f} samples/s, {milliseconds:,.1f} ms a step"
@@ -145,7 +202,7 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     report : RunReport
     console : Console
     unit : str
-        What bytes are printed in, one of `UNITS`.
+        Unit of bytes, one of `UNITS`.
     """
     measured, k = report.measurement, len(report.devices)
     console.print(run_answer(report), style="bold")
@@ -159,7 +216,9 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
         f"{passes}"
     )
     console.print()
-    _print_parts(report, console, unit)
+    print_columns(console, "Parts, in a step", run_columns(report), range(k), unit)
+    if measured.staleness:
+        console.print(STALE)
     console.print()
     if k > 1:
         most = measured.samples_per_second / measured.busiest
@@ -182,12 +241,12 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
 
 
 def contradicted(shares: Sequence[float], busy: Sequence[float]) -> str | None:
-    """Say where a part takes another share of the time than it has of the work, if one does.
+    """Where a part takes a larger share of the time than it has of the work, if one does.
 
     Parameters
     ----------
     shares : sequence of float
-        Of the work, by multiply-accumulates; none where it is measured.
+        Each part's share of the multiply-accumulates; empty where work is measured.
     busy : sequence of float
         Seconds of each part.
 
@@ -199,18 +258,18 @@ def contradicted(shares: Sequence[float], busy: Sequence[float]) -> str | None:
     total = sum(busy)
     if not shares or not total:
         return None
-    found = [seconds / total for seconds in busy]
-    part = max(range(len(shares)), key=lambda at: found[at] - shares[at])
-    if found[part] < shares[part] + TELLING or found[part] * len(found) < 1 + TELLING:
+    taken = [seconds / total for seconds in busy]
+    part = max(range(len(shares)), key=lambda at: taken[at] - shares[at])
+    if taken[part] < shares[part] + TELLING or taken[part] * len(taken) < 1 + TELLING:
         return None
     return (
         f"Part {part} has {100 * shares[part]:.0f} % of the multiply-accumulates, and takes "
-        f"{100 * found[part]:.0f} % of the busy time"
+        f"{100 * taken[part]:.0f} % of the busy time"
     )
 
 
 def shares_of_work(placement: Placement) -> tuple[float, ...]:
-    """What each part has of the work, where that is counted and not measured."""
+    """Each part's share of the work, where that is counted and not measured."""
     loads = placement.programs.partition.evaluation.loads
     counted = placement.programs.work.unit != "s" and loads.sum()
     return tuple((loads / loads.sum()).tolist()) if counted else ()
@@ -219,115 +278,43 @@ def shares_of_work(placement: Placement) -> tuple[float, ...]:
 def print_contradiction(
     console: Console, model: str, shares: Sequence[float], busy: Sequence[float]
 ) -> None:
-    """Print it, with what divides the model by measured time."""
-    said = contradicted(shares, busy)
-    if said is not None:
+    """Print where shares of time contradict those of work, and how to divide by measured time."""
+    contradiction = contradicted(shares, busy)
+    if contradiction is not None:
         console.print(
-            f"{said}: to divide by time, hgpart profile {model} -o times.json, and hgpart "
+            f"{contradiction}: to divide by time, hgpart profile {model} -o times.json, and hgpart "
             "partition with --work times.json"
         )
 
 
 def schedule_fields(scheduling: Scheduling) -> dict[str, Any]:
-    """How batches went through the parts, for JSON.
+    """How batches go through the parts, for JSON.
 
     >>> schedule_fields(Scheduling("async", in_flight=4))
-    {'schedule': 'async', 'in_flight': 4, 'stash': True}
+    {'micro_batches': 1, 'schedule': 'async', 'in_flight': 4, 'stash': True, 'recompute': False}
     """
-    fields: dict[str, Any] = {"schedule": scheduling.name}
-    if scheduling.is_stream:
-        fields |= {"in_flight": scheduling.most_in_flight, "stash": scheduling.stash}
-    return fields
-
-
-def staleness_fields(staleness: Sequence[Sequence[int]], part: int) -> dict[str, float]:
-    """Updates that a part's forward passes were without, for JSON; nothing if they had all.
-
-    >>> staleness_fields([[0, 1, 1, 2], [0, 0, 0, 0]], part=0)
-    {'mean_staleness': 1.0, 'most_staleness': 2}
-    """
-    if not staleness:
-        return {}
-    of_part = staleness[part]
-    return {"mean_staleness": sum(of_part) / len(of_part), "most_staleness": max(of_part)}
-
-
-def staleness_columns(staleness: Sequence[Sequence[int]]) -> tuple[list[str], list[list[str]]]:
-    """The same for tables: headings, and a column for each.
-
-    >>> staleness_columns([[0, 1, 1, 2], [0, 0, 0, 0]])
-    (['stale', 'most'], [['1.00', '0.00'], ['2', '0']])
-    """
-    if not staleness:
-        return [], []
-    each = [staleness_fields(staleness, part) for part in range(len(staleness))]
-    means = [f"{fields['mean_staleness']:.2f}" for fields in each]
-    return ["stale", "most"], [means, [f"{fields['most_staleness']}" for fields in each]]
+    stream = {"in_flight": scheduling.most_in_flight, "stash": scheduling.stash}
+    return {
+        "micro_batches": scheduling.micro_batches,
+        "schedule": scheduling.name,
+        **(stream if scheduling.is_stream else {}),
+        "recompute": scheduling.recompute,
+    }
 
 
 def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
-    """Say how a batch is divided, if it is, and whether others are in flight.
+    """How a batch is divided, if it is, and whether others are in flight.
 
     >>> in_micro_batches(Scheduling("gpipe", 4)), in_micro_batches(Scheduling("gpipe"))
     (' in 4 micro-batches (gpipe)', '')
     >>> in_micro_batches(Scheduling("async", stash=False))
     ', 2 in flight (async, no stash)'
     """
-    again = " with maps recomputed" * scheduling.recompute
+    recomputed = " with maps recomputed" * scheduling.recompute
     if scheduling.is_stream:
         stash = ", no stash" * (not scheduling.stash)
-        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){again}"
+        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){recomputed}"
     count = scheduling.micro_batches
     of_batch = ", norms of the batch" if norms == "batch" else ""
     divided = f" in {count} micro-batches ({scheduling.name}{of_batch})" if count > 1 else ""
-    return divided + again
-
-
-def _shares(timing: Timing, seconds: float) -> dict[str, float]:
-    """What a part did with the time of all steps; idle is what is neither.
-
-    >>> _shares(Timing(forward_busy=3.0, backward_waiting=0.5), seconds=4.0)
-    {'busy_share': 0.75, 'waiting_share': 0.125, 'idle_share': 0.125}
-    """
-    busy, waiting = timing.busy / seconds, timing.waiting / seconds
-    return {
-        "busy_share": busy,
-        "waiting_share": waiting,
-        "idle_share": max(0.0, 1 - busy - waiting),
-    }
-
-
-def _print_parts(report: RunReport, console: Console, unit: str) -> None:
-    measured, k = report.measurement, len(report.devices)
-    steps, traffic = measured.steps, measured.totals.traffic
-    timings = measured.totals.timings
-    shares = [_shares(timing, measured.seconds) for timing in timings]
-    headings = ["part", "busy ms", "waiting ms", "busy %", "waiting %", "idle %"]
-    columns = [
-        [f"{part} ({report.devices[part]})" for part in range(k)],
-        even_decimals([1000 * timing.busy / steps for timing in timings]),
-        even_decimals([1000 * timing.waiting / steps for timing in timings]),
-        *zip(*([f"{100 * share:.1f}" for share in each.values()] for each in shares), strict=True),
-    ]
-    more_headings, more_columns = staleness_columns(measured.staleness)
-    headings += more_headings
-    columns += more_columns
-    counted, planned = traffic.forward_bytes / steps, report.planned_forward
-    if measured.backward:
-        counted = counted + traffic.backward_bytes / steps
-        planned = planned + report.planned_backward
-    for heading, axis in ((f"sends {unit}", 1), (f"receives {unit}", 0)):
-        both = [*counted.sum(axis), *planned.sum(axis)]
-        texts = even_decimals([size / UNITS[unit] for size in both])
-        headings += [heading, "by the plan"]
-        columns += [texts[:k], texts[k:]]
-    peaks = [*measured.peak_bytes, *measured.planned_peak_bytes]
-    texts = in_unit(peaks, unit)
-    headings += [f"holds {unit}", "by the schedule"]
-    columns += [texts[:k], texts[k:]]
-    table = ruled_table(headings)
-    for row in zip(*columns, strict=True):
-        table.add_row(*row)
-    print_table(console, "Parts, in a step", table)
-    if measured.staleness:
-        console.print(STALE)
+    return divided + recomputed

@@ -1,24 +1,26 @@
-"""Rows of text -> tables on a console, and the units that figures are printed in."""
+"""Rows of text -> tables on a console, and figures -> text."""
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
-from rich.box import Box
+from rich.cells import cell_len
 from rich.console import Console
-from rich.table import Table
 
-from hgpart.terminal import PlainConsole
+from hgpart.files.columns import UNITS, Column
+from hgpart.terminal import printable
 
-UNITS: Mapping[str, int] = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}
+__all__ = ["UNITS"]
 
-_RULED = Box("    \n    \n -- \n    \n    \n    \n    \n    \n", ascii=True)  # below the headings
+WIDE_GAP, GAP = 3, 2  # blanks between columns, and where there is less room
+
+Record = TypeVar("Record")
 
 
 def counted(number: int, what: str) -> str:
-    """So many of something.
+    """A number of things.
 
     >>> counted(1, "step"), counted(2, "step")
     ('1 step', '2 steps')
@@ -26,74 +28,157 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what}{'s' * (number != 1)}"
 
 
-def ruled_table(headings: Sequence[str]) -> Table:
-    """Make a table whose first column is text and whose others are figures, never cut off."""
-    table = Table(box=_RULED, show_edge=False, pad_edge=False, header_style="")
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if at else "left", no_wrap=True)
-    return table
+def print_table(
+    console: Console,
+    title: str,
+    headings: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: Sequence[int] = (0,),
+) -> None:
+    """Print a table; one that is wider than the console becomes tables below each other.
 
-
-def print_table(console: Console, title: str, table: Table) -> None:
-    """Print within the console's width: what is wider becomes tables below each other."""
+    Parameters
+    ----------
+    console : Console
+    title : str
+    headings : sequence of str
+    rows : iterable of sequence of str
+        A cell for each heading.
+    left : sequence of int
+        Columns of text, which are aligned to the left.
+    """
     console.print(title, style="bold")
-    for at, part in enumerate(within(console.width, table)):
-        if at:
+    columns = [list(column) for column in zip(headings, *rows, strict=True)]
+    for number, lines in enumerate(_bands(columns, left, console.width)):
+        if number:
             console.print()
-        for line in table_lines(part):
+        for line in lines:
             console.out(line, highlight=False)
 
 
-def within(width: int, table: Table) -> list[Table]:
-    r"""The table, with narrower gaps where it has to be, or its columns in several tables.
-
-    Each begins with the first column. A column that is too wide by itself stays so.
-
-    >>> table = ruled_table(["part", "busy ms", "waiting ms", "sends MB"])
-    >>> table.add_row("0", "1.25", "0.50", "100.0")
-    >>> for part in within(25, table):
-    ...     print(*table_lines(part), sep="\n")
-    part  busy ms  waiting ms
-    -------------------------
-    0        1.25        0.50
-    part  sends MB
-    --------------
-    0        100.0
-    """
-    if _width(table) > width:
-        table.collapse_padding = True
-    if _width(table) <= width:
-        return [table]
-    bands: list[list[int]] = []
-    for at in range(1, len(table.columns)):
-        if bands and _width(_columns(table, [0, *bands[-1], at])) <= width:
-            bands[-1].append(at)
+def _bands(
+    columns: Sequence[Sequence[str]], left: Sequence[int], width: int
+) -> Iterator[list[str]]:
+    """Tables of as many columns as fit, each with the first column; nothing is cut off."""
+    if _fits(whole := table_lines(columns, left, WIDE_GAP), width):
+        yield whole
+        return
+    band = [0, 1]
+    for at in range(2, len(columns)):
+        if _fits(_some(columns, left, [*band, at]), width):
+            band.append(at)
         else:
-            bands.append([at])
-    return [_columns(table, [0, *band]) for band in bands] or [table]
+            yield _some(columns, left, band)
+            band = [0, at]
+    yield _some(columns, left, band)
 
 
-def _width(table: Table) -> int:
-    return max(map(len, table_lines(table)), default=0)
+def _some(columns: Sequence[Sequence[str]], left: Sequence[int], which: Sequence[int]) -> list[str]:
+    shown = [columns[at] for at in which if at < len(columns)]
+    return table_lines(shown, [at for at, own in enumerate(which) if own in left], GAP)
 
 
-def _columns(table: Table, which: Sequence[int]) -> Table:
-    """Some columns of a table."""
-    columns = [table.columns[at] for at in which]
-    found = ruled_table([str(column.header) for column in columns])
-    found.collapse_padding = True
-    for new, column in zip(found.columns, columns, strict=True):
-        new.justify = column.justify
-    for row in zip(*(column.cells for column in columns), strict=True):
-        found.add_row(*row)
-    return found
+def _fits(lines: Sequence[str], width: int) -> bool:
+    return max(map(cell_len, lines)) <= width
 
 
-def table_lines(table: Table) -> list[str]:
-    """The lines of a table, none of them cut off or wrapped."""
-    text = io.StringIO()
-    PlainConsole(file=text, width=10_000).print(table)
-    return [line.rstrip() for line in text.getvalue().splitlines()]
+def table_lines(
+    columns: Sequence[Sequence[str]], left: Sequence[int] = (0,), gap: int = WIDE_GAP
+) -> list[str]:
+    r"""The lines of a table of columns, each with its heading first, and a rule below these.
+
+    >>> print(*table_lines([["part", "0"], ["busy ms", "1.25"]]), sep="\n")
+    part   busy ms
+    --------------
+    0         1.25
+    """
+    padded = []
+    for at, column in enumerate(columns):
+        cells = [printable(cell) for cell in column]
+        width = max(map(cell_len, cells))
+        blanks = [" " * (width - cell_len(cell)) for cell in cells]
+        pairs = zip(cells, blanks, strict=True)
+        padded.append([cell + blank if at in left else blank + cell for cell, blank in pairs])
+    lines = [(" " * gap).join(row) for row in zip(*padded, strict=True)]
+    return [lines[0].rstrip(), "-" * cell_len(lines[0]), *(line.rstrip() for line in lines[1:])]
+
+
+# ------------------------------------------------------------------ columns of records
+
+
+def cells(column: Column[Record], records: Sequence[Record], unit: str) -> list[str]:
+    """The figures of a column as text, with the same number of decimals; a dash for none."""
+    shown = [column.shown(record, unit) for record in records]
+    figures = [figure for figure in shown if isinstance(figure, int | float)]
+    if column.decimals is not None:
+        texts = iter([f"{figure:,.{column.decimals}f}" for figure in figures])
+    elif all(isinstance(figure, int) for figure in figures):
+        texts = iter([f"{figure:,}" for figure in figures])
+    else:
+        texts = iter(even_decimals(figures))
+    return [
+        "-" if figure is None else figure if isinstance(figure, str) else next(texts)
+        for figure in shown
+    ]
+
+
+def print_columns(
+    console: Console,
+    title: str,
+    columns: Sequence[Column[Record]],
+    records: Sequence[Record],
+    unit: str,
+) -> None:
+    """Print a row for each record, without the details where these don't fit."""
+    known = [column for column in columns if column.heading]
+    plain = [column for column in known if not column.detail]
+    for shown in (known, plain):
+        rows = [*zip(*(cells(column, records, unit) for column in shown), strict=True)]
+        headings = [column.title(unit) for column in shown]
+        if _fits(table_lines([*zip(headings, *rows, strict=True)]), console.width):
+            break
+    print_table(console, title, headings, rows)
+
+
+def print_ways(
+    console: Console,
+    title: str,
+    columns: Sequence[Column[Record]],
+    records: Sequence[Record],
+    unit: str,
+    *,
+    wide: bool = False,
+) -> None:
+    """Print one table: a row for each way, with the columns that there is room for.
+
+    Columns that are no detail come before those that are. A line below names what is left out;
+    a `wide` table leaves out nothing.
+    """
+    known = [column for column in columns if column.heading]
+    texts = [[column.title(unit), *cells(column, records, unit)] for column in known]
+    left = [at for at, column in enumerate(known) if at == 0 or _is_text(column, records)]
+    gap, shown = WIDE_GAP, [*range(len(known))]
+    if not wide and not _fits(table_lines(texts, left, WIDE_GAP), console.width):
+        gap, shown = GAP, [0]
+        for at in sorted(range(1, len(known)), key=lambda at: known[at].detail):
+            if len(shown) == 1 or _fits(_some(texts, left, sorted([*shown, at])), console.width):
+                shown = sorted([*shown, at])
+            elif not known[at].detail:
+                break
+    console.print(title, style="bold")
+    aligned = [at for at, own in enumerate(shown) if own in left]
+    for line in table_lines([texts[at] for at in shown], aligned, gap):
+        console.out(line, highlight=False)
+    missing = [known[at].heading for at in range(len(known)) if at not in shown]
+    if missing:
+        console.print(f"--wide shows {', '.join(missing)}, too")
+
+
+def _is_text(column: Column[Record], records: Sequence[Record]) -> bool:
+    return any(isinstance(column.figure(record), str) for record in records)
+
+
+# ------------------------------------------------------------------ figures
 
 
 def in_unit(sizes: Sequence[int | None], unit: str) -> list[str]:
@@ -102,8 +187,7 @@ def in_unit(sizes: Sequence[int | None], unit: str) -> list[str]:
     >>> in_unit([643_240_000, None, 500_000], "MB")
     ['643.2', '-', '0.5']
     """
-    known = iter(even_decimals([size / UNITS[unit] for size in sizes if size is not None]))
-    return ["-" if size is None else next(known) for size in sizes]
+    return cells(Column("", unit=unit, value=lambda size: size), sizes, unit)
 
 
 def even_decimals(values: Sequence[float]) -> list[str]:

@@ -1,7 +1,7 @@
 """Timeline -> trace-event JSON: what Perfetto and chrome://tracing open, with a track a part.
 
 The format is Chrome's "Trace Event Format": complete events (``"ph": "X"``) in microseconds, and
-metadata (``"M"``) that names the tracks. Events of a track lie one behind or in another.
+metadata (``"M"``) that names the tracks. Events of a track follow each other, or lie in each other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_timeline(
     timeline : Timeline
     model : str
     devices : sequence of str
-        Of each part.
+        Device of each part.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def _names(model: str, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
 
 
 def _events(timeline: Timeline) -> Iterator[dict[str, Any]]:
-    """A part's in the order in which they begin, from the first of all on."""
+    """Events of the timeline, in microseconds from the first of all."""
     origin = min((event.begin for step in timeline for event in step), default=0)
     for number, step in enumerate(timeline):
         for action, doing, begin, end in step:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import pairwise
-from typing import Any
 
 from rich.console import Console
 
+from hgpart.files.columns import BYTES, UNITS, Column, fields_of
+from hgpart.files.fields import report_json
 from hgpart.report.running import (
     STALE,
     in_micro_batches,
     print_contradiction,
     schedule_fields,
     staleness_columns,
-    staleness_fields,
+    timing_columns,
+    traffic_fields,
 )
-from hgpart.report.tables import UNITS, counted, even_decimals, in_unit, print_table, ruled_table
+from hgpart.report.tables import counted, even_decimals, print_columns, print_table
 from hgpart.run.training.loop import TrainingResult
 from hgpart.schedule_wanted import Scheduling
 
 CURVE_ROWS = 10
-BAR = 40  # characters of the largest loss
+BAR = 40  # characters that the largest loss is drawn with
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,13 +35,13 @@ class TrainingReport:
     Attributes
     ----------
     model, data, dtype : str
-        As they were asked for.
+        What was asked for.
     devices : tuple of str
-        Of each part.
+        Device of each part.
     processes : int
     result : TrainingResult
     volume_bytes : int
-        The plan's communication volume, of a forward pass of a batch of this training.
+        The plan's communication volume in a forward pass of a batch of this training.
     scheduling : Scheduling
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
@@ -49,7 +49,7 @@ class TrainingReport:
         The most that each part holds in a step, by the schedule, where that can be computed; see
         `hgpart.peak_bytes`.
     work_shares : tuple of float
-        What each part has of the multiply-accumulates; none where work was measured.
+        Each part's share of the multiply-accumulates; empty where work was measured.
     """
 
     model: str
@@ -65,54 +65,62 @@ class TrainingReport:
     work_shares: tuple[float, ...] = ()
 
 
+def training_columns(report: TrainingReport) -> list[Column[int]]:
+    """What each part did, and the most that it holds."""
+    timings = report.result.totals.timings
+
+    def waiting(part: int) -> float | None:
+        total = timings[part].busy + timings[part].waiting
+        return timings[part].waiting / total if total else None
+
+    def peak(part: int) -> int | None:
+        return report.peak_bytes[part]
+
+    return [
+        *timing_columns(report.devices, timings),
+        Column("", "waiting", "", "%", waiting, decimals=1),
+        Column("", "holds", "", BYTES, peak),
+        *staleness_columns(report.result.staleness),
+    ]
+
+
 def training_json(report: TrainingReport) -> str:
-    """All figures as a JSON object; bytes are of all steps, and the volume of one.
+    """All figures as a JSON object; bytes are those of all steps, and the volume that of one.
 
     A loss that is no number (of a training that diverged) is null.
     """
     options, result = report.result.options, report.result
-    timings, traffic = result.totals.timings, result.totals.traffic
-    fields: dict[str, Any] = {
-        "hgpart_version": version("hgpart"),
-        "model": report.model,
-        "data": report.data,
-        "dtype": report.dtype,
-        "k": len(report.devices),
-        "processes": report.processes,
-        **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
-        "micro_batches": report.scheduling.micro_batches,
-        **schedule_fields(report.scheduling),
-        "norms": report.norms,
-        "recompute": report.scheduling.recompute,
-        "peak_bytes": report.peak_bytes,
-        "momentum": options.momentum if options.optimizer == "sgd" else None,
-        "weight_decay": options.weight_decay,
-        "seed": options.seed,
-        "steps": len(result.losses),
-        "steps_now": result.steps,
-        "accuracy": result.accuracy,
-        **{
-            name: getattr(result, name)
-            for name in ("accuracies", "learning_rates")
-            if options.decay
-        },
-        "samples_per_second": result.samples_per_second,
-        "forward_bytes": int(traffic.forward_bytes.sum()),
-        "backward_bytes": int(traffic.backward_bytes.sum()),
-        "uncounted_bytes": int(traffic.uncounted_bytes.sum()),
-        "volume_bytes": report.volume_bytes,
-        "losses": [loss if math.isfinite(loss) else None for loss in result.losses],
-        "parts": [
-            {"device": device, **vars(timing), **staleness_fields(result.staleness, part)}
-            for part, (device, timing) in enumerate(zip(report.devices, timings, strict=True))
-        ],
-    }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    by_epoch = ("accuracies", "learning_rates") if options.decay else ()
+    columns = training_columns(report)
+    return report_json(
+        {
+            "model": report.model,
+            "data": report.data,
+            "dtype": report.dtype,
+            "k": len(report.devices),
+            "processes": report.processes,
+            **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
+            **schedule_fields(report.scheduling),
+            "norms": report.norms,
+            "peak_bytes": report.peak_bytes,
+            "momentum": options.momentum if options.optimizer == "sgd" else None,
+            "weight_decay": options.weight_decay,
+            "seed": options.seed,
+            "steps": len(result.losses),
+            "steps_now": result.steps,
+            "accuracy": result.accuracy,
+            **{name: getattr(result, name) for name in by_epoch},
+            "samples_per_second": result.samples_per_second,
+            **traffic_fields(result.totals.traffic),
+            "volume_bytes": report.volume_bytes,
+            "losses": result.losses,
+            "parts": [fields_of(columns, part) for part in range(len(report.devices))],
+        }
+    )
 
 
 def training_answer(report: TrainingReport) -> str:
-    """Say what a training came to: its loss, its accuracy, its speed."""
+    """What a training came to: its loss, its accuracy, its speed."""
     result = report.result
     facts = [f"loss {result.losses[-1]:.4g}" if result.losses else "no steps"]
     if result.accuracy is not None:
@@ -140,7 +148,10 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         _print_curve(result.losses, console)
     if steps:
         console.print()
-        _print_parts(report, console, unit)
+        parts, title = range(len(report.devices)), "Time in the parts' forward and backward passes"
+        print_columns(console, title, training_columns(report), parts, unit)
+        if result.staleness:
+            console.print(STALE)
         busy = [timing.busy for timing in result.totals.timings]
         print_contradiction(console, report.model, report.work_shares, busy)
         console.print()
@@ -148,7 +159,7 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
 
 
 def _epochs(result: TrainingResult) -> str:
-    """How many there were, the best of them, and what the learning rate came to."""
+    """The number of epochs, the best of them, and the learning rates."""
     best = max(result.accuracies)
     first, last = result.learning_rates[0], result.learning_rates[-1]
     return (
@@ -158,15 +169,14 @@ def _epochs(result: TrainingResult) -> str:
 
 
 def _print_curve(losses: Sequence[float], console: Console) -> None:
-    rows = runs(losses)
-    largest = max((mean for _, _, mean in rows if math.isfinite(mean)), default=0.0)
-    table = ruled_table(["steps", "mean loss", ""])
-    table.columns[2].justify = "left"
-    for first, last, mean in rows:
+    means = runs(losses)
+    largest = max((mean for _, _, mean in means if math.isfinite(mean)), default=0.0)
+    rows = []
+    for first, last, mean in means:
         filled = math.isfinite(mean) and largest > 0
         bar = "#" * round(BAR * mean / largest) if filled else ""
-        table.add_row(f"{first}-{last}", f"{mean:.4f}", bar)
-    print_table(console, "Loss", table)
+        rows.append((f"{first}-{last}", f"{mean:.4f}", bar))
+    print_table(console, "Loss", ["steps", "mean loss", ""], rows, left=(0, 2))
 
 
 def runs(losses: Sequence[float]) -> list[tuple[int, int, float]]:
@@ -185,35 +195,13 @@ def runs(losses: Sequence[float]) -> list[tuple[int, int, float]]:
     ]
 
 
-def _print_parts(report: TrainingReport, console: Console, unit: str) -> None:
-    timings = report.result.totals.timings
-    busy = [timing.forward_busy + timing.backward_busy for timing in timings]
-    waiting = [timing.forward_waiting + timing.backward_waiting for timing in timings]
-    peaks = in_unit(report.peak_bytes, unit)
-    headings, stale = staleness_columns(report.result.staleness)
-    holds = f"holds {unit}"
-    table = ruled_table(["device", "busy s", "waiting s", "waiting %", holds, *headings])
-    columns = zip(report.devices, even_decimals(busy), even_decimals(waiting), peaks, strict=True)
-    for part, (device, busy_text, waiting_text, peak) in enumerate(columns):
-        total = busy[part] + waiting[part]
-        share = f"{100 * waiting[part] / total:.1f}" if total else "-"
-        more = [column[part] for column in stale]
-        table.add_row(f"{part} ({device})", busy_text, waiting_text, share, peak, *more)
-    print_table(console, "Time in the parts' forward and backward passes", table)
-    if stale:
-        console.print(STALE)
-
-
 def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:
     traffic, steps = report.result.totals.traffic, report.result.steps
-    sums = {
-        "forward": int(traffic.forward_bytes.sum()),
-        "backward": int(traffic.backward_bytes.sum()),
-    }
-    table = ruled_table([f"{unit} between devices", "a step", "all steps"])
-    for way, total in sums.items():
-        table.add_row(
-            way, *even_decimals([total / steps / UNITS[unit]]), f"{total / UNITS[unit]:,.3f}"
-        )
-    table.add_row("the plan's volume", *even_decimals([report.volume_bytes / UNITS[unit]]), "")
-    print_table(console, "Traffic", table)
+    size = UNITS[unit]
+    rows = []
+    for direction in ("forward", "backward"):
+        total = int(getattr(traffic, f"{direction}_bytes").sum())
+        rows.append((direction, *even_decimals([total / steps / size]), f"{total / size:,.3f}"))
+    rows.append(("the plan's volume", *even_decimals([report.volume_bytes / size]), ""))
+    headings = [f"{unit} between devices", "a step", "all steps"]
+    print_table(console, "Traffic", headings, rows)

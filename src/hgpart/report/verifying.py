@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from rich.console import Console
 
+from hgpart.files.fields import report_json
 from hgpart.report.running import in_micro_batches
-from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table
+from hgpart.report.tables import counted, in_unit, print_table
 from hgpart.run.verifying import Verification
 
-MOST_FAILURES = 10  # that are printed
+MOST_FAILURES = 10  # failures that are printed
 
 
 def verification_json(about: Mapping[str, Any], verification: Verification) -> str:
@@ -23,12 +21,11 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
     Parameters
     ----------
     about : mapping
-        What was verified: it comes first.
+        What was verified, which comes first.
     verification : Verification
     """
     scheduling = verification.scheduling
     fields: dict[str, Any] = {
-        "hgpart_version": version("hgpart"),
         "passed": verification.passed,
         **about,
         "k": verification.k,
@@ -41,8 +38,7 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
         "tolerance": verification.tolerance,
     }
     for kind, difference in _differences(verification).items():
-        finite = math.isfinite(difference.value)
-        fields[f"{kind}_difference"] = difference.value if finite else None
+        fields[f"{kind}_difference"] = difference.value
         fields[f"{kind}_largest_in"] = difference.name
         fields[f"{kind}_nan_in"] = difference.nan_in
     for direction in ("forward", "backward"):
@@ -52,8 +48,7 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
             fields[f"planned_{name}"] = int(getattr(verification.planned, name).sum())
     fields["misplaced"] = list(verification.misplaced)
     fields["failures"] = list(verification.failures)
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    return report_json(fields)
 
 
 def print_verification(
@@ -68,12 +63,12 @@ def print_verification(
     verification : Verification
     console : Console
     unit : str
-        What bytes are printed in, one of `UNITS`.
+        Unit of bytes, one of `UNITS`.
     """
     failures = verification.failures
     verdict = "FAIL" if failures else "PASS"
     does = "does not compute what" if failures else "computes what"
-    parts = f"{verification.k} part{'s' * (verification.k > 1)}"
+    parts = counted(verification.k, "part")
     console.print(f"{verdict}: {about['model']} in {parts} {does} the original does", style="bold")
     for failure in failures[:MOST_FAILURES]:
         console.print(f"  {failure}")
@@ -89,24 +84,25 @@ def print_verification(
         )
     )
     console.print()
-    table = ruled_table(["compared", "largest relative difference", "accepted", "in"])
-    table.columns[-1].justify = "left"
-    for kind, difference in _differences(verification).items():
-        accepted = f"{verification.tolerance:.0e}"
-        table.add_row(kind, f"{difference.value:.1e}", accepted, difference.name)
-    print_table(console, "Beside the original", table)
+    accepted = f"{verification.tolerance:.0e}"
+    rows = [
+        [kind, f"{difference.value:.1e}", accepted, difference.name]
+        for kind, difference in _differences(verification).items()
+    ]
+    headings = ["compared", "largest relative difference", "accepted", "in"]
+    print_table(console, "Beside the original", headings, rows, left=(0, 3))
     for kind, difference in _differences(verification).items():
         if difference.nan_in:
             console.print(f"Of the {kind}, {difference.nan_in} has NaN, at the same places in both")
     console.print()
-    table = ruled_table(["pass", f"sent {unit}", "by the table", "messages", "by the table"])
+    rows = []
     for direction in ("forward", "backward"):
         both = (verification.traffic, verification.planned)
-        sizes = [int(getattr(one, f"{direction}_bytes").sum()) for one in both]
-        messages = [int(getattr(one, f"{direction}_messages").sum()) for one in both]
-        texts = even_decimals([size / UNITS[unit] for size in sizes])
-        table.add_row(direction, *texts, *(f"{count:,}" for count in messages))
-    print_table(console, "Traffic, counted to the byte", table)
+        sizes = [int(getattr(traffic, f"{direction}_bytes").sum()) for traffic in both]
+        messages = [int(getattr(traffic, f"{direction}_messages").sum()) for traffic in both]
+        rows.append([direction, *in_unit(sizes, unit), *(f"{count:,}" for count in messages)])
+    headings = ["pass", f"sent {unit}", "by the table", "messages", "by the table"]
+    print_table(console, "Traffic, counted to the byte", headings, rows)
 
 
 def _differences(verification: Verification) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from hgpart.cli.options import (
     Timeout,
 )
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
-from hgpart.cli.rows import KeptRows
 from hgpart.cli.stages import Stages, classes_of, import_ways_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from hgpart.bench.plans import Subject
     from hgpart.bench.ways.job import Job
     from hgpart.bench.ways.way import Way
+    from hgpart.files.row_files import KeptRows
 
 LARGEST_RATE = 1e30  # the largest that `hgpart train` takes, too
 EPOCHS = 50
@@ -260,7 +260,7 @@ class _Wanted:
             self._rows(empty, before, bench_json),
             bench_csv,
             lambda bench: bench_page(bench, self.unit),
-            lambda bench: print_bench(bench, plain_console(), self.unit),
+            lambda bench: print_bench(bench, plain_console(), self.unit, wide=self.results.wide),
         )
 
     def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
@@ -287,19 +287,21 @@ class _Wanted:
             self._rows(empty, before, races_json),
             races_csv,
             race_page,
-            lambda races: print_races(races, plain_console()),
+            lambda races: print_races(races, plain_console(), wide=self.results.wide),
         )
 
     def _rows(
         self, empty: Any, before: Mapping[str, Any], as_json: Callable[[Any], str]
-    ) -> KeptRows:
+    ) -> KeptRows[Any, Any]:
+        from hgpart.files.row_files import KeptRows
+
         order = [way.text for way in self.ways]
         return KeptRows(empty, before, order, lambda row: row.way, as_json, self.results.json)
 
     def _run(
         self,
         run: Callable[[Tell, Callable[[Any], None]], None],
-        rows: KeptRows,
+        rows: KeptRows[Any, Any],
         as_csv: Callable[[Any], str],
         as_page: Callable[[Any], str],
         show: Callable[[Any], None],

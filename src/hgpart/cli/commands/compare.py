@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
@@ -18,7 +18,6 @@ from hgpart.cli.grouping import Options
 from hgpart.cli.groups import COUNTED, AnyCounting
 from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
-from hgpart.cli.rows import KeptRows
 from hgpart.cli.stages import Stages, import_ways_of, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
@@ -27,6 +26,7 @@ from hgpart.terminal import progress_bar
 if TYPE_CHECKING:
     from hgpart.compare.comparison import Comparison
     from hgpart.compare.outcomes import Row
+    from hgpart.files.row_files import KeptRows
     from hgpart.report import Report
 
 
@@ -119,12 +119,12 @@ def compare(
                 cell_of,
                 check_grid,
                 chosen_ways,
-                comparison_json,
                 grid,
-                rows_done,
                 work_digest,
             )
             from hgpart.compare.comparison import compare as rows_of
+            from hgpart.compare.comparison_files import comparison_json, rows_done
+            from hgpart.files.row_files import KeptRows
             from hgpart.plan import load_plan
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, counting.dataset_size, jobs)
@@ -178,7 +178,7 @@ def compare(
             unit = context.obj or _fitting_unit(comparison)
             _write(comparison, shown, unit, results)
     if comparison.rows and results.want_tables(comparison_json(comparison)):
-        _print(comparison, unit, typed(context, *COUNTED, "seed"))
+        _print(comparison, unit, typed(context, *COUNTED, "seed"), wide=results.wide)
     failed = len(comparison.failed)
     if interrupted:
         there = len(comparison.rows) - failed
@@ -188,7 +188,7 @@ def compare(
 
 
 @contextmanager
-def _progress(count: int, rows: KeptRows) -> Iterator[Callable[[Row], None]]:
+def _progress(count: int, rows: KeptRows[Any, Any]) -> Iterator[Callable[[Row], None]]:
     """A bar on a terminal; the rows that it is told go to the record."""
     with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("comparing", total=count)
@@ -202,7 +202,7 @@ def _progress(count: int, rows: KeptRows) -> Iterator[Callable[[Row], None]]:
 
 def _write(comparison: Comparison, plan: Report | None, unit: str, results: GrowingTable) -> None:
     """Write the table and the page."""
-    from hgpart.compare.comparison import comparison_csv
+    from hgpart.compare.comparison_files import comparison_csv
 
     results.write_csv(lambda: comparison_csv(comparison))
     if results.html is not None:
@@ -216,12 +216,12 @@ def _fitting_unit(comparison: Comparison) -> str:
     return "GB" if largest >= 10**9 else "MB"
 
 
-def _print(comparison: Comparison, unit: str, same: str) -> None:
+def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:
     """The tables, and how to get the plan of the best for the most devices, if any is balanced."""
     from hgpart.partition.heaviest_task import round_up
     from hgpart.report import print_comparison
 
-    print_comparison(comparison, plain_console(), unit)
+    print_comparison(comparison, plain_console(), unit, wide=wide)
     best = min(
         (row for row in comparison.outcomes if comparison.is_balanced(row)),
         key=lambda row: (-row.k, row.step_bytes),

@@ -78,9 +78,12 @@ class RecommendResults(Page):
     ----------
     output : FILE
         Write the best plan, with its schedule.
+    wide
+        Print all columns, however wide the table gets. Default: those that fit.
     """
 
     output: Path = Path("best.json")
+    wide: bool = False
 
 
 def recommend(
@@ -175,7 +178,7 @@ def recommend(
 
         results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
     if results.want_tables(recommendation_json(ranked)):
-        print_recommendation(ranked, plain_console(), unit)
+        print_recommendation(ranked, plain_console(), unit, wide=results.wide)
         plain_console().print()
         plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
         lead_on(then_of_plan(module, shape, of_plan(model, output)))

@@ -6,10 +6,11 @@ from itertools import groupby
 
 from rich.console import Console
 
+from hgpart.files.columns import Column
 from hgpart.machines.machine import Link, Machine, Slowdown
-from hgpart.report.tables import even_decimals, print_table, ruled_table
+from hgpart.report.tables import counted, print_columns, print_table
 
-MOST_PAIRS = 28  # that have a row each: those of 8 devices
+MOST_PAIRS = 28  # pairs of devices with a row each: those of 8 devices
 MEGABYTE = 2**20
 
 
@@ -24,7 +25,7 @@ def print_machine(machine: Machine, console: Console) -> None:
     _print_links(machine, console)
     if machine.all_reduce is not None:
         seconds = [machine.all_reduce.seconds_of(size) for size in (1024, MEGABYTE, 2**26)]
-        short, middle, long = (f"{1000 * one:,.3g}" for one in seconds)
+        short, middle, long = (f"{1000 * value:,.3g}" for value in seconds)
         console.print(
             f"All-reduce of {machine.k} devices: {short} ms of 1 KiB, {middle} ms of 1 MiB, "
             f"{long} ms of 64 MiB"
@@ -34,7 +35,7 @@ def print_machine(machine: Machine, console: Console) -> None:
     console.print()
     for device, same in groupby(machine.devices):
         memory = "" if device.memory is None else f", {device.memory / 1e9:.1f} GB"
-        threads = f"{device.threads} thread{'s' * (device.threads > 1)}"
+        threads = counted(device.threads, "thread")
         console.print(f"{len([*same])} x {device.kind}, {threads}{memory}")
     if machine.note:
         console.print(machine.note)
@@ -43,25 +44,22 @@ def print_machine(machine: Machine, console: Console) -> None:
 def _print_links(machine: Machine, console: Console) -> None:
     links: list[tuple[str, Link]] = []
     if 0 < len(machine.pairs) <= MOST_PAIRS:
-        links += [(f"{one} to {other}", link) for (one, other), link in machine.pairs.items()]
+        links += [(f"{first} to {second}", link) for (first, second), link in machine.pairs.items()]
     else:
         if max(machine.nodes) > 1:
             links.append(("inside a node", machine.inside))
         if machine.between is not None:
             links.append(("between nodes", machine.between))
-    columns = [
-        [name for name, _ in links],
-        even_decimals([link.bandwidth / 1e9 for _, link in links]),
-        even_decimals([link.bandwidth_both_ways / 1e9 for _, link in links]),
-        even_decimals([1e6 * link.latency for _, link in links]),
-        even_decimals([1000 * link.seconds_of(MEGABYTE) for _, link in links]),
-        even_decimals([1000 * link.seconds_of(MEGABYTE, both_ways=True) for _, link in links]),
+    columns: list[Column[tuple[str, Link]]] = [
+        Column("", "devices", value=lambda row: row[0]),
+        Column("", "GB/s", value=lambda row: row[1].bandwidth / 1e9),
+        Column("", "both ways", value=lambda row: row[1].bandwidth_both_ways / 1e9),
+        Column("", "latency", "", "us", lambda row: row[1].latency),
+        Column("", "1 MiB", "", "ms", lambda row: row[1].seconds_of(MEGABYTE)),
+        Column("", "both ways", "", "ms", lambda row: row[1].seconds_of(MEGABYTE, both_ways=True)),
     ]
-    headings = ("devices", "GB/s", "both ways", "latency us", "1 MiB ms", "both ways")
-    table = ruled_table(headings)
-    for row in zip(*columns, strict=True):
-        table.add_row(*row)
-    print_table(console, "Messages (both ways: while another one travels back)", table)
+    title = "Messages (both ways: while another one travels back)"
+    print_columns(console, title, columns, links, "MB")
 
 
 def _print_slowdowns(machine: Machine, console: Console) -> None:
@@ -70,11 +68,12 @@ def _print_slowdowns(machine: Machine, console: Console) -> None:
         kinds.append(("norm", machine.memory_bound))
     most = max(len(kind.together) for _, kind in kinds)
     if most > 1:
-        table = ruled_table(["while", *(name for name, _ in kinds)])
-        for count in range(2, most + 1):
-            figures = (f"{kind.of(count):.2f}" for _, kind in kinds)
-            table.add_row(f"{count} devices of a node compute", *figures)
-        print_table(console, "Computing takes so many times as long", table)
+        rows = [
+            (f"{count} devices of a node", *(f"{kind.of(count):.2f}" for _, kind in kinds))
+            for count in range(2, most + 1)
+        ]
+        headings = ["computing at once", *(name for name, _ in kinds)]
+        print_table(console, "Times as long as one device alone", headings, rows)
         console.print()
     console.print(
         f"Messages take {1e9 * machine.handling:.2f} s of computing a GB, and "

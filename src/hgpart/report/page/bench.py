@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hgpart.bench.results import Bench
+from hgpart.bench.results import Bench, bench_columns
 from hgpart.report.benches import fastest, settings
-from hgpart.report.page.document import header, page, plot
-from hgpart.report.page.drawing.ways import ways_figure
-from hgpart.report.page.tables.ways import way_columns, ways_glossary, ways_table
+from hgpart.report.page.document import header, page, plot, section
+from hgpart.report.page.drawing.ways import bench_figure
+from hgpart.report.page.tables.ways import ways_glossary, ways_table
 
 
 def bench_page(bench: Bench, unit: str = "MB") -> str:
@@ -16,21 +16,24 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     ----------
     bench : Bench
     unit : str
-        What bytes are shown in, one of `hgpart.report.UNITS`.
+        Unit of bytes, one of `hgpart.report.UNITS`.
     """
-    figures = {"ways": ways_figure(bench)}
+    figures = {"ways": bench_figure(bench)}
     body = [
         header(settings(bench), [fastest(bench)]),
-        "<section><h2>Every way, side by side</h2>",
-        "<p>Training, forward and backward with an update. Each way had the machine to itself, in "
-        "turns. Click a heading to sort; point at a figure for all its digits.</p>",
-        ways_table(bench, unit),
-        ways_glossary(bench.rows, way_columns(bench, unit)),
-        "</section>",
-        "<section><h2>Seconds a step</h2>",
-        "<p>The median of all timed steps, and a line from the lower to the upper quartile. Lower "
-        "is better.</p>",
-        plot("ways", figures["ways"], "Seconds a step of each way"),
-        "</section>",
+        section(
+            "Every way, side by side",
+            "Training, forward and backward with an update. Each way had the machine to itself, in "
+            "turns. ★ marks the fastest. Click a heading to sort; point at a figure for all its "
+            "digits.",
+            ways_table(bench, unit),
+            ways_glossary(bench.rows, bench_columns(bench)),
+        ),
+        section(
+            "Seconds a step",
+            "The median of all timed steps, and a line from the lower to the upper quartile. Lower "
+            "is better. The fastest way is green; the way that speed-ups are over is grey.",
+            plot("ways", figures["ways"], "Seconds a step of each way"),
+        ),
     ]
     return page(f"{bench.model}: ways of training on the clock", body, figures)

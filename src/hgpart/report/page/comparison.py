@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from hgpart.compare.comparison import VERDICT_K, Comparison, verdict
 from hgpart.compare.step_seconds import ASSUMED, LINKS
 from hgpart.report import UNITS, Report
-from hgpart.report.page.document import Drawn, header, page, paragraphs, plot
-from hgpart.report.page.drawing.figures import MOST_LINES, Figure, eps_figure, lines_figure
+from hgpart.report.page.document import Drawn, header, page, paragraphs, plot, section
+from hgpart.report.page.drawing.comparison import MOST_LINES, eps_figure, lines_figure
+from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.modelled import all_settings, settings_of, shape_text, slices_text
 from hgpart.report.page.plan import plan_sections
 from hgpart.report.page.tables.comparison import comparison_glossary, comparison_table, k_buttons
 from hgpart.report.partition.printing import answer
+
+SECONDS = "s per training step, about"
 
 
 def comparison_page(comparison: Comparison, plan: Report | None = None, unit: str = "MB") -> str:
@@ -24,7 +25,7 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
     plan : Report, optional
         A plan to show below it, as `plan_page` does.
     unit : str
-        What bytes are shown in, one of `hgpart.report.UNITS`.
+        Unit of bytes, one of `hgpart.report.UNITS`.
     """
     subject = [
         comparison.model,
@@ -40,43 +41,45 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         ),
         "max-over-average": lines_figure(comparison, "max_over_average", "max/avg load", 1),
     }
-    against_eps = _against_eps(comparison, unit, figures)
-    seconds = _seconds(comparison, figures)
     hollow = f"Hollow points are beyond eps {comparison.eps:g}: one device has too much to do."
+    most = f"Of more than {MOST_LINES} lines those of least are drawn: click a name to draw or "
+    most += "hide one, twice to see it alone."
     body = [
         header(subject, [verdict(comparison)]),
-        "<section><h2>Every strategy, side by side</h2>",
-        "<p>Less is better in every column. ★ marks the best of its k, for all but load among the "
-        f"splits within max/avg load {1 + comparison.eps:g}; those beyond eps {comparison.eps:g} "
-        "are grey. Click a heading to sort; point "
-        "at a figure for all its digits.</p>",
-        k_buttons(comparison),
-        comparison_table(comparison, unit),
-        comparison_glossary(comparison, unit),
-        "</section>",
-        "<section><h2>Traffic against the number of devices</h2>",
-        "<p>Bytes that all devices together send in a training step: forward, backward and, where "
-        "parameters are replicated, their synchronisation. Lower is better. Of more than "
-        f"{MOST_LINES} lines those of least are drawn: click a name to draw or hide one, twice "
-        f"to see it alone. {hollow}</p>",
-        plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
-        "</section>",
-        *seconds,
-        "<section><h2>Load against the number of devices</h2>",
-        "<p>Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
-        "takes twice as long as it would if all had the same. Lower is better. "
-        f"{hollow}</p>",
-        plot("max-over-average", figures["max-over-average"], "Load of each strategy against k"),
-        "</section>",
-        *against_eps,
+        section(
+            "Every strategy, side by side",
+            "Less is better in every column. ★ marks the best of its k, for all but load among the "
+            f"splits within max/avg load {1 + comparison.eps:g}; those beyond eps "
+            f"{comparison.eps:g} are grey. Click a heading to sort; point at a figure for all its "
+            "digits.",
+            k_buttons(comparison),
+            comparison_table(comparison, unit),
+            comparison_glossary(comparison),
+        ),
+        section(
+            "Traffic against the number of devices",
+            "Bytes that all devices together send in a training step: forward, backward and, where "
+            f"parameters are replicated, their synchronisation. Lower is better. {most} {hollow}",
+            plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
+        ),
+        *_seconds(comparison, figures),
+        section(
+            "Load against the number of devices",
+            "Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
+            "takes twice as long as it would if all had the same. Lower is better. "
+            f"{hollow}",
+            plot(
+                "max-over-average", figures["max-over-average"], "Load of each strategy against k"
+            ),
+        ),
+        *_against_eps(comparison, unit, figures),
     ]
     drawn: dict[str, Drawn] = {**figures}
     if plan is not None:
         first, *others = answer(plan, unit)
         parts, more = plan_sections(plan, unit)
         lines = [*_plan_settings(plan, comparison), *others]
-        body += [f"<section><h2>A plan: {escape(first)}</h2>", *paragraphs(lines), "</section>"]
-        body += parts
+        body += [section(f"A plan: {first}", "", *paragraphs(lines)), *parts]
         drawn |= more
     return page(f"{comparison.model}: strategies compared", body, drawn)
 
@@ -85,16 +88,16 @@ def _seconds(comparison: Comparison, figures: dict[str, Figure]) -> list[str]:
     """Estimated seconds against k, where there are any."""
     if not any(row.step_seconds for row in comparison.steps):
         return []
-    title = "s per training step, about"
     assumed = ASSUMED if comparison.work_source == "flops" else LINKS
-    figures["step-seconds"] = figure = lines_figure(comparison, "step_seconds", title, 1)
+    figures["step-seconds"] = figure = lines_figure(comparison, "step_seconds", SECONDS, 1)
     return [
-        "<section><h2>Seconds against the number of devices</h2>",
-        "<p>About what a training step takes: an estimate by the busiest device's work and bytes, "
-        f"for {assumed}, in as many micro-batches as are best. Lower is better. hgpart recommend "
-        "simulates, by what your machine was measured to do.</p>",
-        plot("step-seconds", figure, "Estimated seconds of each strategy against k"),
-        "</section>",
+        section(
+            "Seconds against the number of devices",
+            "About what a training step takes: an estimate by the busiest device's work and bytes, "
+            f"for {assumed}, in as many micro-batches as are best. Lower is better. hgpart "
+            "recommend simulates, by what your machine was measured to do.",
+            plot("step-seconds", figure, "Estimated seconds of each strategy against k"),
+        )
     ]
 
 
@@ -104,20 +107,20 @@ def _against_eps(comparison: Comparison, unit: str, figures: dict[str, Figure]) 
     if len(comparison.epss) < 2 or not ks:
         return []
     k = VERDICT_K if VERDICT_K in ks else max(ks)
-    body = [
-        "<section><h2>Traffic and seconds against eps</h2>",
-        f"<p>With {k} devices: what a larger imbalance saves, of the strategies that take one. "
-        f"Hollow points are beyond eps {comparison.eps:g}.</p>",
-    ]
-    figures["bytes-eps"] = one = eps_figure(
-        comparison, "step_bytes", f"{unit} per training step", UNITS[unit], k
-    )
-    body.append(plot("bytes-eps", one, "Traffic of each strategy against eps"))
+    size, title = UNITS[unit], f"{unit} per training step"
+    figures["bytes-eps"] = figure = eps_figure(comparison, "step_bytes", title, size, k)
+    plots = [plot("bytes-eps", figure, "Traffic of each strategy against eps")]
     if any(row.step_seconds for row in comparison.steps if row.k == k and row.eps is not None):
-        title = "s per training step, about"
-        figures["seconds-eps"] = other = eps_figure(comparison, "step_seconds", title, 1, k)
-        body.append(plot("seconds-eps", other, "Estimated seconds of each strategy against eps"))
-    return [*body, "</section>"]
+        figures["seconds-eps"] = figure = eps_figure(comparison, "step_seconds", SECONDS, 1, k)
+        plots.append(plot("seconds-eps", figure, "Estimated seconds of each strategy against eps"))
+    return [
+        section(
+            "Traffic and seconds against eps",
+            f"With {k} devices: what a larger imbalance saves, of the strategies that take one. "
+            f"Hollow points are beyond eps {comparison.eps:g}.",
+            *plots,
+        )
+    ]
 
 
 def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:

@@ -13,12 +13,12 @@ from typing import Any
 
 from hgpart.files.writing import replacing
 from hgpart.report.page.drawing.figures import Figure
-from hgpart.report.page.drawing.grids import Grid
+from hgpart.report.page.drawing.grids import ShadedGrid
 from hgpart.report.page.drawing.network import Network
 
-Drawn = Figure | Grid | Network
+Drawn = Figure | ShadedGrid | Network
 PLOTS, LAYOUT = "bundles/plotly-basic.min.js", "bundles/dagre.min.js"
-LEAST_WIDTH = 320  # of a plot, in pixels; a narrower window scrolls
+LEAST_WIDTH = 320  # least pixels of a plot; a narrower window scrolls
 # Nothing outside the file is asked for, whatever it holds.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -28,7 +28,7 @@ _POLICY = (
 def header(
     subject: list[str], lines: list[str], key_figures: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """What the page is about, its answer, figures and what they are, and what else comes first."""
+    """What the page is about, its answer, key figures with their meanings, and further lines."""
     first, *others = lines
     about = " · ".join(map(escape, subject))
     key = [
@@ -47,8 +47,14 @@ def header(
 
 
 def paragraphs(lines: list[str]) -> list[str]:
-    """One for each line of text."""
+    """A paragraph for each line of text."""
     return [f"<p>{escape(line)}</p>" for line in lines]
+
+
+def section(title: str, text: str, *content: str) -> str:
+    """A section: its title, a paragraph if there is text, and content that is HTML already."""
+    head = f"<section><h2>{escape(title)}</h2>"
+    return "\n".join([head, *(paragraphs([text]) if text else []), *content, "</section>"])
 
 
 def plot(name: str, figure: Figure, label: str) -> str:
@@ -79,12 +85,12 @@ def graph(name: str, label: str) -> str:
 def page(title: str, body: list[str], drawn: Mapping[str, Drawn]) -> str:
     """A whole file: the sections, what is drawn in them, and the scripts that draw it."""
     kinds: dict[str, dict[str, Any]] = {"figures": {}, "grids": {}, "networks": {}}
-    for name, one in drawn.items():
-        if isinstance(one, Figure):
-            kinds["figures"][name] = {"data": one.data, "layout": one.layout}
+    for name, drawing in drawn.items():
+        if isinstance(drawing, Figure):
+            kinds["figures"][name] = {"data": drawing.data, "layout": drawing.layout}
         else:
-            kind = "grids" if isinstance(one, Grid) else "networks"
-            kinds[kind][name] = dataclasses.asdict(one)
+            kind = "grids" if isinstance(drawing, ShadedGrid) else "networks"
+            kinds[kind][name] = dataclasses.asdict(drawing)
     bundles = [PLOTS, *([LAYOUT] if kinds["networks"] else [])]
     return "\n".join(
         [
@@ -114,7 +120,7 @@ def page(title: str, body: list[str], drawn: Mapping[str, Drawn]) -> str:
 
 
 def _script_json(value: Any) -> str:
-    """Write JSON that can't end the script element it stands in."""
+    """JSON that can't end the script element around it."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 

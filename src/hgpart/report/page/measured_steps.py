@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Timing
-from hgpart.report.page.document import Drawn, plot
-from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
-from hgpart.report.page.drawing.timelines import PART_HEIGHT, milliseconds_of, timeline_figure
+from hgpart.report.page.document import Drawn, plot, section
+from hgpart.report.page.drawing.figures import FAINT, Figure, bars, seconds_figure, shortened
+from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
 from hgpart.report.partition.looks import part_marker
-
-WAITING = "rgba(140, 140, 140, 0.35)"
 
 
 def measured_sections(
@@ -19,18 +17,19 @@ def measured_sections(
 ) -> tuple[list[str], dict[str, Drawn]]:
     """What each part worked and waited; none where there were no steps.
 
-    The last step has its plan above it, as long as it is itself: the schedule's own costs are
-    guesses, which say what follows what, but not how fast the devices are.
+    The last step has its plan above it, drawn as long as the step: the schedule's own costs are
+    estimates, which say what follows what, but not how fast the devices are.
     """
     if not steps:
         return [], {}
-    figures: dict[str, Drawn] = {"seconds": (bars := seconds_figure(timings, steps))}
+    figures: dict[str, Drawn] = {"seconds": (seconds := working_figure(timings, steps))}
     body = [
-        "<section><h2>What a step took</h2>",
-        "<p>In the mean of all steps: what each part worked, and what it waited for others. The "
-        "busiest sets the pace.</p>",
-        plot("seconds", bars, "What each part works and waits in a step"),
-        "</section>",
+        section(
+            "What a step took",
+            "Mean of all steps: what each part worked, and what it waited for others. The busiest "
+            "sets the pace.",
+            plot("seconds", seconds, "What each part works and waits in a step"),
+        )
     ]
     if timeline:
         last = timeline[-1]
@@ -38,23 +37,23 @@ def measured_sections(
             *(len(timings), last, stretched(planned, milliseconds_of(last)), "ms, measured"),
             is_stretched=True,
         )
-        said = (
-            "The thin row above it is the schedule by its estimates, drawn as long as the measured "
-            f"step ({milliseconds_of(last):,.4g} ms; by the estimates "
-            f"{milliseconds_of(planned):,.4g} ms). "
+        text = (
+            "The last step, measured: a row is a part, in its colour, a box what it did of one "
+            "micro-batch, a thin line that it waited for a message. "
         )
-        body += [
-            "<section><h2>What each part did when</h2>",
-            "<p>The last step, measured: a row is a part, in its colour, a box what it did of one "
-            f"micro-batch, a thin line that it waited for a message. {said if planned else ''}</p>",
-            plot("last-step", when, "What each part did when in the last step"),
-            "</section>",
-        ]
+        if planned:
+            text += (
+                "The thin row above it is the schedule by its estimates, drawn as long as the "
+                f"measured step ({milliseconds_of(last):,.4g} ms; by the estimates "
+                f"{milliseconds_of(planned):,.4g} ms). "
+            )
+        picture = plot("last-step", when, "What each part did when in the last step")
+        body.append(section("What each part did when", text, picture))
     return body, figures
 
 
 def devices_text(devices: Sequence[str]) -> str:
-    """Say how many there are, and of which kinds.
+    """How many devices there are, and of which kinds.
 
     >>> devices_text(("cpu", "cpu"))
     '2 devices: cpu'
@@ -62,40 +61,24 @@ def devices_text(devices: Sequence[str]) -> str:
     return f"{len(devices)} devices: {', '.join(dict.fromkeys(devices))}"
 
 
-def seconds_figure(timings: Sequence[Timing], steps: int) -> Figure:
+def working_figure(timings: Sequence[Timing], steps: int) -> Figure:
     """Milliseconds of a step that each part works, and that it waits for messages."""
-    parts = list(range(len(timings)))
-    data = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": parts,
-            "x": [shortened(1000 * seconds / steps) for seconds in several],
-            "marker": look,
-            "hovertemplate": f"part %{{y}} {name}<br>%{{x:.4~g}} ms a step<extra></extra>",
-        }
-        for name, several, look in (
-            ("works", [one.busy for one in timings], part_marker(parts)),
-            ("waits for messages", [one.waiting for one in timings], {"color": WAITING}),
-        )
-    ]
-    layout = {
-        "barmode": "stack",
-        "xaxis": {"title": {"text": "ms a step, measured"}, "rangemode": "tozero"},
-        "yaxis": {
-            "title": {"text": "part"},
-            "autorange": "reversed",
-            **part_ticks(len(parts), TICKS_DOWN),
-        },
-        "legend": {"traceorder": "normal"},
-        "meta": {"legend": "above"},
-    }
-    return Figure(data, layout, height=PART_HEIGHT * len(parts) + 150)
+
+    def milliseconds(name: str) -> list[float | None]:
+        return [shortened(1000 * getattr(timing, name) / steps) for timing in timings]
+
+    k, hover = len(timings), "part %{{y}} {}<br>%{{x:.4~g}} ms a step"
+    parts, works, waits = [*range(k)], "works", "waits for messages"
+    return seconds_figure(
+        k,
+        "ms a step, measured",
+        bars(works, parts, milliseconds("busy"), part_marker(parts), hover.format(works)),
+        bars(waits, parts, milliseconds("waiting"), {"color": FAINT}, hover.format(waits)),
+    )
 
 
 def stretched(events: Sequence[Event], milliseconds: float) -> tuple[Event, ...]:
-    """The same from a common begin on, so that all together take so long.
+    """The same events from a common begin on, so that all together take so many milliseconds.
 
     >>> from hgpart.execution.records.events import planned_events
     >>> from hgpart.schedules.schedule import Action, Direction

@@ -7,7 +7,7 @@ from hgpart.hypergraph.modelling import Modelling
 
 
 def all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
-    """All that figures depend on, by its name, to be compared with another's."""
+    """All that figures depend on, by name, to be compared with another's."""
     element = chosen.bytes_per_element
     return {
         "batch_size": f"batch of {chosen.batch_size}",
@@ -21,29 +21,29 @@ def all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
 
 
 def settings_of(chosen: Comparison | Modelling) -> list[str]:
-    """What decides what counts as traffic; only the batch size where the rest is as always."""
+    """What counts as traffic; only the batch size where the rest is the default."""
     element = chosen.bytes_per_element
-    said = {
+    texts = {
         f"batch of {chosen.batch_size}": True,
         f"{element} bytes per element": element is not None,
         "a linear layer is one task": chosen.linear == "layer",
         "inputs not counted": not chosen.input_vertex,
         "result not counted": not chosen.output_vertex,
     }
-    return [text for text, holds in said.items() if holds]
+    return [text for text, holds in texts.items() if holds]
 
 
 def slices_text(modelling: Modelling) -> list[str]:
-    """How the batch is divided, and whether that is to train."""
-    said = {
+    """How the batch is divided, and whether the plan is for inference."""
+    texts = {
         f"{modelling.slices} slices of the batch": modelling.slices > 1,
         "nothing is trained": not modelling.training,
     }
-    return [text for text, holds in said.items() if holds]
+    return [text for text, holds in texts.items() if holds]
 
 
 def shape_text(sizes: tuple[int, ...]) -> str:
-    """Of an input.
+    """The shape of an input, as text.
 
     >>> shape_text((3, 224, 224))
     '3 x 224 x 224'

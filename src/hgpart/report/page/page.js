@@ -136,22 +136,12 @@ const BAR = 13; // height of a box
 const LETTER = 6.2; // width, about
 const THICKEST = 12;
 
-const LONGEST = 18; // letters
-
-// The end of a long name says most: as many of its last modules as there is room for.
-function shortName(name) {
-  const modules = name.split(".");
-  while (modules.length > 1 && modules.join(".").length > LONGEST) modules.shift();
-  const short = modules.join(".");
-  return short.length > LONGEST + 6 ? `…${short.slice(-LONGEST - 5)}` : short;
-}
-
-function drawNetwork(figure, { boxes, edges, looks }) {
+function drawNetwork(figure, { boxes, labels, edges, looks }) {
   const graph = new dagre.graphlib.Graph();
   graph.setGraph({ rankdir: "TB", ranksep: 18, nodesep: 14, edgesep: 6, marginx: 12, marginy: 8 });
-  boxes.forEach(([name, share], at) => {
+  boxes.forEach(([, share], at) => {
     const bar = Math.max(6, WIDEST * share);
-    graph.setNode(at, { bar, width: Math.max(bar, LETTER * shortName(name).length), height: 30 });
+    graph.setNode(at, { bar, width: Math.max(bar, LETTER * labels[at].length), height: 30 });
   });
   for (const [from, to, share] of edges) graph.setEdge(from, to, { weight: 1 + Math.round(9 * share) });
   dagre.layout(graph);
@@ -176,7 +166,7 @@ function drawNetwork(figure, { boxes, edges, looks }) {
       return `${who}: ${+(100 * share).toFixed(2)} %`;
     });
     box.append(svg("title", {}, `${name}\nsends ${sent}\n${shares.join("\n")}`));
-    box.append(svg("text", { x, y: y - 4, "text-anchor": "middle" }, shortName(name)));
+    box.append(svg("text", { x, y: y - 4, "text-anchor": "middle" }, labels[at]));
     let left = x - bar / 2;
     for (const [part, share] of parts) {
       const fill = part < 0 ? "none" : `url(#part-${part})`;

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from html import escape
-
 from hgpart.execution.records.events import planned_events
-from hgpart.report.page.document import plot
+from hgpart.report.page.document import plot, section
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.timelines import timeline_figure
 from hgpart.schedules.costs import Costs
@@ -20,16 +18,15 @@ def step_figure(schedule: Schedule, costs: Costs) -> Figure:
     return timeline_figure(schedule.k, (), planned, "ms, by estimated costs")
 
 
-def step_section(schedule: Schedule, costs: Costs, figure: Figure) -> list[str]:
+def step_section(schedule: Schedule, costs: Costs, figure: Figure) -> str:
     """What is drawn, and how long parts have nothing to do."""
     count = schedule.micro_batches
     divided = f"the batch in {count} micro-batches" if count > 1 else "the batch at once"
-    return [
-        "<section><h2>What each part does when</h2>",
-        f"<p>A step of training by {escape(schedule.rule)}, {divided}, simulated with estimated "
-        f"costs: parts have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A "
-        "row is a part, in its colour, a box what it does of one micro-batch, whose number is in "
-        "it, where there is room.</p>",
+    return section(
+        "What each part does when",
+        f"A step of training by {schedule.rule}, {divided}, simulated with estimated costs: parts "
+        f"have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A row is a "
+        "part, in its colour, a box what it does of one micro-batch, whose number is in it, where "
+        "there is room.",
         plot("step", figure, "What each part does when in a step"),
-        "</section>",
-    ]
+    )

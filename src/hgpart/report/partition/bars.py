@@ -18,22 +18,22 @@ from hgpart.terminal import printable
 
 MOST_ROWS = 20
 WIDTH, NAME_WIDTH = 80, 30  # characters of a line, and of a name in it
-SAME = 0.005  # of a layer: so much in other places, and it lies as its neighbour does
+SAME = 0.005  # share of a layer in other places up to which it lies as its neighbour does
 SYMBOLS = digits + ascii_letters
 
 
-class Row(NamedTuple):
+class LayerRun(NamedTuple):
     """Layers that follow each other.
 
     Attributes
     ----------
     first, last : str
-        Names of them.
+        Names of the first and the last of them.
     layers : int
     work : float
         Share of all layers' work.
     shares : float64 array, shape (k,)
-        Of their work, that each part has.
+        Each part's share of their work.
     """
 
     first: str
@@ -42,64 +42,66 @@ class Row(NamedTuple):
     work: float
     shares: Float64
 
-    def differs(self, other: Row) -> float:
-        """Share of a layer that lies elsewhere than in another."""
+    def differs(self, other: LayerRun) -> float:
+        """Share of the layers that lies on other parts than that of another run."""
         return float(np.abs(self.shares - other.shares).sum()) / 2
 
-    def moves(self, other: Row) -> float:
-        """Share of all work that comes to lie elsewhere, where one is drawn as the other."""
+    def moves(self, other: LayerRun) -> float:
+        """Share of all work that is drawn on other parts, if one run is drawn as the other."""
         return self.differs(other) * min(self.work, other.work)
 
-    def with_next(self, other: Row) -> Row:
-        """Both as one."""
+    def with_next(self, other: LayerRun) -> LayerRun:
+        """Both runs as one."""
         work = self.work + other.work
         by = self.work / work if work else 0.5
         shares = by * self.shares + (1 - by) * other.shares
-        return Row(self.first, other.last, self.layers + other.layers, work, shares)
+        return LayerRun(self.first, other.last, self.layers + other.layers, work, shares)
 
 
 def print_bars(report: Report, console: Console) -> None:
-    """Print a bar for each layer, of as many of each part's characters as it has of the layer.
+    """Print a bar for each layer, with as many of each part's characters as it has of the layer.
 
     On a terminal with colours a part's characters are its colour, with its symbol in front.
     """
-    found = rows(report)
-    each = -(-report.partition.k // len(SYMBOLS))  # parts with one symbol
-    console.print(_title(report.partition.k, each), style="bold")
-    names = [name_of(row) for row in found]
+    runs = rows(report)
+    together = -(-report.partition.k // len(SYMBOLS))  # parts with one symbol
+    console.print(_title(report.partition.k, together), style="bold")
+    names = [name_of(row) for row in runs]
     wide = max(map(len, names))
     colours = console.color_system is not None and not console.no_color
     cells = min(WIDTH, console.width) - wide - 9
-    for name, row in zip(names, found, strict=True):
-        shares = np.add.reduceat(row.shares, range(0, report.partition.k, each))
+    for name, row in zip(names, runs, strict=True):
+        shares = np.add.reduceat(row.shares, range(0, report.partition.k, together))
         line = Text(f"{name:{wide}} {100 * row.work:5.1f} % ")
         for symbol, count in enumerate(lengths(shares, max(1, cells))):
             line.append_text(_segment(symbol, count, colours))
         console.print(line, soft_wrap=True)
 
 
-def rows(report: Report) -> list[Row]:
-    """Layers with work: those that lie alike as one, and so many at most, of the most alike."""
+def rows(report: Report) -> list[LayerRun]:
+    """Layers with work; those that lie alike are one row, and of many rows the most alike."""
     shown = [view for view in report.partition.model.views if view.exists]
     work = [float(work_of_layer(report, view).sum()) for view in shown]
     total = sum(work)
-    found = [
-        Row(view.layer.name, view.layer.name, 1, own / total if total else 0.0, np.array(shares))
+    layers = [
+        LayerRun(
+            view.layer.name, view.layer.name, 1, own / total if total else 0.0, np.array(shares)
+        )
         for view, own in zip(shown, work, strict=True)
         if own or not total
         for shares in [layer_shares(report, view)]
     ]
-    alike = merged(found, Row.differs, lambda least, count: least < SAME)
-    return merged(alike, Row.moves, lambda least, count: count > MOST_ROWS)
+    alike = merged(layers, LayerRun.differs, lambda least, count: least < SAME)
+    return merged(alike, LayerRun.moves, lambda least, count: count > MOST_ROWS)
 
 
 def merged(
-    found: Sequence[Row],
-    cost: Callable[[Row, Row], float],
+    runs: Sequence[LayerRun],
+    cost: Callable[[LayerRun, LayerRun], float],
     goes_on: Callable[[float, int], bool],
-) -> list[Row]:
-    """The neighbours of least cost as one, while that cost and the number of rows say so."""
-    shown = list(found)
+) -> list[LayerRun]:
+    """Merge the neighbours of least cost, while that cost and the number of rows say so."""
+    shown = list(runs)
     costs = [cost(*pair) for pair in itertools.pairwise(shown)]
     while costs and goes_on(min(costs), len(shown)):
         at = int(np.argmin(costs))
@@ -112,7 +114,7 @@ def merged(
 
 
 def lengths(shares: Float64, cells: int) -> list[int]:
-    """Characters for each share, so many in all.
+    """Characters for each share; `cells` in all.
 
     >>> lengths(np.array([0.5, 0.25, 0.25]), 10)
     [5, 3, 2]
@@ -122,12 +124,12 @@ def lengths(shares: Float64, cells: int) -> list[int]:
     return counts
 
 
-def name_of(row: Row) -> str:
+def name_of(row: LayerRun) -> str:
     """The layer, or the first and the last one; where these are long, the modules that differ.
 
-    >>> name_of(Row("stage.0.conv", "stage.1.conv", 4, 0.5, np.ones(1)))
+    >>> name_of(LayerRun("stage.0.conv", "stage.1.conv", 4, 0.5, np.ones(1)))
     'stage.0.conv to 1.conv'
-    >>> name_of(Row("inception3a.branch1.conv", "inception3b.branch2.0.conv", 9, 0.5, np.ones(1)))
+    >>> name_of(LayerRun("inception3a.branch1.conv", "inception3b.branch2.0", 9, 0.5, np.ones(1)))
     'inception3a to inception3b'
     """
     if row.layers == 1:
@@ -157,7 +159,7 @@ def shortened(name: str, width: int) -> str:
 
 
 def _title(k: int, each: int) -> str:
-    """What the symbols are.
+    """The heading, with the meaning of the symbols.
 
     >>> _title(4, 1)
     'Layers: share of the work, and the devices 0 to 3 that do it'
@@ -167,12 +169,12 @@ def _title(k: int, each: int) -> str:
     '(0: 0 to 2, 1: 3 to 5, ...)'
     """
     symbols = SYMBOLS[: -(-k // each)]
-    said = "Layers: share of the work, and the devices"
+    text = "Layers: share of the work, and the devices"
     if each > 1:
-        return f"{said} that do it ({symbols[0]}: {_run(0, each, k)}, 1: {_run(1, each, k)}, ...)"
+        return f"{text} that do it ({symbols[0]}: {_run(0, each, k)}, 1: {_run(1, each, k)}, ...)"
     if k <= len(digits):
-        return f"{said} 0 to {k - 1} that do it"
-    return f"{said} that do it (0 to 9, a: 10, b: 11, ..., {symbols[-1]}: {k - 1})"
+        return f"{text} 0 to {k - 1} that do it"
+    return f"{text} that do it (0 to 9, a: 10, b: 11, ..., {symbols[-1]}: {k - 1})"
 
 
 def _run(symbol: int, each: int, k: int) -> str:

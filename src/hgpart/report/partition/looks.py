@@ -16,12 +16,12 @@ SYMBOLS = (
     *("star-diamond", "diamond-tall", "hexagon2"),
 )
 GREY = COLOURS[-1]
-# As plotly names them, and page.js draws them: of the parts that share a colour.
+# Hatching of parts that share a colour, by plotly's names; page.js draws them, too.
 HATCHES = ("", "/", "\\", "x", "-", "|", "+", ".")
 
 
 def part_colour(part: int) -> str:
-    """Each device has one colour on all that is drawn by device; the colour-blind can tell them.
+    """The colour of a device in all drawings; the colour-blind can tell them apart.
 
     >>> part_colour(0), part_colour(7)
     ('#0072b2', '#0072b2')
@@ -30,7 +30,7 @@ def part_colour(part: int) -> str:
 
 
 def hatch_of(part: int) -> str:
-    """What tells it from the parts of the same colour.
+    """The hatching that tells a part from others of the same colour.
 
     >>> hatch_of(0), hatch_of(7)
     ('', '/')
@@ -39,14 +39,14 @@ def hatch_of(part: int) -> str:
 
 
 def tinted(colour: str, white: float) -> str:
-    """A colour mixed with so much white; with black, where it is negative.
+    """A colour mixed with a share of white; with black, where the share is negative.
 
     >>> tinted("#0072b2", 0.5), tinted("#0072b2", -0.5)
     ('#80b8d8', '#003959')
     """
     end = 255 if white > 0 else 0
     channels = bytes.fromhex(colour.removeprefix("#"))
-    mixed = (round(one + abs(white) * (end - one)) for one in channels)
+    mixed = (round(channel + abs(white) * (end - channel)) for channel in channels)
     return "#" + bytes(mixed).hex()
 
 
@@ -61,7 +61,7 @@ def ink_on(colour: str) -> str:
 
 
 def part_marker(parts: Sequence[int], whites: Sequence[float] | None = None) -> dict[str, Any]:
-    """Plotly's marker of bars, each in the look of its part, mixed with so much white."""
+    """Plotly's marker of bars, each in the look of its part, mixed with shares of white."""
     faint = whites is not None  # numbers stand in these
     whites = whites or [0.0] * len(parts)
     colours = [part_colour(part) for part in parts]

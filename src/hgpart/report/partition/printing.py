@@ -6,24 +6,32 @@ import math
 from collections import Counter
 from itertools import groupby
 
-import numpy as np
 from rich.console import Console
-from rich.table import Table
 
+from hgpart.files.columns import UNITS
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.report.partition.bars import print_bars
-from hgpart.report.partition.record import Report, layer_shares, samples_of, work_scale
-from hgpart.report.partition.slice_shares import (
-    SliceShares,
-    ranges,
-    way_divided,
-    who_has,
+from hgpart.report.partition.columns import (
+    both,
+    load_columns,
+    part_columns,
+    per,
+    step_columns,
+    volume_columns,
 )
-from hgpart.report.tables import UNITS, even_decimals, print_table, ruled_table, table_lines
+from hgpart.report.partition.record import Report, layer_shares, work_scale
+from hgpart.report.partition.slice_shares import SliceShares, ranges, way_divided, who_has
+from hgpart.report.tables import (
+    counted,
+    even_decimals,
+    print_columns,
+    print_table,
+    table_lines,
+)
 
-MAX_GRID_PARTS = 16  # a column each for up to so many parts
+MAX_GRID_PARTS = 16  # parts that may have a column each
 
-SAME = 0.995  # of a figure, and it is printed as the same or more
+SAME = 0.995  # share of a figure from which on another is no less
 NO_BOUND = "no useful bound is known"
 
 
@@ -35,23 +43,28 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     report : Report
     console : Console
     unit : str
-        What bytes are printed in, one of `UNITS`.
+        Unit of bytes, one of `UNITS`.
     """
     for line in answer(report, unit):
         console.print(line)
     if report.partition.k > 1:
         console.print()
         print_bars(report, console)
-    work_unit, work_size = work_scale(report)
-    for title, table in (
-        (f"Load ({work_unit})", _load_table(report, work_size)),
-        (f"Communication ({unit} {_per(report)})", _communication_table(report, unit)),
-        *_step_tables(report, unit),
-        ("Parts (maps: made or received)", _part_table(report, work_unit, work_size, unit)),
-        _layer_table(report, console.width),
-    ):
+    console.print()
+    title = f"Load (work: {work_scale(report)[0]})"
+    print_columns(console, title, load_columns(report), both(report), unit)
+    console.print()
+    title = f"Communication ({unit} {per(report)})"
+    print_columns(console, title, volume_columns(report), both(report), unit)
+    if report.each_way:
         console.print()
-        print_table(console, title, table)
+        title = "A training step (max: of one part)"
+        print_columns(console, title, step_columns(report), [*report.step], unit)
+    console.print()
+    title = "Parts (maps: made or received{})".format("; sends: one way" * report.each_way)
+    print_columns(console, title, part_columns(report), range(report.partition.k), unit)
+    console.print()
+    _print_layers(report, console)
     console.print()
     *stages, (_, total) = report.seconds.items()
     spent = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in stages)
@@ -60,26 +73,25 @@ def print_report(report: Report, console: Console, unit: str) -> None:
 
 def answer(report: Report, unit: str) -> list[str]:
     """What came out and how it compares with cutting between layers, in a few lines."""
-    found, layerwise, k = report.partition.evaluation, report.layerwise, report.partition.k
-    devices = f"{k} device" if k == 1 else f"{k} devices"
-    balanced = report.partition.feasible or found.imbalance <= report.partition.problem.eps
-    allowed = "allowed" if balanced else "more than the allowed"
+    partition, layerwise = report.partition, report.layerwise
+    found, modelling, eps = partition.evaluation, partition.modelling, partition.problem.eps
+    devices = counted(partition.k, "device")
+    allowed = "allowed" if partition.feasible or found.imbalance <= eps else "more than the allowed"
     by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
     idle = int((layerwise.loads == 0).sum())
     if idle:
         by_layers += f" ({idle} of the {devices} get no work)"
-    which = f"least volume within {report.partition.problem.eps:g}"
-    if layerwise.imbalance > report.partition.problem.eps:
-        which = f"none is within {report.partition.problem.eps:g}; the most even one"
-    slices = report.partition.modelling.slices
-    said = f", {slices} slices of the batch" if slices > 1 else ""
-    if len(set(report.partition.modelling.samples)) > 1:
-        said += f" ({_slice_samples(report)} each)"
+    cut = f"Cut between layers instead (least volume within {eps:g}): {by_layers}"
+    if layerwise.imbalance > eps:
+        cut = f"No cut between layers meets eps {eps:g}; the closest has {by_layers}"
+    divided = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
+    if len(set(modelling.samples)) > 1:
+        divided += f" ({_slice_samples(report)} each)"
     lines = [
-        f"{report.model} on {devices}, {report.partition.modelling.grain}-grain{said}: imbalance "
-        f"{found.imbalance:.3f} ({allowed} {report.partition.problem.eps:g}), "
-        f"{_volume(report, unit)} between devices {_per(report)}",
-        f"Cut between layers instead ({which}): {by_layers}",
+        f"{report.model} on {devices}, {modelling.grain}-grain{divided}: imbalance "
+        f"{found.imbalance:.3f} ({allowed} {eps:g}), {_volume(report, unit)} between devices "
+        f"{per(report)}",
+        cut,
     ]
     lines[1:1] = [
         *_slices_lines(report, unit),
@@ -87,10 +99,10 @@ def answer(report: Report, unit: str) -> list[str]:
         *_memory_line(report, unit),
     ]
     if report.partition.interrupted:
-        lines.insert(1, "Ctrl-C ended the search: this is the best that it had found by then")
+        lines.insert(1, "Ctrl-C ended the search: this is the best that it had found")
     if report.partition.start == "layerwise":
         lines.append(
-            f"{report.partition.backend} found nothing better than that cut, improved as it is here"
+            f"{report.partition.backend} found nothing better than that cut after its improvement"
         )
     work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
     if layerwise.volume:
@@ -104,24 +116,18 @@ def answer(report: Report, unit: str) -> list[str]:
     if report.partition.problem.speeds is not None:
         work += " for its speed"
     lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
-    if k > 1 and work_ratio > SAME and volume_ratio > SAME:
+    if partition.k > 1 and work_ratio > SAME and volume_ratio > SAME:
         lines.append("So it gains nothing over that cut, in load and bytes")
     return [*lines, *_seconds_line(report)]
 
 
-def _per(report: Report) -> str:
-    """What bytes are of, where a step's gradients of parameters are among them, and where not."""
-    when = "each way per training step" if report.each_way else "per forward pass"
-    return f"{when} of {samples_of(report)}"
-
-
 def _seconds_line(report: Report) -> list[str]:
-    """About how long a step takes, and whether that pays."""
-    if report.partition.problem.objective.in_seconds or (found := report.step_seconds) is None:
+    """About how long a step takes, and whether dividing the model pays."""
+    if report.partition.problem.objective.name == "time" or (found := report.step_seconds) is None:
         return []
     what = "training step" if report.partition.modelling.training else "forward pass"
     times = found.one_device / found.seconds if found.seconds else 1.0
-    pays = "" if times > 1 else ", so that it does not pay"
+    pays = "" if times > 1 else ", so dividing does not pay"
     count = found.micro_batches
     by = f" in {count} micro-batches" if count > 1 else ""
     return [
@@ -131,22 +137,22 @@ def _seconds_line(report: Report) -> list[str]:
 
 
 def _slices_lines(report: Report, unit: str) -> list[str]:
-    """What a step with slices sends, or how many slices would be better, or that none are."""
+    """What a step with slices sends, or whether slices would send less."""
     if report.each_way:
         sizes = [flow.volume / UNITS[unit] for flow in report.flows.values()]
-        said = dict(zip(report.flows, even_decimals(sizes), strict=True))
-        sums = said.get("statistics")
+        sent = dict(zip(report.flows, even_decimals(sizes), strict=True))
+        sums = sent.get("statistics")
         lines = [
             f"A step sends {_bytes(report.step['in all'].volume, unit)}: maps "
-            f"{said['maps forward']} forward and {said['maps backward']} back, gradients of "
-            f"parameters {said['gradients']} and the new weights {said['weights']}"
+            f"{sent['maps forward']} forward and {sent['maps backward']} back, gradients of "
+            f"parameters {sent['gradients']} and the new weights {sent['weights']}"
             + (f", statistics of norms {sums} there and back" if sums else "")
         ]
         norms = any(layer.batch_statistics for layer in report.partition.problem.graph.layers)
         if norms and report.partition.modelling.norms == "slice":
             lines.append(
-                f"Batch norms take their statistics of {_share_samples(report)} each: --modelling "
-                f"norms=batch takes them of all {report.partition.modelling.batch_size}, for "
+                f"Batch norms take their statistics of {_share_samples(report)} each: --norms "
+                f"batch takes them of all {report.partition.modelling.batch_size}, for "
                 f"{_bytes(report.statistics_bytes, unit)} more each way"
             )
         return [*lines, *_in_turn_line(report)]
@@ -172,30 +178,33 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
 
 
 def _in_turn_line(report: Report) -> list[str]:
-    """Where least bytes may not be least time: each layer on one part, for all slices."""
+    """A line where least bytes may not be least time: each layer is whole on one part."""
     if report.partition.k == 1 or not report.lies_in_layers:
         return []
     return [
-        "Each layer is whole on one device: several work at once in micro-batches only. Few bytes "
+        "Each layer is whole on one device: devices work at once in micro-batches only. Few bytes "
         "are not always little time, which hgpart run measures"
     ]
 
 
 def _objective_line(report: Report, unit: str) -> list[str]:
-    def most(count: int) -> str:
-        said = _bytes(count, unit)
+    objective = report.partition.problem.objective
+    value = report.partition.objective_value
+    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.partition.gap:.1%})"
+    if objective.name == "largest":
+        most = _bytes(int(value), unit)
         if report.each_way:
-            said += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
-        return said
-
-    partition = report.partition
-    said = partition.problem.objective.in_words(
-        partition.objective_value, partition.evaluation.volume, most
-    )
-    if said is None:
-        return []
-    gap = NO_BOUND if report.says_little else f"gap at most {partition.gap:.1%}"
-    return [f"{said} ({gap})"]
+            most += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
+        return [f"No device sends and receives more than {most}{gap}"]
+    if objective.name == "links":
+        share = value / max(1, report.partition.evaluation.volume)
+        return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
+    if objective.name == "time":
+        batches = (
+            "1 micro-batch" if (many := objective.micro_batches) == 1 else f"{many} micro-batches"
+        )
+        return [f"A step of {batches} takes {value:.3g} s by the search's estimate{gap}"]
+    return []
 
 
 def _memory_line(report: Report, unit: str) -> list[str]:
@@ -213,20 +222,18 @@ def _memory_line(report: Report, unit: str) -> list[str]:
 def _volume(report: Report, unit: str) -> str:
     """The volume, and what is known of the least within eps, if anything."""
     volume, bound = report.partition.evaluation.volume, report.partition.lower_bound
-    said = _bytes(volume, unit)
-    if not report.partition.problem.objective.is_volume:
-        return said
-    if report.partition.feasible and volume == bound:
-        return f"{said} (proven optimal)"
-    if report.partition.feasible and report.says_little:
-        return f"{said} ({NO_BOUND})"
-    if report.partition.feasible:
-        return f"{said} (at least {_bytes(bound, unit)}: gap {relative_gap(volume, bound):.1%})"
-    return said
+    text = _bytes(volume, unit)
+    if report.partition.problem.objective.name != "volume" or not report.partition.feasible:
+        return text
+    if volume == bound:
+        return f"{text} (proven optimal)"
+    if report.says_little:
+        return f"{text} ({NO_BOUND})"
+    return f"{text} (at least {_bytes(bound, unit)}: gap {relative_gap(volume, bound):.1%})"
 
 
 def _compared(ratio: float, less: str, more: str, much: str) -> str:
-    """Say how a figure compares with another.
+    """How a figure compares with another.
 
     >>> [_compared(ratio, "less", "more", "much") for ratio in (0.25, 0.77, 1, 1.942, 3.31)]
     ['4.0 times less', '23% less', 'as much', '94% more', '3.3 times as much']
@@ -241,152 +248,54 @@ def _compared(ratio: float, less: str, more: str, much: str) -> str:
     return f"{abs(percent)}% {less if percent < 0 else more}"
 
 
-def one_way(report: Report) -> str:
-    """What headings have beside those of a step, of which a volume is one way."""
-    return ", one way" if report.each_way else ""
-
-
-def _load_table(report: Report, work_size: float) -> Table:
-    table = ruled_table(["", "max", "min", "average", "max/min", "max/average", "imbalance"])
-    for name, found in (
-        ("partition", report.partition.evaluation),
-        ("between layers", report.layerwise),
-    ):
-        table.add_row(
-            name,
-            *even_decimals([value / work_size for value in (found.max_load, found.min_load)]),
-            *even_decimals([found.average_load / work_size]),
-            "-" if math.isinf(found.max_over_min) else f"{found.max_over_min:.3f}",
-            f"{found.max_over_average:.3f}",
-            f"{found.imbalance:.3f}",
-        )
-    return table
-
-
-def _communication_table(report: Report, unit: str) -> Table:
-    sends = f"max part sends{one_way(report)}"
-    headings = ["volume", "at least", sends, "average", "max/average", "messages"]
-    table = ruled_table(["", *headings])
-    both = (report.partition.evaluation, report.layerwise)
-    least = (
-        "-"
-        if report.says_little
-        else even_decimals([report.partition.lower_bound / UNITS[unit]])[0]
-    )
-    columns = [
-        even_decimals([found.volume / UNITS[unit] for found in both]),
-        [least, "-"],
-        even_decimals([found.max_part_volume / UNITS[unit] for found in both]),
-        even_decimals([found.average_part_volume / UNITS[unit] for found in both]),
-        [f"{found.max_over_average_part_volume:.3f}" for found in both],
-        [f"{found.message_count:,}" for found in both],
-    ]
-    for name, *figures in zip(("partition", "between layers"), *columns, strict=True):
-        table.add_row(name, *figures)
-    return table
-
-
-def _step_tables(report: Report, unit: str) -> list[tuple[str, Table]]:
-    """What a training step sends at each time, where gradients of parameters travel."""
-    if not report.each_way:
-        return []
-    flows = report.step
-    each = ["max part sends", "max part receives", "max part sends + receives"]
-    table = ruled_table(["", "volume", *each, "messages"])
-    columns = [
-        even_decimals([size / UNITS[unit] for size in sizes])
-        for sizes in (
-            [flow.volume for flow in flows.values()],
-            [flow.most_sent for flow in flows.values()],
-            [flow.most_received for flow in flows.values()],
-            [flow.most for flow in flows.values()],
-        )
-    ]
-    for (name, flow), *figures in zip(flows.items(), *columns, strict=True):
-        table.add_row(name, *figures, f"{flow.messages:,}")
-    return [(f"A training step ({unit})", table)]
-
-
-def _part_table(report: Report, work_unit: str, work_size: float, unit: str) -> Table:
-    found, shares = report.partition.evaluation, report.partition.shares
-    headings = ["part", work_unit.split()[0], "share", "parameters", f"maps {unit}"]
-    loads = [int(load) for load in found.loads]
-    columns = [
-        [str(part) for part in range(report.partition.k)],
-        even_decimals([load / work_size for load in loads]),
-        [f"{load / max(1, sum(loads)):.1%}" for load in loads],
-        [f"{count:,}" for count in shares.parameters.tolist()],
-        even_decimals((shares.activation_bytes / UNITS[unit]).tolist()),
-    ]
-    for heading, sizes in (("sends", found.sent), ("receives", found.received)):
-        headings.append(f"{heading} {unit}{one_way(report)}")
-        columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
-    if report.partition.problem.memory is not None and report.partition.memory_bytes is not None:
-        for heading, sizes in (
-            (f"memory {unit}", report.partition.memory_bytes),
-            ("limit", np.array(report.partition.problem.memory.bytes)),
-        ):
-            headings.append(heading)
-            columns.append(even_decimals((sizes / UNITS[unit]).tolist()))
-    if report.partition.problem.speeds is not None:
-        total = sum(report.partition.problem.speeds)
-        headings.insert(3, "target")
-        columns.insert(3, [f"{speed / total:.1%}" for speed in report.partition.problem.speeds])
-    table = ruled_table(headings)
-    for row in zip(*columns, strict=True):
-        table.add_row(*row)
-    return table
-
-
-def _layer_table(report: Report, width: int) -> tuple[str, Table]:
-    """What each part has of each layer: a column a part where they fit, else a summary."""
+def _print_layers(report: Report, console: Console) -> None:
+    """Print what each part has of each layer: a column a part where they fit, else a summary."""
     if report.partition.modelling.slices > 1:
-        return _sliced_layer_table(report)
+        _print_sliced_layers(report, console)
+        return
     title = "Layers (% of each that each part has)"
-    rows = [
+    layers = [
         (view.layer.name, f"{view.layer.tasks:,}", layer_shares(report, view))
         for view in report.partition.model.views
         if view.exists
     ]
-    grid = ruled_table(["layer", "tasks", *map(str, range(report.partition.k))])
-    for name, tasks, shares in rows:
-        grid.add_row(name, tasks, *map(_percent, shares))
-    if report.partition.k <= MAX_GRID_PARTS and max(map(len, table_lines(grid))) <= width:
-        return title, grid
-    table = ruled_table(["layer", "tasks", "parts", "max %", "which"])
-    table.columns[-1].justify = "left"
-    for name, tasks, shares in rows:
+    headings = ["layer", "tasks", *map(str, range(report.partition.k))]
+    rows = [(name, tasks, *map(_percent, shares)) for name, tasks, shares in layers]
+    lines = table_lines([*zip(headings, *rows, strict=True)])
+    if report.partition.k <= MAX_GRID_PARTS and len(max(lines, key=len)) <= console.width:
+        print_table(console, title, headings, rows)
+        return
+    rows = []
+    for name, tasks, shares in layers:
         held = [part for part, share in enumerate(shares) if share > 0]
-        table.add_row(name, tasks, str(len(held)), _percent(max(shares)), ranges(held))
-    return title, table
+        rows.append((name, tasks, str(len(held)), _percent(max(shares)), ranges(held)))
+    headings = ["layer", "tasks", "parts", "max %", "which"]
+    print_table(console, title, headings, rows, left=(0, 4))
 
 
-def _sliced_layer_table(report: Report) -> tuple[str, Table]:
-    """Which part has which filters of which slices; layers that follow each other alike in one."""
-    table = ruled_table(["layers", "divided", "parts", "who has them"])
-    for at in (1, 3):
-        table.columns[at].justify = "left"
-    rows = [
+def _print_sliced_layers(report: Report, console: Console) -> None:
+    """Print which part has which filters of which slices; neighbouring layers alike in one row."""
+    layers = [
         (view.layer.name, groups)
         for view, groups in zip(report.partition.model.views, report.slices_of_layers, strict=True)
         if groups
     ]
-
     samples = report.partition.modelling.samples
 
-    def lies(row: tuple[str, tuple[SliceShares, ...]]) -> object:
-        return who_has(row[1], samples), [(group.slices, group.parts) for group in row[1]]
+    def lies(layer: tuple[str, tuple[SliceShares, ...]]) -> object:
+        return who_has(layer[1], samples), [(group.slices, group.parts) for group in layer[1]]
 
-    for _, run in groupby(rows, lies):
+    rows = []
+    for _, run in groupby(layers, lies):
         (first, groups), *others = run
         names = f"{first} to {others[-1][0]} ({1 + len(others)})" if others else first
         parts = {part for group in groups for part in group.parts}
-        table.add_row(names, way_divided(groups), str(len(parts)), who_has(groups, samples))
+        rows.append((names, way_divided(groups), str(len(parts)), who_has(groups, samples)))
     title = (
         'Layers ("0-3: 5" is slices 0 to 3 on part 5; "5 70%" and "1, 4 15% each" are shares of '
         "the filters)"
     )
-    return title, table
+    print_table(console, title, ["layers", "divided", "parts", "who has them"], rows, (0, 1, 3))
 
 
 def _percent(share: float) -> str:
@@ -396,13 +305,13 @@ def _percent(share: float) -> str:
 
 
 def _slice_samples(report: Report) -> str:
-    """Of each slice."""
+    """Samples of each slice."""
     sizes = sorted(set(report.partition.modelling.samples))
     return " or ".join(map(str, sizes)) + (" sample" if sizes == [1] else " samples")
 
 
 def _share_samples(report: Report) -> str:
-    """Of all slices that lie alike: they are computed as one batch."""
+    """Samples of slices that lie alike, which are computed as one batch."""
     sizes = Counter[bytes]()
     by_slice = report.partition.parts.reshape(report.partition.modelling.slices, -1)
     for parts, samples in zip(by_slice, report.partition.modelling.samples, strict=True):

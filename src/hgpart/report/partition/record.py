@@ -17,7 +17,7 @@ from hgpart.partition.partition import ANOTHER_TOOL
 from hgpart.partition.step_traffic import Flow, step_flows, together
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 
-MOST_TELLING_GAP = 0.5  # with slices, of whose bounds little is known
+MOST_TELLING_GAP = 0.5  # with slices, whose bounds are weak
 
 _PREFIXES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0), ("m", 1e-3), ("u", 1e-6))
 
@@ -34,13 +34,13 @@ class Report:
     input_shape : tuple of int
         Shape of one sample.
     layerwise : Evaluation
-        Figures of the best split between layers (`evaluate_layerwise`).
+        The best cut between layers (`evaluate_layerwise`).
     seconds : mapping
         Wall time by stage, and ``total``.
     any_slices, untried_slices : bool
         Whether the number of slices was left to hgpart, or other numbers could have been tried.
     in_slices : int or None
-        Bytes that a partition with the batch in slices sends each way at most, where it is known.
+        The most bytes that a partition with the batch in slices sends each way, where known.
     """
 
     partition: Partition
@@ -55,17 +55,17 @@ class Report:
     @property
     def made_by(self) -> str | None:
         """The backend and its seed; None where another tool made the partition."""
-        found = self.partition
-        return None if found.backend == ANOTHER_TOOL else f"{found.backend}, seed {found.seed}"
+        backend, seed = self.partition.backend, self.partition.seed
+        return None if backend == ANOTHER_TOOL else f"{backend}, seed {seed}"
 
     @cached_property
     def flows(self) -> Mapping[str, Flow]:
-        """What a training step sends, by what it is."""
+        """What a training step sends, by its kind."""
         return step_flows(self.partition.model, self.partition.parts, self.partition.k)
 
     @property
     def step(self) -> Mapping[str, Flow]:
-        """These, and all "in all"."""
+        """The flows of a step, and their sum, "in all"."""
         return {**self.flows, "in all": together(self.flows.values())}
 
     @cached_property
@@ -80,17 +80,17 @@ class Report:
 
     @property
     def work_units(self) -> int:
-        """What loads have of the unit of work: that of the figures, times the slices' weights."""
+        """Units of the loads that make one unit of work: with slices, their weights count."""
         return self.partition.problem.work.units * sum(self.partition.modelling.slice_work)
 
     @property
     def each_way(self) -> bool:
-        """Whether the volume is of gradients of parameters, too, which travel there and back."""
+        """Whether the volume includes gradients of parameters, which travel there and back."""
         return self.partition.modelling.slices > 1 and self.partition.modelling.training
 
     @cached_property
     def statistics_bytes(self) -> int:
-        """Bytes each way that statistics of norms over the batch would be, with these parts."""
+        """Bytes each way of statistics of norms over the batch, with these parts."""
         modelling = replace(self.partition.modelling, norms="batch")
         nets = replace(self.partition.model, modelling=modelling).statistics_nets
         between = nets.of_parts(
@@ -129,15 +129,13 @@ class Report:
 def work_of_layer(report: Report, view: LayerVertices) -> Float64:
     """Each part's work of a layer, in the unit of loads; shape (k,).
 
-    Layers that share a weight have their work together: this is one's share of that.
+    Layers that share a weight have their work together: this is one layer's share of that.
     """
-    tied = [one for one in report.partition.model.views if one.first == view.first]
-    each = {
-        one.at: float(report.partition.problem.work.per_task[one.at]) * one.layer.tasks
-        for one in tied
-    }
+    per_task = report.partition.problem.work.per_task
+    tied = [other for other in report.partition.model.views if other.first == view.first]
+    work = {other.at: float(per_task[other.at]) * other.layer.tasks for other in tied}
     held: Float64 = report.partition.shares.layer_work[view.first] * (
-        each[view.at] / (sum(each.values()) or 1.0)
+        work[view.at] / (sum(work.values()) or 1.0)
     )
     return held
 
@@ -152,7 +150,7 @@ def layer_shares(report: Report, view: LayerVertices) -> list[float]:
 
 
 def work_scale(report: Report) -> tuple[str, float]:
-    """The unit that loads are printed in, and how many units of work make one of it."""
+    """The unit that loads are printed in, and how many units of the loads make one of it."""
     work = report.partition.problem.work
     largest = report.partition.evaluation.max_load / report.work_units
     prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
@@ -162,6 +160,6 @@ def work_scale(report: Report) -> tuple[str, float]:
 
 
 def samples_of(report: Report) -> str:
-    """Of the batch, as text."""
+    """The number of samples of the batch, as text."""
     batch = report.partition.modelling.batch_size
     return "1 sample" if batch == 1 else f"{batch} samples"

@@ -12,7 +12,7 @@ from hgpart.arrays import Int32
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.sequences import equal_rows
 
-MOST_RUNS = 8  # that are told apart in a line
+MOST_RUNS = 8  # runs of slices told apart in a line
 
 WHOLE, BY_FILTERS, BY_SLICES, BY_BOTH = "whole", "filters", "slices", "both"
 
@@ -26,11 +26,11 @@ class SliceShares:
     slices : tuple of int
         Ascending.
     parts : tuple of int
-        That have any of them, ascending.
+        Parts that have any of the filters, ascending.
     shares : tuple of float
-        What each has of the work of such a slice or, where there is none, of its tasks.
+        Each part's share of the work of such a slice or, where there is none, of its tasks.
     tasks : tuple of int
-        That each finishes, in such a slice.
+        Tasks that each part finishes in such a slice.
     """
 
     slices: tuple[int, ...]
@@ -44,10 +44,10 @@ def slice_shares(model: CnnHypergraph, parts: Int32) -> tuple[tuple[SliceShares,
     by_slice = parts.reshape(model.modelling.slices, -1)
     layers = model.vertex_layers[: model.slice_vertices]
     weights = model.weights[: model.slice_vertices]
-    found: list[tuple[SliceShares, ...]] = []
+    layers_shares: list[tuple[SliceShares, ...]] = []
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         if layout is None:
-            found.append(())
+            layers_shares.append(())
             continue
         first, last = np.searchsorted(layers, [view.first, view.first + 1])
         sizes = np.diff(model.blocks.rows[at])
@@ -68,8 +68,8 @@ def slice_shares(model: CnnHypergraph, parts: Int32) -> tuple[tuple[SliceShares,
                     tuple(tasks[held].tolist()),
                 )
             )
-        found.append(tuple(sorted(groups, key=lambda group: group.slices)))
-    return tuple(found)
+        layers_shares.append(tuple(sorted(groups, key=lambda group: group.slices)))
+    return tuple(layers_shares)
 
 
 def way_divided(groups: Sequence[SliceShares]) -> str:
@@ -114,35 +114,37 @@ def who_has(groups: Sequence[SliceShares], samples: Sequence[int]) -> str:
 
 def _samples_each(groups: Sequence[SliceShares], samples: Sequence[int]) -> str:
     """Samples of each part, where each has slices that lie alike."""
-    each = {sum(samples[at] for at in group.slices) for group in groups}
-    unit = "sample" if each == {1} else "samples"
-    return f"{'-'.join(map(str, sorted({min(each), max(each)})))} {unit} each"
+    counts = {sum(samples[at] for at in group.slices) for group in groups}
+    unit = "sample" if counts == {1} else "samples"
+    return f"{'-'.join(map(str, sorted({min(counts), max(counts)})))} {unit} each"
 
 
 def _runs(groups: Sequence[SliceShares]) -> list[tuple[int, int, SliceShares]]:
     """First slice, last slice and how they lie, slice by slice."""
     of_slice = {at: group for group in groups for at in group.slices}
-    found = []
+    runs = []
     for _, members in groupby(sorted(of_slice), key=lambda at: of_slice[at].slices):
         run = list(members)
-        found.append((run[0], run[-1], of_slice[run[0]]))
-    return found
+        runs.append((run[0], run[-1], of_slice[run[0]]))
+    return runs
 
 
 def _filters(group: SliceShares) -> str:
-    """Parts, and what each has; those that follow each other and have as much together."""
+    """Parts and their shares; neighbours with equal shares together."""
     if len(group.parts) == 1:
         return str(group.parts[0])
-    said = [f"{100 * share:.0f}%" if share >= 0.005 else "<1%" for share in group.shares]
-    pairs = zip(group.parts, said, strict=True)
-    alike = [(text, [part for part, _ in run]) for text, run in groupby(pairs, lambda one: one[1])]
+    texts = [f"{100 * share:.0f}%" if share >= 0.005 else "<1%" for share in group.shares]
+    pairs = zip(group.parts, texts, strict=True)
+    alike = [
+        (text, [part for part, _ in run]) for text, run in groupby(pairs, lambda pair: pair[1])
+    ]
     return ", ".join(
         f"{ranges(held)} {text}{' each' if len(held) > 1 else ''}" for text, held in alike
     )
 
 
 def ranges(numbers: Sequence[int]) -> str:
-    """Write numbers as ranges, where each is one more than the one before.
+    """Numbers as text, with ranges where each is one more than the one before.
 
     >>> ranges([0, 1, 2, 5, 7, 8]), ranges([3, 2, 4, 5])
     ('0-2, 5, 7-8', '3, 2, 4-5')

@@ -1,4 +1,4 @@
-"""All that is said about a prediction, and what it comes to beside a measurement."""
+"""Prediction, Measurement -> PredictionReport: a prediction beside what was measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hgpart.schedule_wanted import Scheduling
 
 @dataclass(frozen=True, eq=False)
 class PredictionReport:
-    """A prediction, of what and for what.
+    """A prediction of a step, and what it is for.
 
     Attributes
     ----------
@@ -24,7 +24,7 @@ class PredictionReport:
     prediction : Prediction
     scheduling : Scheduling
     measurement : Measurement or None
-        Of steps on this machine, if they were run.
+        Steps on this machine, if they were run.
     """
 
     model: str
@@ -36,22 +36,22 @@ class PredictionReport:
 
     @property
     def seconds(self) -> float:
-        """Of a batch, simulated, where one follows another."""
+        """Simulated seconds of a batch, where one follows another."""
         return self.prediction.period / self.prediction.batches
 
     @property
     def measured_seconds(self) -> float | None:
-        """Of a batch, measured."""
+        """Measured seconds of a batch."""
         measured = self.measurement
         return None if measured is None else measured.seconds / measured.steps
 
     @property
     def error(self) -> float | None:
-        """What the simulated seconds are more than the measured ones, relative to these."""
+        """The difference of simulated and measured seconds, relative to the measured ones."""
         measured = self.measured_seconds
         return None if measured is None else self.seconds / measured - 1
 
     @property
     def timeline(self) -> Timeline:
-        """Of the step, as of one that was measured."""
+        """The simulated step, in the form of a measured one."""
         return (planned_events(self.prediction.schedule.order, self.prediction.spans),)

@@ -8,32 +8,40 @@ from rich.console import Console
 
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
-from hgpart.report.tables import in_unit, print_table, ruled_table
+from hgpart.report.tables import in_unit, print_table
 from hgpart.transformation.transforming import Transformation
 
-MOST_NAMED = 4  # modules of a row
+MOST_NAMED = 4  # modules named in a row
 
 
 def print_transformation(
     name: str,
-    found: Transformation,
+    transformation: Transformation,
     before: ChannelGraph,
     after: ChannelGraph,
     console: Console,
 ) -> None:
     """Print a row for what is changed, and left, in each stage, then sizes before and after."""
-    table = ruled_table(["stage", "cells", "map", "modules", "become"])
-    for column in table.columns[2:]:
-        column.justify = "left"
-    for number, stage in enumerate(found.stages, start=1):
+    rows = []
+    for number, stage in enumerate(transformation.stages, start=1):
         shape = " x ".join(map(str, stage.shape))
-        rows = [(one.paths, one.what) for one in found.changes if one.stage == number]
-        rows += [(one.paths, f"(left: {one.why})") for one in found.left if one.stage == number]
+        changes = [
+            (change.paths, change.what)
+            for change in transformation.changes
+            if change.stage == number
+        ]
+        changes += [
+            (left.paths, f"(left: {left.why})")
+            for left in transformation.left
+            if left.stage == number
+        ]
         head = (str(number), str(len(stage.cells)), shape)
-        for paths, what in rows or [((), "(not asked for)")]:
-            table.add_row(*head, _named(paths), what)
+        for paths, what in changes or [((), "(not asked for)")]:
+            rows.append((*head, _named(paths), what))
             head = ("", "", "")
-    print_table(console, f"{name}: {found.kind}, {found.parts} parts", table)
+    headings = ["stage", "cells", "map", "modules", "become"]
+    title = f"{name}: {transformation.kind}, {transformation.parts} parts"
+    print_table(console, title, headings, rows, left=(0, 2, 3, 4))
     console.print()
     for what, (old, new) in _sizes(before, after).items():
         change = f" ({new / old - 1:+.1%})" if old else ""
@@ -64,14 +72,13 @@ def _named(paths: Sequence[str]) -> str:
 
 
 def _sizes(before: ChannelGraph, after: ChannelGraph) -> dict[str, tuple[int, int]]:
-    def both(what: str) -> tuple[int, int]:
-        old, new = (
-            sum(
-                layer.macs * layer.tasks if what == "macs" else layer.parameters
-                for layer in graph.layers
-            )
-            for graph in (before, after)
-        )
-        return old, new
+    def macs(graph: ChannelGraph) -> int:
+        return sum(layer.macs * layer.tasks for layer in graph.layers)
 
-    return {"Multiply-accumulates per sample": both("macs"), "Parameters": both("parameters")}
+    def parameters(graph: ChannelGraph) -> int:
+        return sum(layer.parameters for layer in graph.layers)
+
+    return {
+        "Multiply-accumulates per sample": (macs(before), macs(after)),
+        "Parameters": (parameters(before), parameters(after)),
+    }

@@ -1,25 +1,22 @@
-"""Comparison, Report -> plotly figures, without the colours that follow the reader's theme."""
+"""Curves and bars -> plotly figures, without the colours that follow the reader's theme."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from hgpart.compare.comparison import Comparison
-from hgpart.compare.outcomes import Outcome
 from hgpart.partition.problem.balance import capacities
-from hgpart.report.partition.looks import COLOURS, DASHES, GREY, SYMBOLS, part_marker
+from hgpart.report.partition.looks import COLOURS, DASHES, GREY, part_marker
 from hgpart.report.partition.record import Report, work_scale
 
 # Numbers that there is room for side by side at 400 pixels, and below each other.
 TICKS_ACROSS, TICKS_DOWN = 16, 40
-MOST_LINES = 8  # of a chart; others wait in the legend
-LINEAR_RANGE = 4  # loads that differ less are not drawn on a logarithmic axis
+PART_HEIGHT, WAY_HEIGHT = 34, 40  # pixels of a row of a part, and of a way
+FAINT = "rgba(140, 140, 140, 0.35)"
 
 
 @dataclass(frozen=True)
@@ -29,10 +26,10 @@ class Figure:
     Attributes
     ----------
     data : list
-        Traces.
+        Plotly's traces.
     layout : dict
     height : int
-        In pixels.
+        Pixels.
     """
 
     data: list[dict[str, Any]]
@@ -40,140 +37,154 @@ class Figure:
     height: int
 
 
-def lines_figure(comparison: Comparison, attribute: str, title: str, size: float) -> Figure:
-    """One figure of every strategy against k; `size` is what the axis' unit is.
+def axis(title: str, *, from_zero: bool = False, **more: Any) -> dict[str, Any]:
+    """An axis with a title, perhaps one that begins at 0."""
+    begin = {"rangemode": "tozero"} if from_zero else {}
+    return {"title": {"text": title}, **begin, **more}
 
-    A strategy keeps its colour and marker whatever eps is, and each eps has its dash. Points that
-    are not within the smallest eps are hollow. Of more than eight lines those with the least at the
-    largest k are drawn, and the others wait in the legend.
-    """
-    epss = sorted({row.eps for row in comparison.rows if row.eps is not None})
-    lines: dict[Line, list[Point]] = {}
-    for row in comparison.steps:
-        label = row.strategy
-        if row.eps is not None and len(epss) > 1:
-            label += f", eps {row.eps:g}"
-        dash = 0 if row.eps is None else epss.index(row.eps)
-        point = Point(row.k, _value(row, attribute, size), not comparison.is_balanced(row))
-        lines.setdefault(Line(row.strategy, label, dash), []).append(point)
-    ks = sorted({row.k for row in comparison.rows})
-    axis = {
-        "type": "log",
-        "title": {"text": "devices (k)"},
-        "tickvals": ks,
-        "ticktext": [*map(str, ks)],
+
+def line(
+    name: str,
+    x: Sequence[Any],
+    y: Sequence[Any],
+    hover: str,
+    *,
+    look: int = 0,
+    symbol: str | Sequence[str] | None = None,
+    dash: int = 0,
+    **more: Any,
+) -> dict[str, Any]:
+    """A curve in the colour and with the dashes of a number, with markers if there is a symbol."""
+    markers = {} if symbol is None else {"marker": {"symbol": symbol, "size": 9}}
+    return {
+        "type": "scatter",
+        "mode": "lines" if symbol is None else "lines+markers",
+        "name": name,
+        "x": x,
+        "y": y,
+        "line": {
+            "color": COLOURS[look % len(COLOURS)],
+            "dash": DASHES[(look // len(COLOURS) + dash) % len(DASHES)],
+            "width": 2,
+        },
+        **markers,
+        "hovertemplate": f"{hover}<extra></extra>",
+        **more,
     }
-    return _lines(comparison, lines, "k", axis, title)
 
 
-def eps_figure(comparison: Comparison, attribute: str, title: str, size: float, k: int) -> Figure:
-    """The same of one k against eps, of the strategies that take one."""
-    lines: dict[Line, list[Point]] = {}
-    for row in comparison.steps:
-        if row.eps is not None and row.k == k:
-            point = Point(row.eps, _value(row, attribute, size), not comparison.is_balanced(row))
-            lines.setdefault(Line(row.strategy, row.strategy, 0), []).append(point)
-    ticks = sorted({point.at for points in lines.values() for point in points})
-    axis = {
-        "title": {"text": "eps (imbalance allowed)"},
-        "tickvals": ticks,
-        "ticktext": [f"{eps:g}" for eps in ticks],
+def bars(
+    name: str, y: Sequence[Any], x: Sequence[float | None], marker: Any, hover: str, **more: Any
+) -> dict[str, Any]:
+    """Bars from left to right."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "name": name,
+        "y": y,
+        "x": x,
+        "marker": marker,
+        "hovertemplate": f"{hover}<extra></extra>",
+        **more,
     }
-    return _lines(comparison, lines, "eps", axis, title)
 
 
-class Line(NamedTuple):
-    """A strategy, what it is called in the legend, and which dash it has."""
-
-    strategy: str
-    label: str
-    dash: int
-
-
-class Point(NamedTuple):
-    """Where on the axis, the figure, if there is one, and whether it is beyond the smallest eps."""
-
-    at: float
-    value: float | None
-    beyond: bool
-
-
-def _value(row: Outcome, attribute: str, size: float) -> float | None:
-    """None where it is 0, which a logarithmic axis does not have, too."""
-    value: float | None = getattr(row, attribute)
-    return value / size if value else None
+def diamonds(y: Sequence[Any], x: Sequence[float | None], hover: str) -> dict[str, Any]:
+    """What was measured, over bars of what was simulated."""
+    look = {"symbol": "diamond", "size": 12, "color": COLOURS[1]}
+    edge = {"line": {"width": 1, "color": "#ffffff"}}
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "name": "measured",
+        "y": y,
+        "x": x,
+        "marker": {**look, **edge},
+        "hovertemplate": f"{hover}<extra></extra>",
+    }
 
 
-def _lines(
-    comparison: Comparison,
-    lines: Mapping[Line, list[Point]],
-    letter: str,
-    axis: dict[str, Any],
-    title: str,
+def ways_figure(
+    names: Sequence[str],
+    series: Mapping[str, tuple[Sequence[float | None], float, Any]],
+    measured: Sequence[float | None] = (),
 ) -> Figure:
-    names = list(dict.fromkeys(row.strategy for row in comparison.rows))
-    data, drawn = [], _least(lines)
-    for line, unsorted in lines.items():
-        at = names.index(line.strategy)
-        points = sorted(unsorted, key=lambda point: point.at)
+    """A bar for each way, one series in the other: seconds, width and colours of each."""
+    labels = [escape(name) for name in names]
+    hover = "<b>%{{y}}</b><br>{}: %{{x:.4~g}} s"
+    data = [
+        bars(name, labels, seconds, {"color": colour}, hover.format(name), width=width)
+        for name, (seconds, width, colour) in series.items()
+    ]
+    if any(seconds is not None for seconds in measured):
+        data.append(diamonds(labels, measured, hover.format("measured")))
+    layout = {
+        "barmode": "overlay",
+        "xaxis": axis("seconds a step", from_zero=True),
+        "yaxis": {"autorange": "reversed", "automargin": True},
+        "meta": {"legend": "above"},
+        "showlegend": len(data) > 1,
+    }
+    return Figure(data, layout, height=WAY_HEIGHT * len(names) + 130)
+
+
+def seconds_figure(k: int, title: str, *traces: dict[str, Any]) -> Figure:
+    """Milliseconds of each part, a row each."""
+    layout = {
+        "barmode": "stack",
+        "xaxis": axis(title, from_zero=True),
+        "yaxis": axis("part", autorange="reversed", **part_ticks(k, TICKS_DOWN)),
+        "legend": {"traceorder": "normal"},
+        "meta": {"legend": "above"},
+    }
+    return Figure([*traces], layout, height=PART_HEIGHT * k + 150)
+
+
+def part_bars(
+    series: Sequence[tuple[str, Sequence[float], dict[str, Any]]],
+    limit: tuple[str, Sequence[float | None]] | None,
+    across: str,
+    unit: str,
+    height: int,
+) -> Figure:
+    """A bar for each part, in series beside each other, and a dashed line of limits."""
+    parts = list(range(len(series[0][1])))
+    data: list[dict[str, Any]] = [
+        {
+            "type": "bar",
+            "name": name,
+            "x": parts,
+            "y": values,
+            "marker": look,
+            "hovertemplate": f"{across} %{{x}}, {name}<br>%{{y:,.4~r}} {unit}<extra></extra>",
+        }
+        for name, values, look in series
+    ]
+    if limit is not None:
+        name, limits = limit
         data.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers",
-                "name": escape(line.label),
-                "visible": True if line in drawn else "legendonly",
-                "x": [point.at for point in points],
-                "y": [point.value for point in points],
-                "customdata": [
-                    f"<br>beyond eps {comparison.eps:g}" if point.beyond else "" for point in points
-                ],
-                "line": {
-                    "color": COLOURS[at % len(COLOURS)],
-                    "dash": DASHES[(at // len(COLOURS) + line.dash) % len(DASHES)],
-                    "width": 2,
-                },
-                "marker": {
-                    "symbol": [
-                        SYMBOLS[at % len(SYMBOLS)] + ("-open" if point.beyond else "")
-                        for point in points
-                    ],
-                    "size": 9,
-                },
-                "hovertemplate": f"<b>{escape(line.label)}</b><br>{letter} = %{{x}}<br>"
-                f"%{{y:,.4~r}} {escape(title)}%{{customdata}}<extra></extra>",
+                "mode": "lines",
+                "name": name,
+                "x": [-0.5, *parts, len(parts) - 0.5],
+                "y": [limits[0], *limits, limits[-1]],
+                "line": {"shape": "hvh", "dash": "dash", "color": GREY},
+                "hovertemplate": f"{name}: %{{y:,.4~r}} {unit}<extra></extra>",
             }
         )
-    values = [point.value for points in lines.values() for point in points if point.value]
-    linear = max(values, default=1) < LINEAR_RANGE * min(values, default=1)
     layout = {
-        "xaxis": axis,
-        "yaxis": {
-            "type": "linear" if linear else "log",
-            "title": {"text": escape(title)},
-            "tickformat": ",~r",
-            **({} if linear else {"dtick": "D2"}),  # 1, 2, 5, 10, 20, ...
-        },
-        "hovermode": "closest",
-        "meta": {"legend": "aside"},
+        "barmode": "group",
+        "xaxis": axis(across, **part_ticks(len(parts))),
+        "yaxis": axis(unit, from_zero=True, tickformat=",~r"),
+        "meta": {"legend": "above"},
     }
-    return Figure(data, layout, height=540)
-
-
-def _least(lines: Mapping[Line, list[Point]]) -> set[Line]:
-    """As many as a chart has room for, with the least at the end of the axis that they have."""
-
-    def last(line: Line) -> tuple[float, float]:
-        point = max(lines[line], key=lambda one: one.at)
-        return -point.at, math.inf if point.value is None else point.value
-
-    return set(sorted(lines, key=last)[:MOST_LINES])
+    return Figure(data, layout, height)
 
 
 def load_figure(report: Report) -> Figure:
-    """Work of each part, of this plan and of the layer-wise split, and the most allowed."""
+    """Work of each part, of this plan and of the cut between layers, and the most allowed."""
     unit, size = work_scale(report)
-    unit = escape(unit)
-    parts = list(range(report.partition.k))
     speeds = report.partition.problem.speeds or [1.0] * report.partition.k
     limit = (
         capacities(
@@ -181,47 +192,21 @@ def load_figure(report: Report) -> Figure:
         )
         / size
     )
-    data: list[dict[str, Any]] = [
-        {
-            "type": "bar",
-            "name": "this plan",
-            "x": parts,
-            "y": (report.partition.evaluation.loads / size).tolist(),
-            "marker": part_marker(parts),
-            "hovertemplate": f"part %{{x}}, this plan<br>%{{y:,.4~r}} {unit}<extra></extra>",
-        },
-        {
-            "type": "bar",
-            "name": "cut between layers",
-            "x": parts,
-            "y": (report.layerwise.loads / size).tolist(),
-            "marker": {"color": "rgba(140, 140, 140, 0.25)", "line": {"color": GREY, "width": 1}},
-            "hovertemplate": f"part %{{x}}, cut between layers<br>%{{y:,.4~r}} {unit}"
-            "<extra></extra>",
-        },
+    cut = {"color": "rgba(140, 140, 140, 0.25)", "line": {"color": GREY, "width": 1}}
+    bars = [
+        (
+            "this plan",
+            (report.partition.evaluation.loads / size).tolist(),
+            part_marker(range(report.partition.k)),
+        ),
+        ("cut between layers", (report.layerwise.loads / size).tolist(), cut),
     ]
-    data.append(
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": f"most that eps {report.partition.problem.eps:g} allows",
-            "x": [-0.5, *parts, report.partition.k - 0.5],
-            "y": [limit[0], *limit.tolist(), limit[-1]],
-            "line": {"shape": "hvh", "dash": "dash", "color": GREY},
-            "hovertemplate": f"allowed: %{{y:,.4~r}} {unit}<extra></extra>",
-        }
-    )
-    layout = {
-        "barmode": "group",
-        "xaxis": {"title": {"text": "part"}, **part_ticks(report.partition.k)},
-        "yaxis": {"title": {"text": unit}, "tickformat": ",~r", "rangemode": "tozero"},
-        "meta": {"legend": "above"},
-    }
-    return Figure(data, layout, height=420)
+    limits = f"most that eps {report.partition.problem.eps:g} allows", limit.tolist()
+    return part_bars(bars, limits, "part", escape(unit), height=420)
 
 
 def shortened(value: float) -> float | None:
-    """Six digits are more than a colour or a label shows: the page is smaller without the others.
+    """Six digits, which are more than a colour or a label shows: the page is smaller.
 
     >>> shortened(1 / 3), shortened(float("nan"))
     (0.333333, None)

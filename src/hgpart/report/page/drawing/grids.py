@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hgpart.files.columns import UNITS
 from hgpart.report.partition.record import Report, layer_shares
 from hgpart.report.partition.slice_shares import SliceShares
-from hgpart.report.tables import UNITS
 
-MOST_CELLS = 2048  # not empty, that a page has room for; more are taken together
+MOST_CELLS = 2048  # filled cells that a page has room for; more are taken together
 
 
 @dataclass(frozen=True)
-class Grid:
+class ShadedGrid:
     """What page.js draws as a table of shaded cells.
 
     Attributes
@@ -25,9 +25,9 @@ class Grid:
     across : str
         What the columns are.
     unit : str
-        Of the figures.
+        Unit of the figures.
     cells : list of list
-        Of each row, those that are not empty: column, shade from 0 to 100, figure, details.
+        The filled cells of each row: column, shade from 0 to 100, figure, details.
     """
 
     rows: list[str]
@@ -37,48 +37,48 @@ class Grid:
     cells: list[list[tuple[int, int, str, str]]]
 
 
-def traffic_grid(report: Report, unit: str) -> Grid:
+def traffic_grid(report: Report, unit: str) -> ShadedGrid:
     """Bytes that each part (row) sends to each other part (column) in a forward pass."""
     traffic, both = report.partition.evaluation.traffic, (0, 1)
     size = neighbours(traffic, both)
     sent, messages = (
-        together(one, size, both) for one in (traffic, report.partition.evaluation.messages)
+        together(matrix, size, both) for matrix in (traffic, report.partition.evaluation.messages)
     )
     largest = max(1, int(sent.max()))
     cells = [
         [
             (
                 column,
-                _shade(own[column] / largest),
-                f"{own[column] / UNITS[unit]:,.3g}",
+                _shade(sizes[column] / largest),
+                f"{sizes[column] / UNITS[unit]:,.3g}",
                 f"{counts[column]:,} messages",
             )
-            for column in np.flatnonzero(own).tolist()
+            for column in np.flatnonzero(sizes).tolist()
         ]
-        for own, counts in zip(sent, messages, strict=True)
+        for sizes, counts in zip(sent, messages, strict=True)
     ]
     names = _names(report.partition.k, size)
-    return Grid(names, names, "receives", unit, cells)
+    return ShadedGrid(names, names, "receives", unit, cells)
 
 
-def layer_grid(report: Report) -> Grid:
+def layer_grid(report: Report) -> ShadedGrid:
     """The share of each layer (row) that each part (column) computes, in percent."""
     shown = [view for view in report.partition.model.views if view.exists]
-    each = np.array([layer_shares(report, view) for view in shown])
-    size = neighbours(each, (1,))
+    layers = np.array([layer_shares(report, view) for view in shown])
+    size = neighbours(layers, (1,))
     tasks = together(report.partition.shares.layer_tasks[[view.at for view in shown]], size, (1,))
     cells = [
         [
             (at, _shade(shares[at]), f"{100 * shares[at]:.3g}", f"{counts[at]:,} tasks")
             for at in np.flatnonzero(shares).tolist()
         ]
-        for shares, counts in zip(together(each, size, (1,)), tasks, strict=True)
+        for shares, counts in zip(together(layers, size, (1,)), tasks, strict=True)
     ]
     names = [view.layer.name for view in shown]
-    return Grid(names, _names(report.partition.k, size), "part", "% of the layer", cells)
+    return ShadedGrid(names, _names(report.partition.k, size), "part", "% of the layer", cells)
 
 
-def slices_grid(report: Report) -> Grid | None:
+def slices_grid(report: Report) -> ShadedGrid | None:
     """The slices of each layer (row) that each part (column) computes filters of.
 
     None where there are more cells than a page has room for.
@@ -94,7 +94,9 @@ def slices_grid(report: Report) -> Grid | None:
     ]
     if sum(map(len, cells)) > MOST_CELLS:
         return None
-    return Grid([name for name, _ in shown], _names(report.partition.k, 1), "part", "slices", cells)
+    return ShadedGrid(
+        [name for name, _ in shown], _names(report.partition.k, 1), "part", "slices", cells
+    )
 
 
 def _holders(groups: Sequence[SliceShares]) -> list[int]:
@@ -120,7 +122,7 @@ def _held_slices(
 
 
 def _runs(numbers: Sequence[int]) -> str:
-    """Of ascending numbers.
+    """Ascending numbers as text, with ranges.
 
     >>> _runs([0, 1, 2, 5])
     '0-2, 5'
@@ -138,7 +140,7 @@ def _names(k: int, size: int) -> list[str]:
 
 
 def neighbours(values: np.ndarray, axes: Sequence[int]) -> int:
-    """How many neighbouring parts share a column, so that the cells that are not empty have room.
+    """How many neighbouring parts share a column, so that the filled cells have room.
 
     >>> neighbours(np.eye(64), (0, 1)), neighbours(np.ones((64, 64)), (0, 1))
     (1, 2)
@@ -150,7 +152,7 @@ def neighbours(values: np.ndarray, axes: Sequence[int]) -> int:
 
 
 def together(values: np.ndarray, size: int, axes: Sequence[int]) -> np.ndarray:
-    """Sums over so many neighbours along some axes.
+    """Sums over `size` neighbours along some axes.
 
     >>> together(np.arange(6).reshape(2, 3), 2, (1,)).tolist()
     [[1, 2], [7, 5]]
@@ -161,5 +163,5 @@ def together(values: np.ndarray, size: int, axes: Sequence[int]) -> np.ndarray:
 
 
 def _shade(share: float) -> int:
-    """At least 1 where there is something."""
+    """Percent, at least 1 where there is something."""
     return max(1, round(100 * float(share)))

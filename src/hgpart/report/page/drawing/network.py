@@ -10,14 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from hgpart.arrays import Float64, Int32
+from hgpart.files.columns import UNITS
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.report.partition.looks import hatch_of, ink_on, part_colour
 from hgpart.report.partition.record import Report, layer_shares, work_of_layer
-from hgpart.report.tables import UNITS
 
-MOST_BOXES = 320  # that a picture has room for; neighbours in one module are taken together
-MOST_SHARES = 16  # of a box; the smallest of more are drawn as one
-OTHERS = -1  # the parts that these are of
+MOST_BOXES = 320  # boxes that a picture has room for; neighbours in one module are one
+MOST_SHARES = 16  # shares of a box; the smallest of more are drawn as one
+OTHERS = -1  # the number that stands for the parts of these
+LABEL = 18  # letters of a label that several modules fit in
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,18 @@ class Network:
     Attributes
     ----------
     boxes : list of tuple
-        Of each layer, or neighbours of one module: its name, its share of the largest one's work,
+        A layer, or neighbours of one module: its name, its share of the largest one's work,
         the shares of it that parts (or `OTHERS`) have, and what it sends, as text.
+    labels : list of str
+        Short names of the boxes, which differ.
     edges : list of tuple
         From box, to box, share of the largest edge's bytes, bytes as text.
     looks : list of tuple
-        Colour and hatching of each part, and what can be read on that colour.
+        Colour and hatching of each part, and a colour of text that can be read on it.
     """
 
     boxes: list[tuple[str, float, list[tuple[int, float]], str]]
+    labels: list[str]
     edges: list[tuple[int, int, float, str]]
     looks: list[tuple[str, str, str]]
 
@@ -45,8 +49,8 @@ def network(report: Report, unit: str) -> Network:
     shown = [view for view in report.partition.model.views if view.exists]
     groups = grouped([view.layer.name for view in shown])
     box_of = {shown[at].at: box for box, members in enumerate(groups) for at in members}
-    work = [np.sum([work_of_layer(report, shown[at]) for at in own], axis=0) for own in groups]
-    most_work = max((float(one.sum()) for one in work), default=0.0) or 1.0
+    work = [np.sum([work_of_layer(report, shown[at]) for at in group], axis=0) for group in groups]
+    most_work = max((float(parts.sum()) for parts in work), default=0.0) or 1.0
     sent, between = traffic_of_layers(
         report.partition.model, report.partition.parts, report.partition.k
     )
@@ -71,6 +75,7 @@ def network(report: Report, unit: str) -> Network:
         )
     return Network(
         boxes=boxes,
+        labels=labels_of([name for name, *_ in boxes]),
         edges=[
             (*pair, round(bytes_ / most_bytes, 4), _bytes(bytes_, unit))
             for pair, bytes_ in edges.items()
@@ -87,8 +92,8 @@ def traffic_of_layers(
 ) -> tuple[Counter[int], Counter[tuple[int, int]]]:
     """Bytes of maps between parts in a forward pass: by the layer that makes them, by who reads.
 
-    A map that two layers read in one part travels once: it counts for both readers, but once for
-    the layer that makes it. Partial sums count for their layer alone.
+    A map that several layers read in one part travels there once: it counts for the first of them.
+    Partial sums count for their layer alone.
     """
     tags = (model.vertex_layers.astype(np.int64) * k + parts).astype(np.int32)
     tagged = model.map_nets.of_parts(model.weights, tags, len(model.graph.layers) * k)
@@ -101,8 +106,9 @@ def traffic_of_layers(
         layers, owners = np.divmod(tagged.pins[begin:end], k)
         away = owners != owners[0]
         sent[int(layers[0])] += cost * len(np.unique(owners[away]))
-        if not gathers:
-            for reader in layers[away].tolist():
+        if not gathers:  # pins are in the order of layers: the first of each part comes first
+            _, firsts = np.unique(owners[away], return_index=True)
+            for reader in layers[away][firsts].tolist():
                 between[int(layers[0]), reader] += cost
     return sent, between
 
@@ -121,12 +127,12 @@ def grouped(names: Sequence[str]) -> list[range]:
         runs = [range(*pair) for pair in itertools.pairwise([*starts, len(names)])]
         depth -= 1
     size = -(-len(runs) // MOST_BOXES)
-    several = [runs[at : at + size] for at in range(0, len(runs), max(1, size))]
-    return [range(some[0].start, some[-1].stop) for some in several]
+    boxes = [runs[at : at + size] for at in range(0, len(runs), max(1, size))]
+    return [range(box[0].start, box[-1].stop) for box in boxes]
 
 
 def largest_shares(shares: Float64) -> list[tuple[int, float]]:
-    """Those of parts that have any, in their order; the smallest of many as one.
+    """Shares of the parts that have any, in their order; the smallest of many as one.
 
     >>> largest_shares(np.array([0.25, 0.0, 0.75]))
     [(0, 0.25), (2, 0.75)]
@@ -150,8 +156,39 @@ def names_together(names: Sequence[str]) -> str:
     if len(names) == 1:
         return names[0]
     levels = zip(*(name.split(".") for name in names), strict=False)
-    head = ".".join(level[0] for level in itertools.takewhile(lambda one: len({*one}) == 1, levels))
+    head = ".".join(
+        level[0] for level in itertools.takewhile(lambda level: len({*level}) == 1, levels)
+    )
     return f"{head or names[0] + ' ...'} ({len(names)} layers)"
+
+
+def labels_of(names: Sequence[str]) -> list[str]:
+    """Short names of boxes: the last modules, which say most, and more where two would be alike.
+
+    >>> labels_of(["layer1.0.downsample.0", "layer2.0.downsample.0", "features.stage.conv1"])
+    ['layer1…downsample.0', 'layer2…downsample.0', 'stage.conv1']
+    """
+    labels = [*map(_end, names)]
+    for lengthened in (_begin_and_end, str):
+        counts = Counter(labels)
+        labels = [
+            label if counts[label] == 1 else lengthened(name)
+            for label, name in zip(labels, names, strict=True)
+        ]
+    return labels
+
+
+def _end(name: str) -> str:
+    modules = name.split(".")
+    while len(modules) > 1 and len(".".join(modules)) > LABEL:
+        del modules[0]
+    end = ".".join(modules)
+    return end if len(end) <= LABEL + 6 else f"…{end[-LABEL - 5 :]}"
+
+
+def _begin_and_end(name: str) -> str:
+    first, *others = name.split(".")
+    return f"{first}…{'.'.join(others[-2:])}" if len(others) > 2 else name
 
 
 def _bytes(number: int, unit: str) -> str:

@@ -6,11 +6,19 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hgpart.execution.records.events import Doing, Event
-from hgpart.report.page.drawing.figures import TICKS_DOWN, Figure, part_ticks, shortened
+from hgpart.report.page.drawing.figures import (
+    PART_HEIGHT,
+    TICKS_DOWN,
+    Figure,
+    axis,
+    bars,
+    part_ticks,
+    shortened,
+)
 from hgpart.report.partition.looks import GREY, part_marker, tinted
 from hgpart.schedules.schedule import Action, Direction
 
-# Each in the colour of its part, mixed with white, or darker.
+# Names, and the share of white (or black) that the colour of the part is mixed with.
 LOOKS = {
     Direction.FORWARD: ("forward", 0.0),
     Direction.BACKWARD: ("backward", 0.6),
@@ -22,10 +30,10 @@ LOOKS = {
     Direction.REDUCE: ("sends gradients of weights", 0.75),
     Direction.COLLECT: ("adds up gradients of weights", 0.75),
 }
-SHORTEST = 0.002  # of a step, that a wait or a gap is drawn as
-PART_HEIGHT, BOTH_HEIGHT = 34, 56  # of a row in pixels; with two in it
-NUMBERED = 0.025  # of a step, that a box with a number in it is long
-WAIT_WIDTH = 0.08  # of a row
+SHORTEST = 0.002  # share of a step from which on a wait or a gap is drawn
+BOTH_HEIGHT = 56  # pixels of a row with two lanes
+NUMBERED = 0.025  # share of a step from which on a box has its number in it
+WAIT_WIDTH = 0.08  # share of a row
 # As thin as the waits are drawn.
 WAITS_LEGEND = {
     "type": "scatter",
@@ -59,7 +67,7 @@ class Box(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As a drawing in text has it: ``F0.0-3``."""
+        """The label of the same box in drawings in text: ``F0.0-3``."""
         more = f"-{self.last_chunk}" if self.last_chunk > self.first.chunk else ""
         return f"{self.first}{more}"
 
@@ -68,7 +76,7 @@ def timeline_figure(
     k: int,
     measured: Sequence[Event],
     planned: Sequence[Event],
-    axis: str,
+    title: str,
     *,
     is_stretched: bool = False,
 ) -> Figure:
@@ -79,11 +87,11 @@ def timeline_figure(
     k : int
         Number of parts.
     measured, planned : sequence of Event
-        Of a step or a stream; one of them may be empty.
-    axis : str
-        What the time is.
+        Events of a step or a stream; one of them may be empty.
+    title : str
+        Title of the time axis.
     is_stretched : bool
-        Whether that is not the time of what is planned, which is drawn as long as the measured.
+        Whether planned events are drawn as long as the measured step, not with their own times.
     """
     both = bool(measured and planned)
     room = NUMBERED * max(map(milliseconds_of, (measured, planned)))
@@ -91,17 +99,17 @@ def timeline_figure(
     for events, lane in ((planned, PLANNED), (measured, MEASURED)):
         if events:
             least = SHORTEST * milliseconds_of(events) if events is measured else 0.0
-            found = boxes(events, least)
-            shown |= {box.first.direction for box in found}
+            drawn = boxes(events, least)
+            shown |= {box.first.direction for box in drawn}
             timed = events is measured or not is_stretched
-            data.append(_boxes(found, lane if both else Lane(lane.name, *ALONE), room, timed))
+            data.append(_boxes(drawn, lane if both else Lane(lane.name, *ALONE), room, timed))
     data += [_legend(*LOOKS[direction]) for direction in LOOKS if direction in shown]
     if waits := long_waits(measured, SHORTEST * milliseconds_of(measured)):
         offset = MEASURED.offset if both else ALONE[0]
         data += [_waits(waits, _begin(measured), offset), WAITS_LEGEND]
     layout = {
         "barmode": "overlay",
-        "xaxis": {"title": {"text": axis}, "rangemode": "tozero"},
+        "xaxis": axis(title, from_zero=True),
         "yaxis": {
             "range": [k - 0.5, -0.5],
             "automargin": True,
@@ -120,42 +128,42 @@ def timeline_figure(
 def boxes(events: Sequence[Event], least: float = 0.0) -> list[Box]:
     """What each part does, from one change to the next, without what takes no time.
 
-    A wait or a gap is a change where it is longer than so many milliseconds.
+    A wait or a gap is a change where it is longer than `least` milliseconds.
     """
-    origin, found = _begin(events), list[Box]()
+    origin, drawn = _begin(events), list[Box]()
     waits: dict[int, list[Event]] = {}
     for wait in long_waits(events, least):
         waits.setdefault(wait.action.part, []).append(wait)
     runs = (event for event in events if event.doing is Doing.RUN)
-    for event in sorted(runs, key=lambda one: (one.action.part, one.begin, one.end)):
+    for event in sorted(runs, key=lambda run: (run.action.part, run.begin, run.end)):
         action = event.action._replace(piece=None)
         for begin, end in between(event, waits.get(action.part, [])):
             if action.is_of_weights and end <= begin:
                 continue
             box = Box(action, action.chunk, (begin - origin) / 1e6, (end - origin) / 1e6)
-            before = found[-1] if found else None
+            before = drawn[-1] if drawn else None
             if (
                 before is not None
                 and before.first[:3] == action[:3]
                 and action.chunk - before.last_chunk in (0, 1)
                 and box.begin - before.end <= least
             ):
-                found[-1] = before._replace(last_chunk=action.chunk, end=box.end)
+                drawn[-1] = before._replace(last_chunk=action.chunk, end=box.end)
             else:
-                found.append(box)
-    return [box for box in found if box.end > box.begin]
+                drawn.append(box)
+    return [box for box in drawn if box.end > box.begin]
 
 
 def long_waits(events: Sequence[Event], least: float) -> list[Event]:
-    """Waits for messages of so many milliseconds."""
+    """Waits for messages longer than `least` milliseconds."""
     waits = (event for event in events if event.doing is Doing.WAIT)
     return [wait for wait in waits if wait.end - wait.begin > 1e6 * least]
 
 
 def between(run: Event, waits: Sequence[Event]) -> Iterator[tuple[int, int]]:
-    """What remains of an action without the waits in it; all of it, where it has none."""
+    """The times of an action without the waits in it."""
     at = run.begin
-    for wait in sorted(waits, key=lambda one: one.begin):
+    for wait in sorted(waits, key=lambda wait: wait.begin):
         if run.begin <= wait.begin and wait.end <= run.end:
             yield at, wait.begin
             at = wait.end
@@ -167,68 +175,56 @@ def _begin(events: Sequence[Event]) -> int:
 
 
 def milliseconds_of(events: Sequence[Event]) -> float:
-    """From the first one's begin to the last one's end."""
+    """Milliseconds from the first event's begin to the last one's end."""
     return (max((event.end for event in events), default=0) - _begin(events)) / 1e6
 
 
-def _boxes(found: Sequence[Box], lane: Lane, room: float, timed: bool) -> dict[str, Any]:
-    looks = [LOOKS[box.first.direction] for box in found]
-    parts = [box.first.part for box in found]
+def _boxes(drawn: Sequence[Box], lane: Lane, room: float, timed: bool) -> dict[str, Any]:
+    looks = [LOOKS[box.first.direction] for box in drawn]
+    parts = [box.first.part for box in drawn]
     numbers = {
-        "text": [str(box.first.micro_batch) if box.end - box.begin > room else "" for box in found],
+        "text": [str(box.first.micro_batch) if box.end - box.begin > room else "" for box in drawn],
         "textposition": "inside",
         "insidetextanchor": "middle",
         "textangle": 0,
         "constraintext": "none",
     }
     when = ": from %{base:.4~g} to %{customdata[3]} ms" if timed else ""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": lane.name,
-        "showlegend": False,
-        "y": [part + lane.offset for part in parts],
-        "width": lane.width,
-        "base": [shortened(box.begin) for box in found],
-        "x": [shortened(box.end - box.begin) for box in found],
-        "customdata": [
+    return bars(
+        lane.name,
+        [part + lane.offset for part in parts],
+        [shortened(box.end - box.begin) for box in drawn],
+        part_marker(parts, [white for _, white in looks]),
+        f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>%{{customdata[2]}}{when}",
+        showlegend=False,
+        width=lane.width,
+        base=[shortened(box.begin) for box in drawn],
+        customdata=[
             [box.first.part, name, box.label, f"{box.end:.4g}"]
-            for box, (name, _) in zip(found, looks, strict=True)
+            for box, (name, _) in zip(drawn, looks, strict=True)
         ],
         **(numbers if lane.width >= MEASURED.width else {"textposition": "none"}),
-        "marker": part_marker(parts, [white for _, white in looks]),
-        "hovertemplate": f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>"
-        f"%{{customdata[2]}}{when}<extra></extra>",
-    }
+    )
 
 
 def _waits(waits: Sequence[Event], origin: int, offset: float) -> dict[str, Any]:
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": "waits for a message",
-        "showlegend": False,
-        "y": [wait.action.part + offset for wait in waits],
-        "width": WAIT_WIDTH,
-        "base": [shortened((wait.begin - origin) / 1e6) for wait in waits],
-        "x": [shortened((wait.end - wait.begin) / 1e6) for wait in waits],
-        "customdata": [str(wait.action) for wait in waits],
-        "marker": {"color": GREY},
-        "hovertemplate": "waits for a message of %{customdata}: %{x:.4~g} ms from "
-        "%{base:.4~g}<extra></extra>",
-    }
+    return bars(
+        "waits for a message",
+        [wait.action.part + offset for wait in waits],
+        [shortened((wait.end - wait.begin) / 1e6) for wait in waits],
+        {"color": GREY},
+        "waits for a message of %{customdata}: %{x:.4~g} ms from %{base:.4~g}",
+        showlegend=False,
+        width=WAIT_WIDTH,
+        base=[shortened((wait.begin - origin) / 1e6) for wait in waits],
+        customdata=[str(wait.action) for wait in waits],
+    )
 
 
 def _legend(name: str, white: float) -> dict[str, Any]:
-    """How boxes of one kind look, in no part's colour."""
-    colour = tinted(GREY, white)
-    return {
-        "type": "bar",
-        "name": name,
-        "x": [None],
-        "y": [None],
-        "marker": {"color": colour, "line": {"color": GREY, "width": 1}},
-    }
+    """The look of boxes of one kind, in no part's colour."""
+    marker = {"color": tinted(GREY, white), "line": {"color": GREY, "width": 1}}
+    return {"type": "bar", "name": name, "x": [None], "y": [None], "marker": marker}
 
 
 def _lane_ticks(k: int) -> dict[str, Any]:

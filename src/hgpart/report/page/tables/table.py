@@ -1,93 +1,154 @@
-"""Rows of figures -> an HTML table."""
+"""Columns and records -> an HTML table; every cell keeps its exact figure."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Sequence
 from html import escape
-from typing import Any
+from typing import TypeVar
+
+from hgpart.files.columns import Column
+
+Record = TypeVar("Record")
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of figures.
-
-    Attributes
-    ----------
-    key : str
-        Of the record that a row shows.
-    heading : str
-    meaning : str
-        For who does not know what the heading says.
-    unit : str
-        Empty where it has none.
-    size : float
-        How many of the figure's own units make one of `unit`.
-    decimals : int, optional
-        Four digits of each figure when left out.
-    """
-
-    key: str
-    heading: str
-    meaning: str
-    unit: str = ""
-    size: float = 1
-    decimals: int | None = None
-
-
-def table(name: str, first: str, columns: Sequence[Column], rows: Sequence[str]) -> str:
-    """A table of rows that are HTML already; `first` heads the column in front of the figures."""
-    headings = [_heading(first, "", "")]
-    headings += [_heading(column.heading, column.unit, column.meaning) for column in columns]
+def table(name: str, columns: Sequence[Column[Record]], rows: Iterable[str], unit: str) -> str:
+    """A table of rows that are HTML already, with the columns that have a heading."""
+    headings = []
+    for column in _shown(columns):
+        text, shown = escape(column.heading), escape(column.unit_in(unit))
+        if shown:
+            text += f" <small>{shown}</small>"
+        title = escape(column.meaning)
+        headings.append(
+            f'<th scope="col"><button type="button" title="{title}">{text}</button></th>'
+        )
     return (
         f'<div class="wide"><table id="{name}-table"><thead><tr>{"".join(headings)}</tr></thead>\n'
         f"<tbody>\n{chr(10).join(rows)}\n</tbody></table></div>"
     )
 
 
-def _heading(text: str, unit: str, meaning: str) -> str:
-    if not text:
-        return "<td></td>"
-    shown = escape(text) + (f" <small>{escape(unit)}</small>" if unit else "")
-    return f'<th scope="col"><button type="button" title="{escape(meaning)}">{shown}</button></th>'
-
-
-def head_cell(text: str, value: int | None = None, note: str = "") -> str:
-    """The cell that says what a row is of."""
-    exact = "" if value is None else f' data-value="{value}"'
-    small = f"<small> {escape(note)}</small>" if note else ""
-    return f'<th scope="row"{exact}>{escape(text)}{small}</th>'
-
-
-def cell(
-    column: Column, value: Any, best_of_k: int | None = None, why_none: str | None = None
+def records_table(
+    name: str, columns: Sequence[Column[Record]], records: Iterable[Record], unit: str
 ) -> str:
+    """A table with a row for each record."""
+    return table(name, columns, (row(columns, record, unit) for record in records), unit)
+
+
+def row(
+    columns: Sequence[Column[Record]],
+    record: Record,
+    unit: str,
+    *,
+    note: str = "",
+    best: Container[str] = (),
+    best_of: str = "",
+    missing: str | None = None,
+    always: Container[str] = (),
+    attributes: str = "",
+) -> str:
+    """A row, whose first column says what it is of.
+
+    Parameters
+    ----------
+    columns : sequence of Column
+    record : any
+    unit : str
+        Unit of bytes, one of `UNITS`.
+    note : str
+        What stands beside the first cell.
+    best : container of str
+        Keys of the columns that the record is the best in.
+    best_of : str
+        Among which records it is the best.
+    missing : str, optional
+        Why the record has no figures, but for the keys in `always`.
+    attributes : str
+        Attributes of the row, as HTML.
+    """
+    first, *others = _shown(columns)
+    tds = []
+    for column in others:
+        if missing is not None and column.key not in always:
+            tds.append(f'<td data-key="{column.key}" title="{escape(missing)}">-</td>')
+        else:
+            tds.append(_cell(column, record, unit, best_of if column.key in best else ""))
+    figure = first.figure(record)
+    exact = f' data-value="{figure}"' if isinstance(figure, int) else ""
+    return _row(f"{figure}", note, "".join(tds), exact, attributes)
+
+
+def reason_row(
+    columns: Sequence[Column[Record]],
+    name: str,
+    why: str,
+    known: Sequence[int | float | None] = (),
+    attributes: str = "",
+) -> str:
+    """A row that says why it has no figures, behind the first few that are known."""
+    shown = _shown(columns)[1:]
+    tds = [
+        f'<td data-key="{column.key}">-</td>'
+        if figure is None
+        else f'<td data-key="{column.key}" data-value="{json.dumps(figure)}">{figure:g}</td>'
+        for column, figure in zip(shown, known, strict=False)
+    ]
+    span = len(shown) - len(tds)
+    tds.append(f'<td class="why" colspan="{span}">{escape(why)}</td>')
+    return _row(name, "", "".join(tds), "", attributes)
+
+
+def _row(name: str, note: str, tds: str, exact: str, attributes: str) -> str:
+    small = f"<small> {escape(note)}</small>" if note else ""
+    head = f'<th scope="row"{exact}>{escape(name)}{small}</th>'
+    return f"<tr{attributes}>{head}{tds}</tr>"
+
+
+def _cell(column: Column[Record], record: Record, unit: str, best_of: str) -> str:
     """A figure in its column's unit, with all its digits to point at."""
-    if value is None:
-        reason = f' title="{escape(why_none)}"' if why_none else ""
-        return f'<td data-key="{column.key}"{reason}>-</td>'
-    text = _text(column, value)
+    exact, shown = column.figure(record), column.shown(record, unit)
+    if exact is None or shown is None:
+        return f'<td data-key="{column.key}">-</td>'
+    if isinstance(exact, str):
+        return f'<td data-key="{column.key}" class="text">{escape(exact)}</td>'
     best = star = ""
-    if best_of_k is not None:
-        best = ' class="best"'
-        star = f'<abbr title="best of k = {best_of_k}">★</abbr> '
-    exact = f"{value:,}" if isinstance(value, int) else str(value)
+    if best_of:
+        best, star = ' class="best"', f'<abbr title="{escape(best_of)}">★</abbr> '
+    digits = f"{exact:,}" if isinstance(exact, int) else str(exact)
     return (
-        f'<td data-key="{column.key}" data-value="{json.dumps(value)}" title="{exact}"{best}>'
-        f"{star}{text}</td>"
+        f'<td data-key="{column.key}" data-value="{json.dumps(exact)}" title="{digits}"{best}>'
+        f"{star}{_text(column, shown)}</td>"
     )
 
 
-def _text(column: Column, value: float) -> str:
+def glossary(
+    title: str, columns: Sequence[Column[Record]], terms: Iterable[tuple[str, str]]
+) -> str:
+    """What the columns and further terms are, folded away."""
+    explained = [(column.heading, column.meaning) for column in _shown(columns) if column.meaning]
+    lines = [
+        f"<dt>{escape(term)}</dt><dd>{escape(meaning)}</dd>"
+        for term, meaning in (*explained, *terms)
+    ]
+    return f"<details><summary>{title}</summary><dl>{chr(10).join(lines)}</dl></details>"
+
+
+def _shown(columns: Sequence[Column[Record]]) -> list[Column[Record]]:
+    return [column for column in columns if column.heading]
+
+
+def _text(column: Column[Record], shown: str | float) -> str:
+    if isinstance(shown, str):
+        return escape(shown)
     if column.key == "eps":
-        return f"{value:g}"
-    if isinstance(value, int) and column.size == 1:
-        return f"{value:,}"
+        return f"{shown:g}"
+    if isinstance(shown, int):
+        return f"{shown:,}"
     if column.decimals is not None:
-        return f"{value:.{column.decimals}f}"
-    return four_digits(value / column.size)
+        return f"{shown:,.{column.decimals}f}"
+    return four_digits(shown)
 
 
 def four_digits(value: float) -> str:
