@@ -150,7 +150,7 @@ def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
     shown = capfd.readouterr().out
     told = " with maps recomputed" * bool(again)
     assert f"5 steps of 8 samples, 3 in flight (async){told}, forward and backward" in shown
-    assert "stale: updates of its part that a forward pass was without" in shown
+    assert "stale: mean number of updates that a forward pass of the part was without" in shown
     for part in found["parts"]:
         assert 0 <= part["mean_staleness"] <= part["most_staleness"] < 3
         assert part["peak_bytes"] == part["planned_peak_bytes"] > 0

@@ -27,8 +27,20 @@ from hgpart.schedules.rules import LONGEST
 
 FORMAT = "hgpart race 1"
 SETTINGS = (
-    *("fingerprint", "input_shape", "batch_size", "processes", "threads", "eps", "effort", "lr"),
-    *("seed", "data", "until", "epochs", "work_digest", "machine"),
+    "fingerprint",
+    "input_shape",
+    "batch_size",
+    "processes",
+    "threads",
+    "eps",
+    "effort",
+    "lr",
+    "seed",
+    "data",
+    "until",
+    "epochs",
+    "work_digest",
+    "machine",
 )
 
 

@@ -21,8 +21,19 @@ LARGEST = 2**53
 
 # What two runs must agree in for one to resume the other.
 SETTINGS = (
-    *("fingerprint", "input_shape", "batch_size", "processes", "threads", "steps", "eps", "effort"),
-    *("lr", "seed", "data", "work_digest", "machine"),
+    "fingerprint",
+    "input_shape",
+    "batch_size",
+    "processes",
+    "threads",
+    "steps",
+    "eps",
+    "effort",
+    "lr",
+    "seed",
+    "data",
+    "work_digest",
+    "machine",
 )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 
 from rich.console import Console
 
 from hgpart.arrays import Int64
-from hgpart.files.columns import BYTES, Column
+from hgpart.files.columns import BYTES, UNITS, Column
 from hgpart.placement.accounting import PartFigures, PlacementReport
 from hgpart.report.tables import counted, in_unit, print_columns, print_table
 
@@ -52,7 +53,8 @@ def print_placement(
     for line in disagreements:
         console.print(f"  {line}")
     console.print()
-    print_columns(console, "Memory", _memory_columns(optimizer), report.parts, unit)
+    columns = _memory_columns(optimizer, UNITS[unit])
+    print_columns(console, f"Memory, {unit}", columns, report.parts, unit)
     console.print()
     title = "Work and traffic of a forward pass"
     print_columns(console, title, _work_columns(report), report.parts, unit)
@@ -74,19 +76,20 @@ def _name(figures: PartFigures) -> str:
     return f"{figures.part} ({figures.device})"
 
 
-def _memory_columns(optimizer: str) -> list[Column[PartFigures]]:
+def _memory_columns(optimizer: str, size: int) -> list[Column[PartFigures]]:
     def buffers(part: PartFigures) -> int:
         return part.buffer_bytes + part.exchange_bytes + part.index_bytes
 
-    return [
-        Column("", "part", value=_name),
-        Column("", "all", "", BYTES, lambda part: part.memory_bytes(optimizer)),
-        Column("parameter_bytes", "parameters", "", BYTES),
-        Column("gradient_bytes", "gradients", "", BYTES),
-        Column("", "optimizer", "", BYTES, lambda part: part.optimizer_bytes(optimizer)),
-        Column("activation_bytes", "activations", "", BYTES),
-        Column("", "buffers", "", BYTES, buffers),
-    ]
+    figures: dict[str, Callable[[PartFigures], int]] = {
+        "all": lambda part: part.memory_bytes(optimizer),
+        "parameters": attrgetter("parameter_bytes"),
+        "gradients": attrgetter("gradient_bytes"),
+        "optimizer": lambda part: part.optimizer_bytes(optimizer),
+        "activations": attrgetter("activation_bytes"),
+        "buffers": buffers,
+    }
+    columns = [Column("", name, value=value, size=size) for name, value in figures.items()]
+    return [Column("", "part", value=_name), *columns]
 
 
 def _work_columns(report: PlacementReport) -> list[Column[PartFigures]]:

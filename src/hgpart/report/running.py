@@ -103,16 +103,16 @@ def run_columns(report: RunReport) -> list[Column[int]]:
         Column("idle_share", "idle", "", "%", idle, decimals=1),
         *staleness_columns(measured.staleness),
         Column("", "sends", "", BYTES, sums(1, *sent, steps=steps)),
-        Column("", "by the plan", "", BYTES, sums(1, *planned)),
+        Column("", "planned", "", BYTES, sums(1, *planned)),
         Column("", "receives", "", BYTES, sums(0, *sent, steps=steps)),
-        Column("", "by the plan", "", BYTES, sums(0, *planned)),
+        Column("", "planned", "", BYTES, sums(0, *planned)),
         Column("sent_forward_bytes", value=totals(1, forward)),
         Column("received_forward_bytes", value=totals(0, forward)),
         Column("sent_backward_bytes", value=totals(1, back)),
         Column("received_backward_bytes", value=totals(0, back)),
         Column("messages_sent", value=messages),
         Column("peak_bytes", "holds", "", BYTES, measured.peak_bytes.__getitem__),
-        Column("planned_peak_bytes", "by the schedule", "", BYTES, planned_peaks.__getitem__),
+        Column("planned_peak_bytes", "planned", "", BYTES, planned_peaks.__getitem__),
     ]
 
 

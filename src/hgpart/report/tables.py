@@ -151,25 +151,22 @@ def print_ways(
 ) -> None:
     """Print one table: a row for each way, with the columns that there is room for.
 
-    Columns that are no detail come before those that are. A line below names what is left out;
-    a `wide` table leaves out nothing.
+    Where there is no room for all, details are left out, and then the last columns; a line below
+    names them. A `wide` table leaves out nothing.
     """
     known = [column for column in columns if column.heading]
     texts = [[column.title(unit), *cells(column, records, unit)] for column in known]
     left = [at for at, column in enumerate(known) if at == 0 or _is_text(column, records)]
     gap, shown = WIDE_GAP, [*range(len(known))]
-    if not wide and not _fits(table_lines(texts, left, WIDE_GAP), console.width):
-        gap, shown = GAP, [0]
-        for at in sorted(range(1, len(known)), key=lambda at: known[at].detail):
-            if len(shown) == 1 or _fits(_some(texts, left, sorted([*shown, at])), console.width):
-                shown = sorted([*shown, at])
-            elif not known[at].detail:
-                break
+    if not wide and not _fits(table_lines(texts, left, gap), console.width):
+        gap, shown = GAP, [at for at in shown if not known[at].detail]
+        while len(shown) > 2 and not _fits(_some(texts, left, shown), console.width):
+            del shown[-1]
     console.print(title, style="bold")
     aligned = [at for at, own in enumerate(shown) if own in left]
     for line in table_lines([texts[at] for at in shown], aligned, gap):
         console.out(line, highlight=False)
-    missing = [known[at].heading for at in range(len(known)) if at not in shown]
+    missing = [column.heading for at, column in enumerate(known) if at not in shown]
     if missing:
         console.print(f"--wide shows {', '.join(missing)}, too")
 

@@ -10,10 +10,29 @@ from typing import Any
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c8c8c")
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = (
-    *("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star"),
-    *("pentagon", "hexagram", "bowtie", "hourglass", "triangle-left", "triangle-right", "hexagon"),
-    *("star-square", "diamond-wide", "octagon", "star-triangle-up", "star-triangle-down"),
-    *("star-diamond", "diamond-tall", "hexagon2"),
+    "circle",
+    "square",
+    "diamond",
+    "triangle-up",
+    "triangle-down",
+    "cross",
+    "x",
+    "star",
+    "pentagon",
+    "hexagram",
+    "bowtie",
+    "hourglass",
+    "triangle-left",
+    "triangle-right",
+    "hexagon",
+    "star-square",
+    "diamond-wide",
+    "octagon",
+    "star-triangle-up",
+    "star-triangle-down",
+    "star-diamond",
+    "diamond-tall",
+    "hexagon2",
 )
 GREY = COLOURS[-1]
 # Hatching of parts that share a colour, by plotly's names; page.js draws them, too.
