@@ -338,10 +338,10 @@ def _printed(show: Callable[[PlainConsole], None]) -> str:
 
 
 def _comparison(graph: hgpart.ChannelGraph, folder: Path) -> bytes:
-    from hgpart.compare.comparison import chosen_strategies, compare, grid
+    from hgpart.compare.comparison import chosen_ways, compare, grid
 
     names = ("layerwise", "random", "data-parallel", "one-weird-trick")
-    cells = grid(chosen_strategies(names), (2, 4), (0.1,))
+    cells = grid(chosen_ways(names), (2, 4), (0.1,))
     rows = compare(graph, hgpart.flops(graph), Modelling(), cells, 0)
     save_comparison(
         Comparison("lenet5", (1, 32, 32), graph.fingerprint, 32, None, "flops", 0, 1000, (*rows,)),

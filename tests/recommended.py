@@ -64,4 +64,4 @@ def by_hand(
     )
     trial = Trial(Way(name, "by hand", lambda problem, search: None), 1)
     nothing: Any = None
-    return Ranked(trial, nothing, nothing, prediction, needed, 0.0, measured)
+    return Ranked(trial, nothing, prediction, needed, 0.0, measured)

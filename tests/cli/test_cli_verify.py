@@ -61,7 +61,7 @@ def test_other_ways(capfd, grain, way):
 
 
 def test_micro_batches(capfd):
-    options = ("--partition", "random", "--batch-size", 4, "--schedule", "zero-bubble")
+    options = ("--way", "random", "--batch-size", 4, "--schedule", "zero-bubble")
     assert verify("--k", 3, *options, "--micro-batches", 3) == 0
     assert "4 samples in 3 micro-batches (zero-bubble), float64" in capfd.readouterr().out
     assert verify("--k", 3, *options, "--micro-batches", 3, "--json", "-") == 0
@@ -96,7 +96,7 @@ def test_a_model_without_parameters(capfd, tmp_path, options):
     """No tensor of the model says in which type it computes."""
     file = tmp_path / "pooling.py"
     file.write_text("from torch import nn\nmake = lambda: (nn.AvgPool2d(2), (3, 4, 4))\n")
-    wanted = ["--k", "2", "--partition", "random", *options]
+    wanted = ["--k", "2", "--way", "random", *options]
     assert cli.run(["verify", f"{file}:make", *wanted]) == 0
     assert capfd.readouterr().out.startswith("PASS: ")
 
@@ -105,7 +105,7 @@ def test_ctrl_c_in_the_search_is_no_pass(capfd, monkeypatch):
     def search(*arguments, **options):
         return replace(solve(*arguments, **options), interrupted=True)
 
-    monkeypatch.setattr("hgpart.partition.ways.solve", search)
+    monkeypatch.setattr("hgpart.partition.stages.solve", search)
     assert verify("--k", 2) == 130
     assert capfd.readouterr() == ("", "hgpart: interrupted in the search for a partition\n")
 
@@ -127,9 +127,9 @@ def test_a_broken_placement_fails(capfd, monkeypatch):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("partition", ["good", "random", "horizontal", "layers"])
-def test_slices_of_the_batch(capfd, partition):
-    options = ("--slices", 2, "--partition", partition, "--micro-batches", 2, "--json", "-")
+@pytest.mark.parametrize("way", ["coarse", "random", "horizontal", "layerwise"])
+def test_slices_of_the_batch(capfd, way):
+    options = ("--slices", 2, "--way", way, "--micro-batches", 2, "--json", "-")
     assert verify("--k", 2, *options) == 0
     found = json.loads(capfd.readouterr().out)
     assert (found["passed"], found["batch_size"]) == (True, 4)
@@ -142,7 +142,7 @@ def test_arguments(capfd, tmp_path):
     both = verify("--k", 2, "--plan", tmp_path / "plan.json")
     fails(capfd, wrong, "both --k and --plan given", both)
     fails(capfd, wrong, "k is 0", verify("--k", 0))
-    fails(capfd, wrong, "way 'best': accepted are coarse", verify("--k", 2, "--partition", "best"))
+    fails(capfd, wrong, "way 'best': accepted are coarse", verify("--k", 2, "--way", "best"))
     fails(capfd, wrong, "dtype 'half'", verify("--k", 2, "--dtype", "half"))
     fails(capfd, wrong, "grain 'whole'", verify("--k", 2, "--modelling", "grain=whole"))
     fails(capfd, wrong, "--batch-size 0", verify("--k", 2, "--batch-size", 0))

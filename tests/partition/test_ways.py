@@ -182,12 +182,12 @@ def test_a_users_way_may_have_slices() -> None:
 @pytest.mark.parametrize(
     ("returned", "said"),
     [
-        ([0, 1], r"an array of int64, shape \(2,\): accepted are whole numbers, one for each of"),
-        (np.zeros(50), "an array of float64, shape"),
-        ([2] * 50, "parts from 2 to 2: accepted are 0 to 1"),
-        ([-1] * 50, "parts from -1 to -1: accepted are 0 to 1"),
-        (None, "an array of object"),
-        ([[0], [0, 1]], "way 'wrong' returned list"),
+        ([0, 1], "way 'wrong': 2 parts: accepted are 50, one for each vertex, or 48"),
+        (np.zeros(50), "accepted are whole numbers, in one list or array"),
+        ([2] * 50, "way 'wrong': part 2: accepted are 0 to 1"),
+        ([-1] * 50, "way 'wrong': part -1: accepted are 0 to 1"),
+        (None, "accepted are whole numbers, in one list or array"),
+        ([[0], [0, 1]], "way 'wrong': parts: accepted are whole numbers"),
     ],
 )
 def test_what_a_users_way_returns_is_checked(returned: Any, said: str) -> None:

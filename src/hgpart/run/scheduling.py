@@ -296,8 +296,8 @@ def outlines_here(
         for blueprint, layer_work in zip(placement.programs.blueprints, work, strict=True):
             of_steps.update(_step_work(placement, blueprint, part, layer_work[:, part]))
         program = placement.programs.parts[part]
-        found = with_recomputation(outline(program, of_steps), program, again.get(part, ()))
-        yield replace(found, owners=owners[part])
+        own = with_recomputation(outline(program, of_steps), program, again.get(part, ()))
+        yield replace(own, owners=owners[part])
 
 
 def _step_work(

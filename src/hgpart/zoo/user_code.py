@@ -53,9 +53,9 @@ class UserCode:
             raise self.refused(f"{self.spec!r} names no {self.what}; write {self._forms}")
         with self._importable(), self._blamed(source):
             module = _load_file(self._file()) if self._is_file else self._load_module(source)
-        found = getattr(module, name, None)
-        if callable(found):
-            return found
+        named = getattr(module, name, None)
+        if callable(named):
+            return named
         public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         otherwise = f"{source} has no such function"
         raise self.refused(str(unknown_name(self.what, name, public, otherwise)))

@@ -178,7 +178,7 @@ def verify(
     about = {
         "model": model,
         "grain": placement.programs.partition.modelling.grain,
-        "partition": (divided.way or divided.backend) if plan is None else str(plan),
+        "partition": (divided.way or _by_backend(divided)) if plan is None else str(plan),
         "seed": seed,
     }
     unit = unit_of(context)
@@ -199,6 +199,12 @@ def verify(
     sys.stdout.flush()
     if not verification.passed:
         raise RunError(f"{model} in its parts is not the original: {verification.failures[0]}")
+
+
+def _by_backend(divided: Divided) -> str:
+    """The name of the way that --backend makes."""
+    grain = divided.modelling_of(1).grain
+    return grain if divided.backend == "native" else f"{grain}-{divided.backend}"
 
 
 def _divided(

@@ -151,8 +151,8 @@ def _slices_lines(report: Report, unit: str) -> list[str]:
         norms = any(layer.batch_statistics for layer in report.partition.problem.graph.layers)
         if norms and report.partition.modelling.norms == "slice":
             lines.append(
-                f"Batch norms take their statistics of {_share_samples(report)} each: --norms "
-                f"batch takes them of all {report.partition.modelling.batch_size}, for "
+                f"Batch norms take their statistics of {_share_samples(report)} each: --modelling "
+                f"norms=batch takes them of all {report.partition.modelling.batch_size}, for "
                 f"{_bytes(report.statistics_bytes, unit)} more each way"
             )
         return [*lines, *_in_turn_line(report)]
