@@ -142,8 +142,8 @@ def row_of(
     try:
         found = least_time(subject.module, subject.shape, problem, machine, subject.times, search)
         best = found.best
-        row |= {"time": best.seconds, "way": best.division.name, "m": best.scheduling.micro_batches}
-        row["ways"] = {ranked.division.name: ranked.seconds for ranked in found.ranked}
+        row |= {"time": best.seconds, "way": best.trial.name, "m": best.scheduling.micro_batches}
+        row["ways"] = {ranked.trial.name: ranked.seconds for ranked in found.ranked}
         row["left out"] = {dropped.what: dropped.why for dropped in found.dropped}
     except HgpartError as error:
         row |= {"ways": {}, "left out": {"time": str(error)}}

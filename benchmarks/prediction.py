@@ -32,7 +32,7 @@ from hgpart.bench.results import Measured, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import Way, way_of
+from hgpart.bench.ways.way import TrainingWay, way_of
 from hgpart.cli.stages import classes_of
 from hgpart.machines.machine import Machine
 from hgpart.recommendation.ranking import Recommendation
@@ -163,7 +163,7 @@ def row_of(
             "rank": at,
         }
         for at, one in enumerate(found.ranked)
-        for text in [one.division.name]
+        for text in [one.trial.name]
     }
     if known is None:
         say(f"{cell.name} steps", "measured")
@@ -196,20 +196,20 @@ def row_of(
     }
 
 
-def runs_of(found: Recommendation, job: Job) -> dict[str, tuple[Way, Job, Layout]]:
+def runs_of(found: Recommendation, job: Job) -> dict[str, tuple[TrainingWay, Job, Layout]]:
     """The best that were simulated, those that always count, and torch's own."""
     same = {one.what: one.why for one in found.dropped}
-    by_text = {one.division.text: one for one in found.ranked}
-    chosen = {one.division.text: one for one in found.ranked[:BEST]}
+    by_text = {one.trial.text: one for one in found.ranked}
+    chosen = {one.trial.text: one for one in found.ranked[:BEST]}
     for name in ALWAYS:
         text = name if name == "one device" else f"{name} on {K} devices"
         text = same.get(text, text).removeprefix("the same as ")
         if text in by_text:
             chosen[text] = by_text[text]
-    runs: dict[str, tuple[Way, Job, Layout]] = {}
+    runs: dict[str, tuple[TrainingWay, Job, Layout]] = {}
     for one in chosen.values():
-        way = Way(one.division.text, "coarse", one.scheduling)
-        runs[one.division.name] = way, replace(job, workers=one.division.k), one.plan
+        way = TrainingWay(one.trial.text, "coarse", one.scheduling)
+        runs[one.trial.name] = way, replace(job, workers=one.trial.k), one.plan
     for name in TORCHS:
         way = way_of(name)
         runs[f"torch {name}"] = way, job, None
@@ -217,7 +217,7 @@ def runs_of(found: Recommendation, job: Job) -> dict[str, tuple[Way, Job, Layout
 
 
 def in_turns(
-    runs: Mapping[str, tuple[Way, Job, Layout]],
+    runs: Mapping[str, tuple[TrainingWay, Job, Layout]],
 ) -> tuple[dict[str, Measured], dict[str, str]]:
     """Every second round the other way round."""
     rows: dict[str, Measured] = {}
@@ -254,7 +254,7 @@ def analytic(
         "data parallel": data_parallel_seconds(alone, gradient_bytes, [link] * K),
     }
     for one in found.ranked:
-        if one.division.name == "cut between layers":
+        if one.trial.name == "cut between layers":
             count = one.scheduling.micro_batches
             maps = float(np.sum(one.prediction.sent_bytes)) / 2 / count
             said["cut between layers"] = gpipe_seconds(alone, [link] * (K - 1), [maps], count)

@@ -31,7 +31,7 @@ from suite import OURS, by_run, suite_runs
 
 from hgpart import channel_graph, example_inputs, flops, load_model, trace
 from hgpart.bench.plans import Subject, layout_of
-from hgpart.bench.ways.way import Way, way_of
+from hgpart.bench.ways.way import TrainingWay, way_of
 from hgpart.files import save_plan
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.problem import Problem
@@ -96,7 +96,7 @@ def rows_of(cell: Cell) -> list[dict[str, Any]]:
     ]
 
 
-def parts_of(cell: Cell, way: Way, k: int) -> list[dict[str, float]]:
+def parts_of(cell: Cell, way: TrainingWay, k: int) -> list[dict[str, float]]:
     """Seconds of a step that each of k parts spends with what."""
     run = cell.run
     model, own_shape = load_model(run.model, device="meta")

@@ -41,7 +41,7 @@ def main() -> None:
         batch_size=BATCH_SIZE,
     )
     optimizer = torch.optim.SGD(placed.parameters(), lr=0.01, momentum=0.9)
-    print(f"training by {best.division.text}, {best.scheduling.text}")
+    print(f"training by {best.trial.text}, {best.scheduling.text}")
     for step in range(5):
         optimizer.zero_grad()
         loss = placed.step([images], labels, cross_entropy, order)  # and backward

@@ -40,8 +40,6 @@ class PartitionedModel:
 
     Attributes
     ----------
-    traced : TracedModel
-    partition : Partition
     layerwise : Evaluation
         Figures of the best split between layers, for comparison; within eps where it can be.
     seconds : dict of str to float
@@ -91,7 +89,6 @@ class PartitionedModel:
 
         Parameters
         ----------
-        path : Path or str
         model : str, optional
             Spec by which `load_model` builds the model, such as ``net.py:make``, for commands that
             are given no other. Default: the name of its class.
@@ -214,7 +211,6 @@ def partitioned_as(
 
     Parameters
     ----------
-    model : nn.Module
     example : tensor, sequence or mapping
         Inputs of the model, as `trace` takes them.
     parts : sequence or array of int, or mapping of such by layer

@@ -28,7 +28,6 @@ def plot(
 
     Parameters
     ----------
-    found : PartitionedModel, Plan, PlanFile or Placement
     path : Path or str, optional
         A file to write the page to.
     model : nn.Module, optional
@@ -96,5 +95,5 @@ def _report(partition: Partition, model: str, shape: tuple[int, ...]) -> Report:
 
 
 def _shape(value: object) -> tuple[int, ...]:
-    """Of one sample of the first input."""
+    """Shape of one sample of the first input."""
     return tuple(value.shape[1:]) if isinstance(value, torch.Tensor) else ()

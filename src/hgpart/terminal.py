@@ -61,7 +61,8 @@ class PlainConsole(Console):
         lines = [text]
         if len(text) > self.width:
             lines = wrap(  # at blanks alone, so that paths and options are whole
-                *(text, self.width),
+                text,
+                self.width,
                 subsequent_indent="  ",
                 break_long_words=False,
                 break_on_hyphens=False,

@@ -78,7 +78,7 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
     partition, best = partition_of(found), found.best
     assert partition.feasible
     assert partition.evaluation.imbalance <= 0.3
-    assert (partition.objective.name, partition.start) == ("time", best.division.name)
+    assert (partition.objective.name, partition.start) == ("time", best.trial.name)
     many = best.scheduling.micro_batches
     assert partition.problem.objective.micro_batches == many
     assert simulated(lenet, partition, machine, many) == best.seconds
@@ -107,7 +107,7 @@ def test_what_sends_longer_than_the_best_takes_is_not_placed(lenet: Any, monkeyp
     monkeypatch.setattr(simulating, "sending_seconds", lambda partition, machine: 0.0)
     everything = chosen(lenet, machine)
     for ranked in everything.ranked:
-        assert ranked.division.text not in skipped or ranked.seconds >= found.best.seconds
+        assert ranked.trial.text not in skipped or ranked.seconds >= found.best.seconds
     assert everything.best.seconds == found.best.seconds
 
 
@@ -143,7 +143,7 @@ def test_it_is_the_same_again(lenet: Any) -> None:
     machine = machine_of(1e8)
     one, other = chosen(lenet, machine), chosen(lenet, machine)
     assert (partition_of(one).parts == partition_of(other).parts).all()
-    assert [way.division.name for way in one.ranked] == [way.division.name for way in other.ranked]
+    assert [way.trial.name for way in one.ranked] == [way.trial.name for way in other.ranked]
     assert [way.seconds for way in one.ranked] == [way.seconds for way in other.ranked]
     assert one.dropped == other.dropped
 

@@ -46,7 +46,7 @@ def run(found: Recommendation, count: int, failing: str, monkeypatch: Any) -> An
 def test_the_order_is_that_of_what_was_measured(found, monkeypatch) -> None:
     ran, turns = run(found, 3, "", monkeypatch)
     assert [one.seconds for one in ran.ranked] == [1.0, 2.0, 3.0]
-    assert ran.best.division.name == "one-weird-trick"
+    assert ran.best.trial.name == "one-weird-trick"
     assert ran.measured == {"torch single": 3.0, "torch ddp": 1.5}
     assert ran.speed_up(ran.best) == 3.0
     assert ("single", 1, True) in turns
@@ -64,7 +64,7 @@ def test_one_device_is_run_beside_the_best(found, monkeypatch) -> None:
 
 def test_a_way_that_fails_is_dropped(found, monkeypatch) -> None:
     ran, turns = run(found, 3, "data-parallel on 2 devices", monkeypatch)
-    assert [one.division.name for one in ran.ranked] == ["one-weird-trick", "single"]
+    assert [one.trial.name for one in ran.ranked] == ["one-weird-trick", "single"]
     assert [(one.what, one.why) for one in ran.dropped][-1:] == [
         ("data-parallel on 2 devices", "rank 0 died")
     ]

@@ -27,7 +27,7 @@ figures = st.tuples(
 def test_no_way_stands_behind_a_worse_one(several: list[Any], goal: str) -> None:
     names = [str(at) for at in range(len(several))]
     ways = {name: by_hand(name, *one) for name, one in zip(names, several, strict=True)}
-    order = [one.division.name for one in ranked_by(goal, ways)]
+    order = [one.trial.name for one in ranked_by(goal, ways)]
     assert sorted(order) == sorted(names)
 
     def is_better(one: Any, other: Any) -> bool:
@@ -62,7 +62,7 @@ def test_a_summary_has_a_row_for_each_way_and_says_what_was_measured(
 ) -> None:
     summary = found.summary()
     assert summary.lines == ("model on toys, steps of 8 samples",)
-    assert [row[0] for row in summary.rows] == [one.division.text for one in found.ranked]
+    assert [row[0] for row in summary.rows] == [one.trial.text for one in found.ranked]
     best, first = found.best, summary.rows[0]
     assert first[1:4] == (best.scheduling.text, f"{1000 * best.seconds:,.4g}", "simulated")
     assert float(first[4]) == pytest.approx(found.one_device.seconds / best.seconds, abs=0.01)
@@ -75,5 +75,5 @@ def test_a_summary_has_a_row_for_each_way_and_says_what_was_measured(
 
 def test_a_recommendation_is_short_at_the_prompt(found: Recommendation) -> None:
     best = found.best
-    said = f"{best.division.text}, {best.scheduling.text}, {best.seconds:.3g} s a step"
+    said = f"{best.trial.text}, {best.scheduling.text}, {best.seconds:.3g} s a step"
     assert repr(found) == f"Recommendation('model', {said})"

@@ -51,11 +51,11 @@ def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
     whole = found(lenet, monkeypatch, 4, 16, names)
     monkeypatch.setattr(ways, "MANY", 2)
     alone = found(lenet, monkeypatch, 4, 16, names)
-    of_four = {one.division.text: one for one in whole.ranked}
-    same = [one for one in alone.ranked if one.division.replicas > 1]
+    of_four = {one.trial.text: one for one in whole.ranked}
+    same = [one for one in alone.ranked if one.trial.replicas > 1]
     assert len(same) == 2
     for one in same:
-        placed = of_four[one.division.text]
+        placed = of_four[one.trial.text]
         assert placed.plan.partition.parts.tolist() == one.plan.partition.parts.tolist()
         assert one.sent_bytes == pytest.approx(placed.sent_bytes, rel=0.01)
         # Nothing of the exchange is hidden behind computing.
@@ -96,8 +96,6 @@ def test_many_devices_are_replicas_of_few() -> None:
 def test_a_thousand_devices(lenet, monkeypatch) -> None:
     one = found(lenet, monkeypatch, 1024, 2048, "data-parallel,hybrid-128")
     assert [note.startswith("Of more than 32 devices one replica") for note in one.notes] == [True]
-    of_many = [each for each in one.ranked if each.division.k == 1024]
+    of_many = [each for each in one.ranked if each.trial.k == 1024]
     assert [each.plan.partition.k for each in of_many] == [1024] * 2
-    assert all(
-        len(each.prediction.busy) == each.division.k / each.division.replicas for each in of_many
-    )
+    assert all(len(each.prediction.busy) == each.trial.k / each.trial.replicas for each in of_many)

@@ -40,7 +40,7 @@ def found() -> Recommendation:
 
 def figures(recommendation: Recommendation) -> list[Any]:
     return [
-        (one.division, one.scheduling, one.simulated_seconds, one.needed_bytes)
+        (one.trial, one.scheduling, one.simulated_seconds, one.needed_bytes)
         for one in recommendation.ranked
     ]
 
@@ -71,10 +71,10 @@ def test_what_has_no_memory_is_dropped_and_said_so(found: Recommendation) -> Non
     limit = known[len(known) // 2]
     less = recommended(machine(2, memory=limit))
     assert all((one.largest_bytes or 0) <= limit for one in less.ranked)
-    texts = [one.division.text for one in less.ranked]
+    texts = [one.trial.text for one in less.ranked]
     for one in found.ranked:
-        assert (one.division.text in texts) != any(
-            "needs" in other.why and other.what == one.division.text for other in less.dropped
+        assert (one.trial.text in texts) != any(
+            "needs" in other.why and other.what == one.trial.text for other in less.dropped
         )
     assert figures(recommended(machine(2), memory=limit)) == figures(less)
     with pytest.raises(InfeasibleError, match=r"the one that needs least, .* of 10 bytes"):
@@ -95,7 +95,7 @@ def test_hours_can_be_divided_too(found: Recommendation) -> None:
 
 def test_without_time_one_device_is_simulated() -> None:
     found = recommended(machine(2), time_limit=0)
-    assert [one.division.k for one in found.ranked] == [1]
+    assert [one.trial.k for one in found.ranked] == [1]
     assert found.left_out > 0
 
 
@@ -138,7 +138,7 @@ def test_all_ways_there_are(goal: str) -> None:
     assert every.left_out == 0
     values = [one.value(goal) for one in every.ranked]
     assert values == sorted(values)
-    said = {one.division.text for one in every.ranked} | {one.what for one in every.dropped}
+    said = {one.trial.text for one in every.ranked} | {one.what for one in every.dropped}
     assert said == {one.text for one in trials(4)}
 
 

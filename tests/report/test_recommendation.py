@@ -34,24 +34,24 @@ def shown(recommendation: Recommendation, capsys: pytest.CaptureFixture[str]) ->
 
 def split(recommendation: Recommendation) -> Recommendation:
     """The same with its best split in front."""
-    ways = sorted(recommendation.ranked, key=lambda one: one.division.k == 1)
+    ways = sorted(recommendation.ranked, key=lambda one: one.trial.k == 1)
     return replace(recommendation, ranked=tuple(ways))
 
 
 def alone(recommendation: Recommendation) -> Recommendation:
-    ways = sorted(recommendation.ranked, key=lambda one: one.division.k > 1)
+    ways = sorted(recommendation.ranked, key=lambda one: one.trial.k > 1)
     return replace(recommendation, ranked=tuple(ways))
 
 
 def test_the_answer_comes_first(found: Recommendation, capsys) -> None:
     said = shown(split(found), capsys).splitlines()
     best = split(found).best
-    assert said[0].startswith(f"Best: {best.division.text}, ")
+    assert said[0].startswith(f"Best: {best.trial.text}, ")
     assert " s a step (simulated), " in said[0]
     assert said[0].endswith(" times one device")
     assert "A note." in said
     for one in found.ranked:
-        assert any(re.match(rf"{re.escape(one.division.name)} +{one.division.k} ", x) for x in said)
+        assert any(re.match(rf"{re.escape(one.trial.name)} +{one.trial.k} ", x) for x in said)
 
 
 def test_a_split_that_does_not_pay(found: Recommendation) -> None:
@@ -80,7 +80,7 @@ def test_what_was_measured_is_called_so(found: Recommendation, capsys) -> None:
 
 def test_json_has_all_figures(found: Recommendation) -> None:
     read = json.loads(recommendation_json(replace(found, notes=("A note.",))))
-    assert [one["way"] for one in read["ways"]] == [one.division.text for one in found.ranked]
+    assert [one["way"] for one in read["ways"]] == [one.trial.text for one in found.ranked]
     assert [one["simulated_seconds"] for one in read["ways"]] == pytest.approx(
         [one.simulated_seconds for one in found.ranked]
     )

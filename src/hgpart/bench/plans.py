@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hgpart.bench.ways.layout import Head, Layout
-from hgpart.bench.ways.way import PIPELINES, Way
+from hgpart.bench.ways.way import PIPELINES, TrainingWay
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.partition.baselines.layerwise import layerwise
 from hgpart.partition.partition import uninterrupted
@@ -24,12 +24,9 @@ class Subject:
 
     Attributes
     ----------
-    model : str
     input_shape : tuple of int
-    traced : TracedModel
     problem : Problem
         With a part for each process, and the batch of a step.
-    seed : int
     effort : float
         How long partitions are searched for, relative to the default.
     """
@@ -41,7 +38,7 @@ class Subject:
     seed: int
     effort: float = 1.0
 
-    def check(self, way: Way) -> None:
+    def check(self, way: TrainingWay) -> None:
         """Raise an ArgumentError if the model can't be divided that way among the processes.
 
         A PlanError if the way is a plan of another model.
@@ -60,7 +57,7 @@ class Subject:
             raise ArgumentError(f"{way.text} with {self.problem.k} processes: {why}")
 
 
-def layout_of(way: Way, subject: Subject) -> Layout:
+def layout_of(way: TrainingWay, subject: Subject) -> Layout:
     """Find what the processes of a way must know of its cuts.
 
     Raises
@@ -86,7 +83,7 @@ def _heads(subject: Subject) -> tuple[Head, ...]:
     parts = layerwise(subject.problem)
     calls = [str(node.target) for node in subject.traced.graph_module.graph.nodes]
     names = [node.name for node in subject.traced.graph_module.graph.nodes]
-    found: list[Head] = []
+    stages: list[Head] = []
     for part in range(1, subject.problem.k):
         heads = [
             layer.operators[0]
@@ -99,5 +96,5 @@ def _heads(subject: Subject) -> tuple[Head, ...]:
                 "torch's pipelining is cut in front of these"
             )
         at = min(names.index(name) for name in heads)
-        found.append(Head(calls[at], calls[:at].count(calls[at])))
-    return tuple(found)
+        stages.append(Head(calls[at], calls[:at].count(calls[at])))
+    return tuple(stages)

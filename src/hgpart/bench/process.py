@@ -25,7 +25,7 @@ from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.parameter_servers import served
 from hgpart.bench.ways.pipelines import pipelined
 from hgpart.bench.ways.placed import placed
-from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Way
+from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, TrainingWay
 from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -46,7 +46,7 @@ HIRES: Mapping[str, Hire] = {
 
 
 def work(
-    way: Way,
+    way: TrainingWay,
     job: Job,
     layout: Layout,
     rank: int,

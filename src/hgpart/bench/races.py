@@ -15,7 +15,7 @@ from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import APART, SINGLE, Way
+from hgpart.bench.ways.way import APART, SINGLE, TrainingWay
 from hgpart.files.columns import Column, fields_of
 from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
@@ -72,7 +72,6 @@ class Race:
 
     Attributes
     ----------
-    way : str
     points : tuple of Point
         A point for each epoch, until the accuracy was reached or there were to be no more.
     """
@@ -93,14 +92,13 @@ class Races:
     Attributes
     ----------
     model, input_shape, fingerprint, batch_size, processes, threads, eps, effort, lr, seed
-        As in `hgpart.bench.results.Bench`.
+        The same as in `hgpart.bench.results.Bench`.
     work_source, work_digest, data, machine
-        As in `hgpart.bench.results.Bench`.
+        The same as in `hgpart.bench.results.Bench`.
     until : float
         The accuracy.
     epochs : int
         The largest number of epochs.
-    rows : tuple of Race or NotRun
     besides : tuple of Race or NotRun
         Rows of a resumed file that were not asked for now.
     """
@@ -148,14 +146,14 @@ class Races:
 
 
 def race(
-    ways: Iterable[Way],
+    ways: Iterable[TrainingWay],
     subject: Subject,
     job: Job,
     data: Data,
     until: float,
     epochs: int,
     before: Mapping[str, Race | NotRun],
-    on_epoch: Callable[[Way, int, float], None],
+    on_epoch: Callable[[TrainingWay, int, float], None],
     on_row: Callable[[Race | NotRun], None],
 ) -> None:
     """Train each way until its model gives so many of the test samples their class.
@@ -166,10 +164,9 @@ def race(
     Parameters
     ----------
     ways, subject, job
-        As in `hgpart.bench.turns.take_turns`.
+        The same as in `hgpart.bench.turns.take_turns`.
     data : Data
         Data of the job, with a test set.
-    until : float
     epochs : int
         The largest number of epochs.
     before : mapping of str to Race or NotRun
@@ -188,7 +185,7 @@ def race(
         if row is not None and not (isinstance(row, NotRun) and row.failed):
             continue
 
-        def run(layout: Layout, way: Way = way) -> Race:
+        def run(layout: Layout, way: TrainingWay = way) -> Race:
             with Session(way, job, layout) as session:
                 return Race(
                     way.text, tuple(_points(way, session, job, data, until, epochs, on_epoch))
@@ -198,13 +195,13 @@ def race(
 
 
 def _points(
-    way: Way,
+    way: TrainingWay,
     session: Session,
     job: Job,
     data: Data,
     until: float,
     epochs: int,
-    on_epoch: Callable[[Way, int, float], None],
+    on_epoch: Callable[[TrainingWay, int, float], None],
 ) -> Iterable[Point]:
     tested = Learner(job.new_model())
     steps = len(data.train) // job.batch_size

@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, harmonic_mean, median, quantiles
 
 from hgpart.bench.row_files import NotRun, figure, rows_by_way
-from hgpart.bench.ways.way import SINGLE, Way
+from hgpart.bench.ways.way import SINGLE, TrainingWay
 from hgpart.bench.ways.worker import Lap
 from hgpart.files.columns import BYTES, Column, fields_of
 from hgpart.files.fields import csv_text
@@ -43,7 +43,6 @@ class Measured:
 
     Attributes
     ----------
-    way : str
     rounds : int
         Number of rounds in which the way had its turn.
     seconds : tuple of float
@@ -128,7 +127,6 @@ class Bench:
 
     Attributes
     ----------
-    model : str
     input_shape : tuple of int
     fingerprint : str
         Fingerprint of the model's ChannelGraph.
@@ -142,7 +140,6 @@ class Bench:
         Timed steps in a round.
     eps, effort, seed, work_source, work_digest
         What partitions were made with.
-    lr : float
     data : str
         Data set, as `load_data` takes it.
     machine : str
@@ -184,7 +181,9 @@ class Bench:
         return None
 
 
-def measured(way: Way, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: int) -> Measured:
+def measured(
+    way: TrainingWay, warm_up: Sequence[Lap], timed: Sequence[Lap], threads: int
+) -> Measured:
     """What a way's processes did in a round of warm-up steps and timed steps.
 
     The first of the timed steps does not count, as one process may begin it before another. Nor do

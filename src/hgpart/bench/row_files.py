@@ -21,8 +21,6 @@ class NotRun:
 
     Attributes
     ----------
-    way : str
-    why : str
     failed : bool
         Whether something went wrong, so that another attempt may succeed.
     """

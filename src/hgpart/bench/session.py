@@ -25,7 +25,7 @@ import torch
 
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Failure, Lap, Learn, Show
 from hgpart.errors import HgpartError
 from hgpart.run.processes.launch import how_it_ended, new_store, rank_environment
@@ -56,7 +56,7 @@ class Session:
         If a process can't begin; in any method, if one dies or does not answer in time.
     """
 
-    def __init__(self, way: Way, job: Job, layout: Layout) -> None:
+    def __init__(self, way: TrainingWay, job: Job, layout: Layout) -> None:
         self._job, self._way, self.done = job, way, 0
         self._store = new_store("0")
         count = way.processes(job.workers)

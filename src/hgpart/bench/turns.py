@@ -12,7 +12,7 @@ from hgpart.bench.row_files import NotRun
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.errors import HgpartError, first_line
 
 WARM_UP = 1  # steps at the beginning of each turn; `measured` expects them
@@ -20,13 +20,13 @@ Ran = TypeVar("Ran")
 
 
 def take_turns(
-    ways: Iterable[Way],
+    ways: Iterable[TrainingWay],
     subject: Subject,
     job: Job,
     steps: int,
     rounds: int,
     before: Mapping[str, Row],
-    on_turn: Callable[[int, Way], None],
+    on_turn: Callable[[int, TrainingWay], None],
     on_row: Callable[[Row], None],
 ) -> None:
     """Measure each way in each round, even if other ways fail.
@@ -65,7 +65,7 @@ def take_turns(
                 continue
             on_turn(number, way)
 
-            def run(layout: Layout, way: Way = way) -> Measured:
+            def run(layout: Layout, way: TrainingWay = way) -> Measured:
                 with Session(way, job, layout) as session:
                     warm_up = session.learn(WARM_UP)
                     timed = session.learn(steps + 2 * way.scheduling.most_in_flight - 1)
@@ -88,7 +88,7 @@ def is_failed(row: object) -> bool:
 
 
 def attempted(
-    way: Way,
+    way: TrainingWay,
     subject: Subject,
     job: Job,
     layouts: dict[str, Layout],

@@ -194,7 +194,8 @@ def _unreadable(error: typer.TyperException) -> tuple[str, int]:
     """The message about a command line that can't be read, and the exit status."""
     context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
     now = None if context is None or option is None else now_spelled(context.command.name, option)
-    if now is not None:
+    known = () if context is None else [name for own in context.command.params for name in own.opts]
+    if now is not None and (not now.startswith("--") or now.partition(" ")[0] in known):
         return f"{option} is now spelled {now}", error.exit_code
     problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if isinstance(error, typer.BadParameter) and problems:

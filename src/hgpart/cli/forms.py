@@ -85,6 +85,8 @@ def keyed(
         elif name not in kinds:
             keys = ", ".join(f"{kind.replace('_', '-')}=" for kind in kinds)
             raise ArgumentError(f"{option} {word}: accepted are {keys}")
+        elif name in settings:
+            raise ArgumentError(f"{option} {text}: accepted is {key}= once")
         else:
             try:
                 settings[name] = kinds[name](value)

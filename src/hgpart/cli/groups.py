@@ -141,7 +141,7 @@ class AnyCounting(Counting):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Options):
+class StepOptions(Options):
     """The schedule of a step.
 
     Attributes
@@ -181,7 +181,7 @@ class Step(Options):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepWithNorms(Step):
+class StepWithNorms(StepOptions):
     """The same where batch norms are run.
 
     Attributes

@@ -140,7 +140,7 @@ class Timeline(Page):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph(Options):
+class GraphFile(Options):
     """Where a graph goes.
 
     Attributes

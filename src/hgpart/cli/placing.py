@@ -37,14 +37,10 @@ class Placing:
 
     Attributes
     ----------
-    model : str
-    plan : PlanFile
     devices : tuple of str
         The device of each part.
-    weights : Path or None
     seed : int
         Seed of random weights.
-    dtype : str
     norms : str
         See `hgpart.place`.
     """

@@ -22,7 +22,7 @@ TIME = "time"
 
 
 @dataclass(frozen=True)
-class Timing:
+class StepTime:
     """The machine and the layer times that steps are simulated with.
 
     Attributes
@@ -72,7 +72,7 @@ class Timing:
         for ranked in (*simulated.ranked, simulated.one_device):
             count = ranked.scheduling.micro_batches
             batches = "1 micro-batch" if count == 1 else f"{count} micro-batches"
-            say(f"{ranked.seconds:.4g} s a step (simulated), {batches}: {ranked.division.name}")
+            say(f"{ranked.seconds:.4g} s a step (simulated), {batches}: {ranked.trial.name}")
         for dropped in simulated.dropped:
             say(f"left out: {dropped.what}, as {dropped.why}")
         if simulated.left_out:
@@ -81,7 +81,7 @@ class Timing:
 
 def timing_of(
     machine: str | None, micro_batches: int | None, counting: AnyCounting, k: int
-) -> Timing:
+) -> StepTime:
     """The machine and the layer times of --objective time, checked before the model is traced.
 
     Raises
@@ -112,4 +112,4 @@ def timing_of(
         raise ArgumentError(
             f"--micro-batches {micro_batches} of a batch of {most}: accepted are 1 to {most}"
         )
-    return Timing(loaded, Path(source), micro_batches)
+    return StepTime(loaded, Path(source), micro_batches)

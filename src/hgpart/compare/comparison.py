@@ -49,16 +49,13 @@ class Comparison:
 
     Attributes
     ----------
-    model : str
     input_shape : tuple of int
     fingerprint : str
-        Of the model's ChannelGraph.
+        Fingerprint of the model's ChannelGraph.
     batch_size, bytes_per_element, linear, input_vertex, output_vertex
-        As in `Modelling`.
+        The fields of `Modelling`.
     slices : int or None
         Number of slices for the ways that would choose one; None for what is best.
-    work_source : str
-    seed : int
     dataset_size : int
         Samples of an epoch.
     rows : tuple of Outcome, NotApplicable or Failed
@@ -66,7 +63,7 @@ class Comparison:
     epss : tuple of float
         The imbalances that were allowed.
     work_digest : str
-        Of the work of each layer: two measurements differ.
+        Digest of the work of each layer: it differs between two measurements.
     besides : tuple of Outcome, NotApplicable or Failed
         Rows of a file that was gone on from, which were not asked for now: they are kept in the
         file, and nothing is compared with them.
@@ -291,7 +288,7 @@ def _least(balanced: Sequence[Outcome], eps: float) -> str:
 
 
 def _faster(best: Outcome, rows: Sequence[Outcome]) -> str:
-    """Which of the rows takes less time than the one of least traffic, if one does."""
+    """The row that takes less time than the one of least traffic, if there is one."""
     seconds = {row.strategy: row.step_seconds for row in rows if row.step_seconds is not None}
     if best.step_seconds is None or not seconds:
         return ""

@@ -29,14 +29,12 @@ class Outcome:
     ----------
     strategy : str
         Name of the way.
-    k : int
     eps : float or None
         The imbalance allowed; None for a way that does not search.
     batch_size : int
         Samples of a step; `smallest_batch` where fewer were asked for.
     max_over_average : float
         Work of the most loaded device over the average.
-    imbalance : float
     forward_bytes : int
         Between devices in a forward pass of a batch.
     bytes_per_sample, bytes_per_step : float, int
@@ -122,11 +120,9 @@ def outcome_of(way: Way, problem: Problem, seed: int, slices: int | None = None)
 
     Parameters
     ----------
-    way : Way
     problem : Problem
         With a batch that is not in slices; ways that need a slice for each part get one of at least
         as many samples, as smaller batches have no meaning for them.
-    seed : int
     slices : int, optional
         Number of slices for the ways that would choose one.
     """
@@ -225,8 +221,8 @@ def _in_ring(nets: Hypergraph, k: int) -> Flow:
     shared = np.zeros((k + 1, k), dtype=np.int64)  # by size of the ring, and device
     owners = np.repeat(np.arange(len(sizes)), sizes)
     np.add.at(shared, (sizes[owners], nets.pins), nets.costs[owners])
-    many = np.arange(k + 1)[:, None]
-    busy = (-(-(many - 1) * shared // np.maximum(1, many))).sum(axis=0)
+    ring_sizes = np.arange(k + 1)[:, None]
+    busy = (-(-(ring_sizes - 1) * shared // np.maximum(1, ring_sizes))).sum(axis=0)
     pins = np.split(nets.pins, nets.pointers[1:-1]) if len(sizes) else []
     rings = {
         (layer, frozenset(own.tolist()))

@@ -30,12 +30,11 @@ class StepSeconds:
     Attributes
     ----------
     seconds : float
-        Of a step.
+        Seconds of a step.
     micro_batches : int
         In as many as are best.
     one_device : float
         Seconds of the same on one device.
-    assumed : str
     """
 
     seconds: float
@@ -71,11 +70,12 @@ def step_seconds(
         whole *= passes * modelling.batch_size / RATE
         assumed = ASSUMED
     most = modelling.batch_size // modelling.slices  # each has a sample of each slice
-    counts = [one for one in MICRO_BATCHES if one <= max(1, most)]
+    counts = [count for count in MICRO_BATCHES if count <= max(1, most)]
     objective = time_objective(machine, k, whole, 1)
     if not modelling.training:  # no gradients come back
         objective = replace(objective, links=objective.links / WAYS_THERE_AND_BACK)
-    seconds, many = min(
-        (replace(objective, micro_batches=one).value(traffic, layer_work), one) for one in counts
+    seconds, best_count = min(
+        (replace(objective, micro_batches=count).value(traffic, layer_work), count)
+        for count in counts
     )
-    return StepSeconds(seconds, many, whole, assumed)
+    return StepSeconds(seconds, best_count, whole, assumed)

@@ -109,14 +109,12 @@ def update_running(
 
     Parameters
     ----------
-    running_mean, running_var : Tensor
     statistics : Tensor
         Statistics of the batch.
     samples : sequence of int
         Samples of each share of the batch.
     values : int
         Values per channel and sample.
-    momentum : float
     """
     if not notes_statistics():
         return

@@ -45,8 +45,6 @@ class PartRun(PartState):
 
     Parameters
     ----------
-    program : PartProgram
-    channel : Channel
     device : torch.device
         Device of the part's weights.
     k : int

@@ -92,12 +92,9 @@ class StepCall:
 
     Attributes
     ----------
-    name : str
     find : callable
         Function from the part's module to the step. It is called in each run, as the step may have
         been compiled or moved.
-    operands : tuple of int
-    results : tuple of int or None
     finished : tuple of int
         Slots that no later instruction reads.
     """
@@ -115,7 +112,6 @@ class Compute:
 
     Attributes
     ----------
-    steps : tuple of StepCall
     reads : tuple of int
         Slots that they read and have not written themselves.
     makes : tuple of int
@@ -329,7 +325,6 @@ def prepare(program: PartProgram, joined: bool = False) -> Prepared:
 
     Parameters
     ----------
-    program : PartProgram
     joined : bool
         Whether consecutive steps are joined into one instruction. Chunks stay the same, and
         gradients of weights are still sent about when they are complete: an instruction has few

@@ -29,7 +29,6 @@ def outline(program: PartProgram, work: Mapping[str, float]) -> Outline:
 
     Parameters
     ----------
-    program : PartProgram
     work : mapping of str to float
         Work of a step in each share of the batch, by its name; 0 for other steps.
     """
@@ -44,7 +43,6 @@ def uses(program: PartProgram, weights_of: Callable[[nn.Module], Sequence[int]])
 
     Parameters
     ----------
-    program : PartProgram
     weights_of : callable
         Function from a step to the numbers of the weights that it has copies of.
     """

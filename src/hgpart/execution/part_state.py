@@ -40,7 +40,6 @@ class PartState:
         What this part has sent: maps in forward, gradients in backward.
     spans : list of Span
         Waits and sends, in order.
-    channel : Channel
     to_inputs_alone : bool
         Whether backward computes gradients of inputs only, and none of parameters.
     products : dict, optional

@@ -44,7 +44,6 @@ class PartProgram:
 
     Attributes
     ----------
-    part : int
     module : torch.fx.GraphModule
         Graph of placeholders (inputs of the model, random draws, the batch size), `receive`, steps
         (GraphModules too, each a layer's share), `pack`, `send` and the output.

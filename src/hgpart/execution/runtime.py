@@ -252,7 +252,6 @@ class Runtime:
 
         Parameters
         ----------
-        schedule : Schedule
         batches : iterator of mapping
             Values as `forward` takes them; taken when the first part in this process begins a
             batch.
@@ -406,7 +405,6 @@ class RunningPass:
 
     Parameters
     ----------
-    runtime : Runtime
     runs : mapping of int to StepRun
         Run of each part in this process, by part.
     schedule : Schedule

@@ -41,7 +41,6 @@ class PartOnDevice:
 
     Attributes
     ----------
-    program : PartProgram
     device : torch.device
         Device of the part's weights.
     k : int
@@ -59,7 +58,6 @@ class Updates:
 
     Attributes
     ----------
-    versions : Versions
     done : callable
         Called after each update with what `score` returned for the batch, None without `score`.
     """
@@ -75,7 +73,6 @@ class StepRun:
 
     Parameters
     ----------
-    part : PartOnDevice
     batches : iterable of mapping
         The values of the placeholders for each micro-batch; taken when the micro-batch begins.
     score : callable, optional
@@ -103,7 +100,6 @@ class StepRun:
         Gradients of the inputs that required one, by name, after a backward pass.
     traffic : Traffic
         What the part has sent.
-    timing : Timing
     events : list of Event
         Actions with their waits and sends, in order.
     counts : list of list of int

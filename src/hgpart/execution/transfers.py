@@ -45,7 +45,6 @@ class TransferredTensor:
     ----------
     per_sample, fixed : tuples of int
         Dimension d has ``per_sample[d] * samples + fixed[d]`` elements.
-    dtype : torch.dtype
     share : Share
         Slices whose samples it has.
     """

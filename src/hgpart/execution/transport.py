@@ -91,7 +91,6 @@ class Transport(Protocol):
 
         Parameters
         ----------
-        schedule : Schedule
         programs : mapping of int to PartProgram
             Programs of the parts in this process.
         sizes : sequence of int

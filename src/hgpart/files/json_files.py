@@ -30,8 +30,6 @@ class JsonObject:
         The file.
     text : str
         Its text; the object stands at ``text[start:end]``.
-    start, end : int
-    fields : dict
     where : str
         What goes before the name of a field to say where it is, as in ``layers[3].``.
     """
@@ -118,8 +116,8 @@ class JsonObject:
         where, value = f"{self.where}{name}", self.fields.get(name)
         if at is not None:
             where, value = f"{where}[{at}]", self.fields[name][at]
-        found = f'"{where}": {quoted(value)}' if name in self.fields else f'no "{where}"'
-        return malformed(self.path, line, found, f'"{name}": {accepted}')
+        said = f'"{where}": {quoted(value)}' if name in self.fields else f'no "{where}"'
+        return malformed(self.path, line, said, f'"{name}": {accepted}')
 
     def _place(self, name: str) -> int:
         field = re.compile(rf"{re.escape(json.dumps(name))}\s*:")  # a text has no colon behind it
@@ -160,8 +158,8 @@ def read_json(path: Path | str, what: str, *kinds: str, most: int | None = None)
         raise malformed(path, error.lineno, error.msg, f"JSON, {what}") from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        found = f"byte {error.object[error.start]}"
-        raise malformed(path, line, found, f"JSON in UTF-8, {what}") from None
+        said = f"byte {error.object[error.start]}"
+        raise malformed(path, line, said, f"JSON in UTF-8, {what}") from None
     except (ValueError, RecursionError) as error:  # endless digits, endless brackets
         raise malformed(path, 1, str(error)[:60], f"JSON, {what}") from None
     if not isinstance(content, dict):

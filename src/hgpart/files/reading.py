@@ -44,7 +44,7 @@ def blocks(file: BinaryIO, size: int, most: int | None = None) -> Iterator[bytes
     file
         Open for reading, at its start.
     size
-        Of a block, in bytes.
+        Bytes of a block.
     most
         How many bytes it may have. When left out, a regular file may have any number, whose room
         on the disk is proof that it is meant, and everything else `LARGEST`.

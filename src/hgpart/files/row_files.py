@@ -56,10 +56,8 @@ def resumed_rows(
 
     Parameters
     ----------
-    path : path
     what : str
         What the file is, in errors.
-    format : str
     wanted : object
         A record with the settings that the file must have.
     settings : sequence of str

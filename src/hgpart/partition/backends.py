@@ -36,7 +36,6 @@ class Backend(Protocol):
 
         Parameters
         ----------
-        hypergraph : Hypergraph
         capacities : int64 array, shape (k,)
             Largest weight that each of the k parts may have, in the unit of the weights; see
             `balance.capacities`.

@@ -23,7 +23,6 @@ def partition_of_parts(problem: Problem, parts: Parts | Mapping[str, int | Parts
 
     Parameters
     ----------
-    problem : Problem
     parts : sequence or array of int, or mapping of such by layer
         Numbers from 0 to k - 1. Either the part of each vertex of the full hypergraph, in the order
         of ``hgpart export``: slice by slice, layer by layer, filter by filter (fine-grain with the

@@ -22,8 +22,6 @@ class HeaviestTask:
 
     Attributes
     ----------
-    name : str
-    work : int
     percent : float
         Share of all work, in percent.
     """

@@ -31,13 +31,11 @@ class Partition:
         The hypergraph of the blocks that the parts are of.
     parts : int32 array, shape (model.vertices,)
         Part of each block, 0 to k - 1.
-    seed : int
     backend : str
         What made the partition: a partitioner, or a way to divide the model.
     start : str
         What the best partition was found from: the backend's own start, or "layerwise", the cut
         between layers of least volume within eps.
-    evaluation : Evaluation
     feasible : bool
         Whether every part's load is at most (1 + eps) times its share, and its memory within its
         limit.

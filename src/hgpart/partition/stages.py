@@ -63,8 +63,6 @@ def partition_graph(
 
     Parameters
     ----------
-    graph : ChannelGraph
-    work : Work
     k : int
         Devices, at least 1 and at most the number of tasks.
     eps : float

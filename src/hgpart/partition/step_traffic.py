@@ -22,7 +22,6 @@ class Flow:
     ----------
     sent, received : int64 arrays, shape (k,)
         Bytes of each part.
-    messages : int
     """
 
     sent: Int64
@@ -67,9 +66,7 @@ def step_flows(model: CnnHypergraph, parts: Int32, k: int) -> Mapping[str, Flow]
 
     Parameters
     ----------
-    model : CnnHypergraph
     parts : int32 array, shape (model.vertices,)
-    k : int
     """
     maps = model.map_nets.of_parts(model.weights, parts, k)
     forward = _flow(maps, k)

@@ -63,6 +63,16 @@ Divide = Callable[[Problem, Search], Any]  # what users' functions return is che
 HYBRID = "hybrid-"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
 EFFORT_OF_REPLICAS = 0.1  # of a search, for each number of replicas that is tried
+# Names of `hgpart bench` for ways to train that divide no model: no division has them.
+TRAINING_NAMES = (
+    "apart",
+    "ddp",
+    "fsdp",
+    "pipeline-gpipe",
+    "pipeline-1f1b",
+    "ps-sync",
+    "ps-async",
+)
 FORMER = {  # what ways were called before each had one name
     "coarse-native": "coarse",
     "fine-native": "fine",
@@ -90,7 +100,6 @@ class Way:
 
     Attributes
     ----------
-    name : str
     words : str
         What it does and where it comes from, in one line.
     divide : function of a Problem and a Search
@@ -105,7 +114,7 @@ class Way:
     in_slices : function of a Problem and a Search, or None
         The same for a number of slices that is given, where `divide` chooses one.
     searches : bool
-        Whether it looks for parts within eps; all others are as balanced as they happen to be.
+        Whether its parts depend on eps; all others are as balanced as they happen to be.
     ring : bool
         Whether devices sum gradients in a ring, when its traffic is counted.
     for_any : bool
@@ -147,7 +156,6 @@ class Way:
 
         Parameters
         ----------
-        problem : Problem
         search : Search
             Seed, effort and time of ways that search.
         slices : int, optional
@@ -261,10 +269,14 @@ def _best_hybrid(problem: Problem, search: Search) -> Parts:
             f"{problem.k} devices and {batch_size} samples: equal replicas of several "
             "devices need 4 devices or more, no prime number, and a sample for each replica"
         )
-    short = Search(search.seed, EFFORT_OF_REPLICAS * search.effort)
-    return _least_step(
-        problem, (_hybrid_of(count)(problem.in_slices(count), short) for count in numbers)
-    )
+    limit = None if search.time_limit is None else max(0.01, search.left / len(numbers))
+
+    def divided(count: int) -> Parts:
+        short = Search(search.seed, EFFORT_OF_REPLICAS * search.effort, limit, search.on_progress)
+        own: Parts = _hybrid_of(count)(problem.in_slices(count), short)
+        return own
+
+    return _least_step(problem, map(divided, numbers))
 
 
 def _best_stages(problem: Problem, search: Search) -> Parts:
@@ -280,11 +292,11 @@ def _stages_in_slices(problem: Problem, search: Search) -> Parts:
 
 
 def _least_step(problem: Problem, candidates: Iterable[Parts]) -> Parts:
-    """Of the candidates within eps, the one that sends least in a step; of equal ones the first."""
-    balanced = [each for each in candidates if _imbalance(problem.k, *each) <= problem.eps]
+    """The candidate within eps that sends least in a step; the first of equal ones."""
+    balanced = [parts for parts in candidates if _imbalance(problem.k, *parts) <= problem.eps]
     if not balanced:
         raise InfeasibleError(f"none is within eps {problem.eps:g}")
-    volumes = [together(step_flows(*each, problem.k).values()).volume for each in balanced]
+    volumes = [together(step_flows(*parts, problem.k).values()).volume for parts in balanced]
     return balanced[volumes.index(min(volumes))]
 
 
@@ -361,6 +373,7 @@ def _built_in() -> Iterator[Way]:
         "layerwise-volume",
         "the cut between layers that sends least within eps, or else filters in order",
         _rule(layer_cut),
+        searches=True,
         for_any=False,
     )
     yield Way(
@@ -469,8 +482,16 @@ def ways_of_users() -> tuple[Way, ...]:
     return tuple(_of_users.values())
 
 
-def way_named(name: str) -> Way:
+def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "") -> Way:
     """Return the way of a name, listed or not; ``hybrid-R`` for any number R of replicas.
+
+    Parameters
+    ----------
+    name : str
+    listed : iterable of str, optional
+        The names that the error lists. Default: those of `ways`.
+    besides : str
+        What else the error says is accepted.
 
     Raises
     ------
@@ -496,7 +517,7 @@ def way_named(name: str) -> Way:
     begin = [other for other in known if other.startswith(name)]
     if begin:
         raise ArgumentError(f"way {name!r}: did you mean {' or '.join(begin)}?")
-    raise not_one_of("way", name, [*ways(), f"{HYBRID}R"])
+    raise not_one_of("way", name, listed or [*ways(), f"{HYBRID}R"], besides)
 
 
 def partition_by(
@@ -515,15 +536,12 @@ def partition_by(
     ----------
     name : str
         A name that ``hgpart compare MODEL`` lists: ``layerwise`` cuts between layers.
-    graph : ChannelGraph
-    work : Work
     k : int
         Number of parts.
     eps : float
         Imbalance that ways which search are allowed; the partition says whether it is within it.
     modelling : Modelling, optional
         Batch size and what counts; the way decides grain and slices.
-    seed : int
 
     Raises
     ------
@@ -568,7 +586,7 @@ def way(
     slices : function of a Problem, optional
         Returns how many slices the batch is divided into; the problem then has these.
     searches : bool
-        Whether it goes by eps: `compare` then has a row for each eps.
+        Whether its parts depend on the problem's eps: `compare` then has a row for each eps.
 
     Raises
     ------
@@ -586,7 +604,7 @@ def way(
     """
     if NAME.fullmatch(name) is None:
         raise ArgumentError(f"way {name!r}: accepted are small letters, digits, hyphens and _")
-    if name in BUILT_IN or name.startswith(HYBRID):
+    if name in _reserved() or name.startswith(HYBRID):
         raise ArgumentError(f"way {name!r} is built in: accepted is another name")
 
     def register(divide: Divide) -> Divide:
@@ -594,8 +612,8 @@ def way(
             name,
             words,
             partial(_of_user, name, divide),
-            needs=needs,
-            slices=slices,
+            needs=partial(_asked_user, name, needs),
+            slices=None if slices is None else partial(_asked_user, name, slices),
             searches=searches,
         )
         return divide
@@ -603,20 +621,55 @@ def way(
     return register
 
 
-def _of_user(name: str, divide: Divide, problem: Problem, search: Search) -> Divided:
-    """Call a user's function; whatever goes wrong in it, or with what it returns, names the way."""
+def _reserved() -> set[str]:
+    """The names that users' ways can't have."""
+    of_backends = {
+        _by_backend(name, grain).name for name in BACKENDS for grain in ("coarse", "fine")
+    }
+    return {*BUILT_IN, *of_backends, *TRAINING_NAMES, *FORMER}
+
+
+def _asked_user(name: str, function: Callable[..., Any], *asked: Any) -> Any:
+    """Call a user's function; whatever goes wrong in it names the way."""
     try:
-        divided = divide(problem, search)
+        return function(*asked)
     except HgpartError:
         raise
     except Exception as error:
         raise BackendError(f"way {name!r}: {type(error).__name__}: {error}") from error
+
+
+def _of_user(name: str, divide: Divide, problem: Problem, search: Search) -> Parts:
+    """Divide a problem by a user's function, and check what it returns."""
+    divided = _asked_user(name, divide, problem, search)
     if isinstance(divided, Partition):
-        return divided
+        divided = divided.model, divided.parts
     if isinstance(divided, tuple) and len(divided) == 2 and isinstance(divided[0], CnnHypergraph):
-        return divided[0], divided[1]
+        return _checked(name, problem, *divided)
     try:
         given = partition_of_parts(problem, divided)
     except ArgumentError as error:
         raise BackendError(f"way {name!r}: {error}") from None
     return given.model, given.parts
+
+
+def _checked(name: str, problem: Problem, model: CnnHypergraph, parts: Any) -> Parts:
+    """Blocks and parts that a user's way returned, if they are of the problem."""
+    if model.graph.fingerprint != problem.graph.fingerprint or model.modelling != problem.modelling:
+        raise BackendError(
+            f"way {name!r} returned a partition of another problem: accepted are blocks of the "
+            "problem that it got, as of problem.hypergraph(blocks)"
+        )
+    given = np.asarray(parts)
+    if given.dtype.kind not in "iu" or given.shape != (model.vertices,):
+        raise BackendError(
+            f"way {name!r}: parts of {given.dtype}, shape {given.shape}: accepted are whole "
+            f"numbers, one for each of {model.vertices} blocks"
+        )
+    if len(given) and not 0 <= int(given.min()) <= int(given.max()) < problem.k:
+        raise BackendError(
+            f"way {name!r}: parts from {given.min()} to {given.max()}: accepted are 0 to "
+            f"{problem.k - 1}"
+        )
+    # The blocks again, with the weights of this problem's work.
+    return problem.hypergraph(model.blocks), given.astype(np.int32)

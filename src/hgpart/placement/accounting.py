@@ -45,8 +45,6 @@ class PartFigures:
 
     Attributes
     ----------
-    part : int
-    device : str
     parameters, parameter_bytes : int
         Elements and bytes of the parameters, each tensor once.
     unused_parameters : int
@@ -109,7 +107,6 @@ class PlacementReport:
 
     Attributes
     ----------
-    k, batch_size : int
     training : bool
         The mode in which it was counted.
     parts : tuple of PartFigures
@@ -250,7 +247,6 @@ def peak_bytes(
     ----------
     placement : Placement
         Placement in the mode of the schedule.
-    schedule : Schedule
     batch_size : int, optional
         Samples of a step, or of each batch of a stream. Default: as in `account`, but at least one
         sample per micro-batch.

@@ -48,8 +48,6 @@ def expected_weights(
         Partition over slices.
     owners : Partition
         Partition of the model by owners of parameters; see `shares.owners`.
-    blueprint : Blueprint
-    dtype : torch.dtype
     """
     k, whole = partition.k, _in_type(blueprint, dtype)
     modelling = replace(partition.modelling, bytes_per_element=None, training=True)
@@ -128,7 +126,6 @@ def planned_bytes(
         Partition over slices.
     blueprints : sequence of Blueprint
         Blueprint of each share.
-    dtype : torch.dtype
     sizes : sequence of int
         Samples of each micro-batch.
     learns : bool

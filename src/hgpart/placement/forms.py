@@ -41,11 +41,8 @@ class Forms:
 
     Attributes
     ----------
-    first : Form
-    present : Form
     parts : Parts
         Submodules of the present form.
-    devices : tuple of torch.device
     """
 
     def __init__(

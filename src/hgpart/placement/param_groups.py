@@ -28,7 +28,6 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     ----------
     model : nn.Module or Placement
         Model; of a placement, the parameters that this process holds.
-    weight_decay : float
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     >>> [len(group["params"]) for group in param_groups(model, 0.01)]

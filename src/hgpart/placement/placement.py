@@ -71,7 +71,6 @@ class Placement(ListingModule):
 
     Attributes
     ----------
-    k : int
     devices : tuple of torch.device
         Device of each part.
     placed_for : Form

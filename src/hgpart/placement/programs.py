@@ -63,8 +63,6 @@ class Programs:
     ----------
     blueprints : tuple of Blueprint
         Blueprint of each share of the batch.
-    transfers : tuple of Transfer
-    parts : mapping of int to PartProgram
     slices : mapping of int to mapping of str to Slice
         Slices that each part holds, by dotted attribute of its module.
     drawing : fx.GraphModule or None

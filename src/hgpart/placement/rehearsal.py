@@ -61,7 +61,6 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
 
     Parameters
     ----------
-    program : PartProgram
     k : int
         Number of parts of the placement.
     values : mapping
@@ -136,7 +135,6 @@ class StepRehearsal:
 
     Parameters
     ----------
-    program : PartProgram
     k : int
         Number of parts of the placement, more than one.
     """

@@ -15,7 +15,6 @@ class Plan:
 
     Attributes
     ----------
-    partition : Partition
     model : str
         The model spec, as `load_model` takes it.
     input_shape : tuple of int

@@ -54,13 +54,10 @@ class PlanFile:
         The `Problem`, but for its graph.
     seed, backend, start, feasible, interrupted
         The same as in `Partition`.
-    imbalance : float
     volume_bytes, lower_bound_bytes : int
         The figures that the file gives; `restore` recomputes them.
-    blocks : Blocks
     parts : int32 array
         Part of each block.
-    scheduling : Scheduling or None
     """
 
     model: str
@@ -273,14 +270,14 @@ def _schedule_fields(scheduling: Scheduling | None) -> dict[str, object]:
     """Said of plans that are for one; a number of batches in flight where it was asked for."""
     if scheduling is None:
         return {}
-    found = {
+    fields = {
         "rule": scheduling.rule,
         "micro_batches": scheduling.micro_batches,
         "in_flight": scheduling.in_flight,
         "stash": scheduling.stash,
         "recompute": scheduling.recompute,
     }
-    return {"schedule": found}
+    return {"schedule": fields}
 
 
 def _scheduling(head: JsonObject, batch_size: int) -> Scheduling | None:
@@ -320,13 +317,13 @@ def _memory(head: JsonObject, k: int) -> MemoryLimits | None:
 
 
 def _versions(backend: str) -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     for package in ("hgpart", "torch", backend):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _runs(values: Int64 | Int32) -> list[int]:

@@ -47,13 +47,11 @@ def least_time(
         Shape of one sample.
     problem : Problem
         With the objective "time".
-    machine : Machine
     times : LayerTimes
         Seconds of the model's layers.
     search : Search
         How long all searches take; ways whose turn comes behind the deadline are left out, but for
         the first that can be.
-    micro_batches : sequence of int
     on_way : function of a str and a float, optional
         Told each way when its turn comes, and the share of all that is done.
     name : str
@@ -94,8 +92,8 @@ def least_time(
 def partition_of(recommendation: Recommendation) -> Partition:
     """Return the best partition, with the objective for the micro-batches that it is best in."""
     best = recommendation.best
-    problem, many = best.partition.problem, best.scheduling.micro_batches
-    objective = problem.objective.in_micro_batches(many)
+    problem, count = best.partition.problem, best.scheduling.micro_batches
+    objective = problem.objective.in_micro_batches(count)
     return replace(
         best.partition,
         problem=replace(problem, objective=objective),

@@ -9,7 +9,7 @@ from hgpart.bench.results import Measured, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import Way, way_of
+from hgpart.bench.ways.way import TrainingWay, way_of
 from hgpart.errors import RunError
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
 
@@ -27,11 +27,10 @@ def with_measured(
 
     Parameters
     ----------
-    found : Recommendation
     job : Job
         Its workers are as many as the devices of each way.
     count : int
-        Of the best ways.
+        Number of the best ways to run.
     on_turn : callable
         Told what is run next, and the share of all that is done.
 
@@ -41,12 +40,21 @@ def with_measured(
         Ranked by what was measured, then by what was simulated. A way that failed is dropped.
     """
     chosen = [*found.ranked[:count]]
-    if all(one.division.k > 1 for one in chosen):
-        chosen += [one for one in found.ranked if one.division.k == 1]
-    runs: dict[str, tuple[Way, Job, Layout]] = {}
-    for one in chosen:
-        way = Way(one.division.text, one.division.way.name, one.scheduling, plan=one.plan)
-        runs[one.division.text] = way, replace(job, workers=one.division.k), one.plan
+    if all(ranked.trial.k > 1 for ranked in chosen):
+        chosen += [ranked for ranked in found.ranked if ranked.trial.k == 1]
+    runs: dict[str, tuple[TrainingWay, Job, Layout]] = {}
+    for ranked in chosen:
+        way = TrainingWay(
+            ranked.trial.text,
+            ranked.trial.way.name,
+            ranked.scheduling,
+            plan=ranked.plan,
+        )
+        runs[ranked.trial.text] = (
+            way,
+            replace(job, workers=ranked.trial.k),
+            ranked.plan,
+        )
     for name in TORCHS:
         way = way_of(name)
         if way.why_not(found.devices, found.batch_size) is None and found.devices > 1:
@@ -72,7 +80,7 @@ def _in_turn(texts: list[str], number: int) -> list[str]:
     return texts[:: -1 if number % 2 else 1]
 
 
-def _turn(way: Way, job: Job, layout: Layout) -> Measured:
+def _turn(way: TrainingWay, job: Job, layout: Layout) -> Measured:
     """Its processes, from their start to their end."""
     with Session(way, job, layout) as session:
         warm_up = session.learn(1)
@@ -85,11 +93,13 @@ def _ranked_anew(
 ) -> Recommendation:
     seconds = {text: row.quartiles[1] for text, row in rows.items()}
 
-    def timed(one: Ranked) -> Ranked:
-        return replace(one, measured_seconds=seconds.get(one.division.text))
+    def timed(ranked: Ranked) -> Ranked:
+        return replace(ranked, measured_seconds=seconds.get(ranked.trial.text))
 
     kept = {
-        one.division.text: timed(one) for one in found.ranked if one.division.text not in failed
+        ranked.trial.text: timed(ranked)
+        for ranked in found.ranked
+        if ranked.trial.text not in failed
     }
     if not kept:
         text, why = next(iter(failed.items()))
@@ -99,5 +109,5 @@ def _ranked_anew(
         ranked=ranked_by(found.goal, kept),
         one_device=timed(found.one_device),
         dropped=(*found.dropped, *(Dropped(text, why) for text, why in failed.items())),
-        measured={text: one for text, one in seconds.items() if text.startswith("torch ")},
+        measured={text: ranked for text, ranked in seconds.items() if text.startswith("torch ")},
     )

@@ -24,7 +24,7 @@ def lasting_bytes(placement: Placement, batch_size: int) -> tuple[int | None, ..
         parts = account(placement, batch_size).parts
     except PlacementError:
         return (None,) * placement.k
-    return tuple(one.memory_bytes(OPTIMIZER) - one.activation_bytes for one in parts)
+    return tuple(part.memory_bytes(OPTIMIZER) - part.activation_bytes for part in parts)
 
 
 def needed_bytes(
@@ -38,11 +38,9 @@ def needed_bytes(
     Parameters
     ----------
     lasting : sequence of int or None
-        Of `lasting_bytes`.
+        What `lasting_bytes` returns.
     versions : sequence of int
         Bytes of each part's parameters, which batches in flight have versions of.
-    prediction : Prediction
-    scheduling : Scheduling
     """
     more = (scheduling.most_in_flight - 1) * scheduling.stash
     return tuple(
@@ -69,7 +67,7 @@ def what_is_over(needed: Sequence[int | None], limits: Sequence[int | None]) -> 
     ]
     if not over:
         return None
-    _, at = max(over, key=lambda one: (one[0], -one[1]))
+    _, at = max(over, key=lambda excess: (excess[0], -excess[1]))
     return f"device {at} needs {_size(needed[at])} of {_size(limits[at])}"
 
 

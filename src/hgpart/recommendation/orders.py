@@ -22,15 +22,15 @@ def orders(
     """
     if partition.k == 1:
         counts = (1, 2, 4, 8) if goal == "memory" else (1,)
-        found = [Scheduling("greedy", count) for count in counts]
+        schedulings = [Scheduling("greedy", count) for count in counts]
     elif partition.modelling.slices > 1:
-        found = [Scheduling("greedy", count) for count in (1, 2, 4, 8)]
+        schedulings = [Scheduling("greedy", count) for count in (1, 2, 4, 8)]
     else:
-        found = [*_of_pipelines(partition.k, goal)]
+        schedulings = [*_of_pipelines(partition.k, goal)]
     if goal == "memory":
-        found += [_again(one) for one in found if partition.k > 1]
+        schedulings += [_again(scheduling) for scheduling in schedulings if partition.k > 1]
     most = partition.modelling.batch_size if divides_batch else 1
-    return tuple(one for one in found if one.micro_batches <= most)
+    return tuple(scheduling for scheduling in schedulings if scheduling.micro_batches <= most)
 
 
 def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:
@@ -45,5 +45,11 @@ def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:
             yield Scheduling("async", in_flight=in_flight)
 
 
-def _again(one: Scheduling) -> Scheduling:
-    return Scheduling(one.rule, one.micro_batches, one.in_flight, one.stash, recompute=True)
+def _again(scheduling: Scheduling) -> Scheduling:
+    return Scheduling(
+        scheduling.rule,
+        scheduling.micro_batches,
+        scheduling.in_flight,
+        scheduling.stash,
+        recompute=True,
+    )

@@ -32,21 +32,20 @@ class Ranked:
 
     Attributes
     ----------
-    division : Trial
     plan : Plan
         The partition, with the schedule.
-    prediction : Prediction
     needed_bytes : tuple of int or None
-        Of each device; see `memory`.
+        Bytes that each device needs; see `memory`.
     link_seconds : float
-        Of a batch: what the messages of the device that sends longest would take one after another.
+        Seconds a batch that the messages of the device which sends longest would take, one after
+        another.
     measured_seconds : float or None
-        Of a step, where it was run.
+        Measured seconds of a step, where it was run.
     exchange_bytes : int
-        Of many replicas, of which `prediction` is of one: what they send each other.
+        Bytes that replicas send each other, where `prediction` is that of one replica.
     """
 
-    division: Trial
+    trial: Trial
     plan: Plan
     prediction: Prediction
     needed_bytes: tuple[int | None, ...]
@@ -61,42 +60,44 @@ class Ranked:
 
     @property
     def scheduling(self) -> Scheduling:
-        """Of its steps."""
+        """The schedule of its steps."""
         assert self.plan.scheduling is not None
         return self.plan.scheduling
 
     @property
     def simulated_seconds(self) -> float:
-        """Of a batch, with the optimizer's, where one follows another."""
+        """Seconds of a batch and its update, simulated, where batches follow each other."""
         return self.prediction.batch_seconds
 
     @property
     def seconds(self) -> float:
-        """Of a batch: measured, or else simulated."""
+        """Seconds of a batch: measured, or else simulated."""
         return self.simulated_seconds if self.measured_seconds is None else self.measured_seconds
 
     @property
     def computing_seconds(self) -> float:
-        """Of a batch, simulated, without the optimizer's: of the device that computes longest."""
-        found = self.prediction  # a step alone may handle more messages while it computes
-        return min(float(found.busy.max()), found.period) / found.batches
+        """Simulated seconds a batch in which the busiest device computes, without the update."""
+        prediction = self.prediction  # a step alone may handle more messages while it computes
+        return min(float(prediction.busy.max()), prediction.period) / prediction.batches
 
     @property
     def waiting_seconds(self) -> float:
-        """Of a batch, simulated: the mean of what devices wait, or have nothing to do."""
-        found = self.prediction
-        return float(np.maximum(0.0, found.period - found.busy).mean()) / found.batches
+        """Simulated seconds a batch in which a device waits or is idle: the mean of all devices."""
+        prediction = self.prediction
+        return (
+            float(np.maximum(0.0, prediction.period - prediction.busy).mean()) / prediction.batches
+        )
 
     @property
     def sent_bytes(self) -> int:
-        """Of a batch, of all devices."""
-        each = int(self.prediction.sent_bytes.sum()) // self.prediction.batches
-        return self.division.replicas * each + self.exchange_bytes
+        """Bytes that all devices send for a batch."""
+        own = int(self.prediction.sent_bytes.sum()) // self.prediction.batches
+        return self.trial.replicas * own + self.exchange_bytes
 
     @property
     def largest_bytes(self) -> int | None:
         """What the device needs that needs most; None where one is not known."""
-        known = [one for one in self.needed_bytes if one is not None]
+        known = [size for size in self.needed_bytes if size is not None]
         return max(known) if len(known) == len(self.needed_bytes) else None
 
     def value(self, goal: str) -> tuple[bool, float, float]:
@@ -108,13 +109,7 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A way that is none.
-
-    Attributes
-    ----------
-    what : str
-    why : str
-    """
+    """A way that can't be used, and why."""
 
     what: str
     why: str
@@ -122,28 +117,24 @@ class Dropped:
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """Which way to train.
+    """The ways to train, ranked.
 
     Attributes
     ----------
-    model : str
-    machine : Machine
     times : str
         Where the times of layers come from.
     devices : int
-        That there are.
-    batch_size : int
+        Number of devices that may be used.
     goal : str
         One of `GOALS`.
     ranked : tuple of Ranked
-        The best first; of each division the best schedule alone.
+        The best first; each trial by its best schedule.
     one_device : Ranked
         The whole model on the first device, be there memory for it or not.
-    dropped : tuple of Dropped
     simulated : int
-        Ways that were.
+        Number of ways that were simulated.
     left_out : int
-        Ways that there was no time for.
+        Number of ways that there was no time for.
     interrupted : bool
         Whether Ctrl-C ended it before all ways that there was time for.
     measured : mapping of str to float
@@ -170,24 +161,24 @@ class Recommendation:
     def __repr__(self) -> str:
         """Short, without its plans and simulations."""
         return (
-            f"Recommendation({self.model!r}, {self.best.division.text}, "
+            f"Recommendation({self.model!r}, {self.best.trial.text}, "
             f"{self.best.scheduling.text}, {self.best.seconds:.3g} s a step)"
         )
 
     def summary(self) -> Summary:
         """The ways, the best first; seconds of a step are simulated, where none were measured."""
-        speed_ups = [self.speed_up(one) for one in self.ranked]
+        speed_ups = [self.speed_up(ranked) for ranked in self.ranked]
         rows = tuple(
             (
-                one.division.text,
-                one.scheduling.text,
-                f"{1000 * one.seconds:,.4g}",
-                "simulated" if one.measured_seconds is None else "measured",
+                ranked.trial.text,
+                ranked.scheduling.text,
+                f"{1000 * ranked.seconds:,.4g}",
+                "simulated" if ranked.measured_seconds is None else "measured",
                 "-" if speed_up is None else f"{speed_up:.2f}",
-                f"{one.sent_bytes / MB:,.4g}",
-                "-" if one.largest_bytes is None else f"{one.largest_bytes / MB:,.4g}",
+                f"{ranked.sent_bytes / MB:,.4g}",
+                "-" if ranked.largest_bytes is None else f"{ranked.largest_bytes / MB:,.4g}",
             )
-            for one, speed_up in zip(self.ranked, speed_ups, strict=True)
+            for ranked, speed_up in zip(self.ranked, speed_ups, strict=True)
         )
         line = f"{self.model} on {self.machine.name}, steps of {self.batch_size} samples"
         columns = ("way", "schedule", "ms a step", "", "times one device", "sends MB", "needs MB")
@@ -204,22 +195,22 @@ class Recommendation:
     @property
     def runner_up(self) -> Ranked | None:
         """The best of the others, one device not counted."""
-        others = [one for one in self.ranked[1:] if one.division.k > 1]
+        others = [ranked for ranked in self.ranked[1:] if ranked.trial.k > 1]
         return others[0] if others else None
 
-    def speed_up(self, one: Ranked) -> float | None:
+    def speed_up(self, ranked: Ranked) -> float | None:
         """Over one device; None where one of both is measured and the other is not."""
         alone = self.one_device
-        if (one.measured_seconds is None) != (alone.measured_seconds is None):
+        if (ranked.measured_seconds is None) != (alone.measured_seconds is None):
             return None
-        return alone.seconds / one.seconds
+        return alone.seconds / ranked.seconds
 
     @property
     def is_split(self) -> bool:
         """Whether the best way needs more than one device."""
-        return self.best.division.k > 1
+        return self.best.trial.k > 1
 
 
 def ranked_by(goal: str, found: Mapping[str, Ranked]) -> tuple[Ranked, ...]:
     """Ways in the order of a goal; of those that are as good, the first that was found."""
-    return tuple(sorted(found.values(), key=lambda one: one.value(goal)))
+    return tuple(sorted(found.values(), key=lambda ranked: ranked.value(goal)))

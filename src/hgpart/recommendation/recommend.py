@@ -46,19 +46,19 @@ def recommend(
     model : nn.Module
         In training mode.
     example : tensor, sequence or mapping
-        As in `trace`; one tensor, as plans have no other inputs.
+        The model's input, as `trace` takes it; one tensor, as plans have no other inputs.
     devices : int, optional
-        That may be used; all of the machine's when left out.
+        Number of devices that may be used. Default: all of the machine's.
     batch_size : int
         Samples of a step, of all devices.
     machine : Machine, optional
-        Of as many devices, or more; so many like this one when left out.
+        A machine of as many devices, or more. Default: devices like this one.
     times : LayerTimes, optional
-        Of the model's layers, on such a device; measured here when left out.
+        Times of the model's layers on such a device. Default: they are measured here.
     goal, memory, time_limit, seed, on_progress
-        As in `rank_ways`.
+        The same as in `rank_ways`.
     name : str, optional
-        Of the model, as `load_model` takes it, for the plans; that of its class when left out.
+        The model, as `load_model` takes it, for the plans. Default: the name of its class.
 
     Raises
     ------
@@ -68,7 +68,7 @@ def recommend(
     RunError
         If links can't be measured.
     PlanError, InfeasibleError
-        As `rank_ways`.
+        For the reasons of `rank_ways`.
     """
     if not model.training:
         raise ArgumentError("the model is in evaluation mode: accepted is model.train()")
@@ -85,8 +85,12 @@ def recommend(
         notes = (said,)
     if times is None:
         times = times_here(model, traced, graph, batch_size, threads)
-    found = rank_ways(
-        *(model, traced, graph, times, machine),
+    recommendation = rank_ways(
+        model,
+        traced,
+        graph,
+        times,
+        machine,
         devices=k,
         batch_size=batch_size,
         goal=goal,
@@ -96,4 +100,4 @@ def recommend(
         name=name or type(model).__name__,
         on_progress=on_progress,
     )
-    return replace(found, notes=(*notes, *found.notes))
+    return replace(recommendation, notes=(*notes, *recommendation.notes))

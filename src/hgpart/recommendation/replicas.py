@@ -29,8 +29,6 @@ def partition_of_one(problem: Problem, replicas: int, search: Search) -> Partiti
     ----------
     problem : Problem
         With all devices and all samples.
-    replicas : int
-    search : Search
 
     Raises
     ------
@@ -61,8 +59,7 @@ def exchange_seconds(nbytes: Sequence[int], replicas: int, machine: Machine) -> 
     Parameters
     ----------
     nbytes : sequence of int
-        Of the weights of each part of a replica.
-    replicas : int
+        Bytes of the weights of each part of a replica.
     machine : Machine
         Replica r's part p is on device ``r * len(nbytes) + p``.
 
@@ -71,16 +68,18 @@ def exchange_seconds(nbytes: Sequence[int], replicas: int, machine: Machine) -> 
     >>> exchange_seconds([1_000_000], 4, machine)
     1.5
     """
-    parts, found = len(nbytes), 0.0
+    parts, longest = len(nbytes), 0.0
     for part, whole in enumerate(nbytes):
         seconds = sum(
             machine.link(part, other * parts + part).seconds_of(whole / replicas, both_ways=True)
             for other in range(1, replicas)
         )
-        found = max(found, 2 * seconds)
-    return found
+        longest = max(longest, 2 * seconds)
+    return longest
 
 
-def with_exchange(one: Prediction, seconds: float) -> Prediction:
+def with_exchange(prediction: Prediction, seconds: float) -> Prediction:
     """The step of a replica, with the seconds in which it exchanges weights and gradients."""
-    return replace(one, seconds=one.seconds + seconds, period=one.period + seconds)
+    return replace(
+        prediction, seconds=prediction.seconds + seconds, period=prediction.period + seconds
+    )

@@ -51,12 +51,8 @@ class Asked:
         In training mode; may lie on the meta device.
     name : str
         The model, as `load_model` takes it, for the plans.
-    traced : TracedModel
     problem : Problem
         The model, its work and the batch; trials say how many devices, and what they are allowed.
-    times : LayerTimes
-    machine : Machine
-    goal : str
     limits : tuple of int or None
         Bytes of each device.
     search : Search
@@ -107,7 +103,6 @@ class Simulations:
 
     Attributes
     ----------
-    asked : Asked
     trials : sequence of Trial
         The first one is the whole model on one device, with which all are compared.
     deadline : float
@@ -293,7 +288,7 @@ class Simulations:
         exchange = exchange_seconds(divided.versions, replicas, asked.machine)
         plan = Plan(divided.partition, asked.name, asked.shape, scheduling)
         return Ranked(
-            division=divided.trial,
+            trial=divided.trial,
             plan=plan,
             prediction=with_exchange(prediction, exchange),
             needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),

@@ -26,7 +26,6 @@ class Trial:
 
     Attributes
     ----------
-    way : Way
     k : int
         Number of devices.
     eps : float
@@ -91,10 +90,10 @@ def trials(devices: int) -> tuple[Trial, ...]:
 
 
 def _of_many(k: int) -> Iterator[Trial]:
-    for each in (1, 2, 4, 8):
-        if k % each == 0:
-            name = "data-parallel" if each == 1 else f"{HYBRID}{k // each}"
-            yield Trial(way_named(name), k, replicas=k // each)
+    for devices in (1, 2, 4, 8):
+        if k % devices == 0:
+            name = "data-parallel" if devices == 1 else f"{HYBRID}{k // devices}"
+            yield Trial(way_named(name), k, replicas=k // devices)
 
 
 def _of(k: int) -> Iterator[Trial]:

@@ -56,15 +56,14 @@ def rank_ways(
     ----------
     model : nn.Module
         What was traced, in training mode; on the meta device, too.
-    traced : TracedModel
     graph : ChannelGraph
-        Of `traced`.
+        The layers of `traced`.
     times : LayerTimes
-        Of its layers, on such a device.
+        Times of its layers on such a device.
     machine : Machine
-        Of as many devices, or more.
+        A machine of as many devices, or more.
     devices : int, optional
-        That may be used; all of the machine's when left out.
+        Number of devices that may be used. Default: all of the machine's.
     batch_size : int
         Samples of a step.
     goal : {"time", "memory", "throughput"}
@@ -75,9 +74,9 @@ def rank_ways(
     time_limit : float
         Seconds after which no further way is begun; how many are left out is said.
     seed : int
-        Of searches.
+        Seed of the searches.
     name : str
-        Of the model, as `load_model` takes it, for the plans.
+        The model, as `load_model` takes it, for the plans.
     on_progress : callable
         Told what is simulated next, and the share of all that is done.
 
@@ -141,5 +140,7 @@ def check_asked(
 
 def _picoseconds(work: Work) -> Work:
     """Femtoseconds of all slices of a large batch are too many for 64 bits."""
-    each = 1000
-    return replace(work, per_task=-(-work.per_task // each), units=work.units // each)
+    femtoseconds = 1000
+    return replace(
+        work, per_task=-(-work.per_task // femtoseconds), units=work.units // femtoseconds
+    )

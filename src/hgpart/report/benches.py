@@ -19,8 +19,6 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
 
     Parameters
     ----------
-    bench : Bench
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     wide : bool
@@ -33,8 +31,8 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
         columns = bench_columns(bench)
         print_ways(console, "Training steps", columns, bench.measured, unit, wide=wide)
         is_known = bench.speed_up(bench.measured[0]) is not None
-        one = f"one process of {counted(bench.threads, 'thread')}"
-        over = f"{SINGLE}, {one}" if is_known else f"{SINGLE}, which is not among these ways"
+        alone = f"one process of {counted(bench.threads, 'thread')}"
+        over = f"{SINGLE}, {alone}" if is_known else f"{SINGLE}, which is not among these ways"
         console.print(
             f"a step: the median; speed-up: over {over}; busy: CPU time of all processes, as a "
             "share of what their threads had; sent: by all processes in a step; peak: memory of "
@@ -58,7 +56,7 @@ def print_refused(rows: Iterable[object], console: Console) -> None:
 
 
 def fastest(bench: Bench) -> str:
-    """Which way of training one model is the fastest, and by how much: one line."""
+    """One line: the fastest way of training the model, and by how much."""
     trained = [row for row in bench.measured if row.way != APART]
     if not trained:
         return f"{bench.model}: no way could be measured"

@@ -59,8 +59,6 @@ def print_comparison(
 
     Parameters
     ----------
-    comparison : Comparison
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     wide : bool

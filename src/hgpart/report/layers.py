@@ -67,7 +67,7 @@ def _kind(graph: ChannelGraph, layer: Layer) -> str:
 
 
 def _read(graph: ChannelGraph, layer: Layer, read: Read) -> str:
-    """Which channels each task reads, and the layers that make them."""
+    """The channels that each task reads, and the layers that make them."""
     known = read.channels[read.channels >= 0]
     owners = graph.layer_of_channel(known)
     sources = list(dict.fromkeys(owners.tolist()))

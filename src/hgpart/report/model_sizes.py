@@ -18,10 +18,8 @@ class ModelSummary:
 
     Attributes
     ----------
-    name : str
     input_shape : tuple of int
         Shape of one sample.
-    parameters : int
     macs : int
         Multiply-accumulates of a forward pass of one sample.
     """

@@ -26,10 +26,8 @@ def print_placement(
 
     Parameters
     ----------
-    report : PlacementReport
     disagreements : sequence of str
         Where the figures are not those of the partition.
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     optimizer : str

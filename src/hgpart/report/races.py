@@ -25,7 +25,7 @@ def print_races(races: Races, console: Console, *, wide: bool = False) -> None:
 
 
 def winner(races: Races) -> str:
-    """Which way has the accuracy first: one line."""
+    """One line: the way that has the accuracy first."""
     goal = f"{100 * races.until:g} %"
     finishes = [(point, row) for row in races.run if (point := races.finish(row)) is not None]
     if not finishes:

@@ -33,15 +33,12 @@ class RunReport:
 
     Attributes
     ----------
-    model : str
     devices : tuple of str
         Device of each part.
     transport : str
         What carried the messages: gloo, nccl or threads (of one process).
-    measurement : Measurement
     planned_forward, planned_backward : int64 arrays, shape (k, k)
         Bytes of a step by the plan, from the part of the row to the part of the column.
-    scheduling : Scheduling
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     work_shares : tuple of float
@@ -120,7 +117,7 @@ def timing_columns(
     devices: Sequence[str], timings: Sequence[Timing], steps: int | None = None
 ) -> list[Column[int]]:
     """What each part is, and its seconds; tables have milliseconds of a step if steps are given."""
-    unit, many = ("s", 1) if steps is None else ("ms", steps)
+    unit, divisor = ("s", 1) if steps is None else ("ms", steps)
 
     def seconds(name: str, steps: int = 1) -> Callable[[int], float]:
         return lambda part: getattr(timings[part], name) / steps
@@ -129,8 +126,8 @@ def timing_columns(
         Column("part", value=lambda part: part),
         Column("device", value=devices.__getitem__),
         Column("", "part", value=lambda part: f"{part} ({devices[part]})"),
-        Column("", "busy", "", unit, seconds("busy", many)),
-        Column("", "waiting", "", unit, seconds("waiting", many)),
+        Column("", "busy", "", unit, seconds("busy", divisor)),
+        Column("", "waiting", "", unit, seconds("waiting", divisor)),
         *(Column(field.name, value=seconds(field.name)) for field in fields(Timing)),
     ]
 
@@ -199,8 +196,6 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
 
     Parameters
     ----------
-    report : RunReport
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     """

@@ -39,9 +39,6 @@ def print_table(
 
     Parameters
     ----------
-    console : Console
-    title : str
-    headings : sequence of str
     rows : iterable of sequence of str
         A cell for each heading.
     left : sequence of int

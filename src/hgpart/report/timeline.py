@@ -24,9 +24,6 @@ def write_timeline(
 
     Parameters
     ----------
-    path
-    timeline : Timeline
-    model : str
     devices : sequence of str
         Device of each part.
 

@@ -38,11 +38,8 @@ class TrainingReport:
         What was asked for.
     devices : tuple of str
         Device of each part.
-    processes : int
-    result : TrainingResult
     volume_bytes : int
         The plan's communication volume in a forward pass of a batch of this training.
-    scheduling : Scheduling
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     peak_bytes : tuple of int or None

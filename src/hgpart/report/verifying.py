@@ -22,7 +22,6 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
     ----------
     about : mapping
         What was verified, which comes first.
-    verification : Verification
     """
     scheduling = verification.scheduling
     fields: dict[str, Any] = {
@@ -60,8 +59,6 @@ def print_verification(
     ----------
     about : mapping
         What was verified.
-    verification : Verification
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     """

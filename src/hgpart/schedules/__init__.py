@@ -82,7 +82,6 @@ def make_schedule(
         A rule of a step (`hgpart.schedules.rules.RULES`) or of a stream (`STREAMS`).
     micro_batches : int
         Number of micro-batches; for a stream, of batches.
-    costs : CostModel
     backward : bool
         Whether a step has backward passes; a stream always has them.
     in_flight : int, optional

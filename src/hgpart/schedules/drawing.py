@@ -33,7 +33,6 @@ def draw_times(schedule: Schedule, when: Sequence[tuple[float, float]], heading:
 
     Parameters
     ----------
-    schedule : Schedule
     when : sequence of (float, float)
         Begin and end of each action of the order, in seconds.
     heading : str

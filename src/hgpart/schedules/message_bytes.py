@@ -35,8 +35,6 @@ def message_bytes(
 
     Parameters
     ----------
-    schedule : Schedule
-    part : int
     sizes : sequence of int
         Samples of each micro-batch.
     held : collection of Piece

@@ -30,9 +30,6 @@ class Needs:
 
     Attributes
     ----------
-    outlines : sequence of Outline
-    micro_batches : int
-    costs : CostModel
     backward : bool
         Whether there are backward passes.
     halves : bool

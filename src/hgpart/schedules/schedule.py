@@ -40,8 +40,6 @@ class Action(NamedTuple):
 
     Attributes
     ----------
-    part : int
-    direction : Direction
     micro_batch : int
         Micro-batch. For weights that travel in a stream it is their number of updates, for their
         gradients the batch; in a step it is 0 for both.
@@ -111,7 +109,6 @@ class Message(NamedTuple):
     ----------
     number : int
         Place in the global order of a step's messages.
-    sender, receiver : int
     pieces : tuple of Piece
         Pieces of the same direction and micro-batch.
     """
@@ -139,7 +136,7 @@ class Message(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Which part does what in which order, in a step or with a stream of batches.
+    """What each part does in which order, in a step or in a stream of batches.
 
     Attributes
     ----------

@@ -43,13 +43,8 @@ class ScheduleFile:
 
     Attributes
     ----------
-    path : Path or str
     rule : str
         Name of the rule that made the schedule.
-    micro_batches : int
-    in_flight : int or None
-    k : int
-    order : tuple of Action
     """
 
     path: Path | str

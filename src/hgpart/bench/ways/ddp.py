@@ -9,13 +9,13 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Replica, Worker
 from hgpart.run.processes.connection import connect
 
 
 @contextmanager
-def ddp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+def ddp(way: TrainingWay, job: Job, layout: None, rank: int) -> Iterator[Worker]:
     """A worker of one of the processes, each with an equal share of the batch."""
     with connect(job.workers, timeout=job.timeout):
         model = DistributedDataParallel(job.new_model())

@@ -11,13 +11,13 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Replica, Worker
 from hgpart.run.processes.connection import connect
 
 
 @contextmanager
-def fsdp(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+def fsdp(way: TrainingWay, job: Job, layout: None, rank: int) -> Iterator[Worker]:
     """A worker of one of the processes, each with an equal share of the batch."""
     with connect(job.workers, timeout=job.timeout):
         model = job.new_model()

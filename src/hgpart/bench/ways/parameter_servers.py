@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed import rpc
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.run.training.loop import cross_entropy
 
@@ -93,7 +93,7 @@ def push_and_fetch(gradients: list[Tensor]) -> torch.futures.Future[list[Tensor]
 
 
 @contextmanager
-def served(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+def served(way: TrainingWay, job: Job, layout: None, rank: int) -> Iterator[Worker]:
     """A worker that trains, serves, or does both."""
     model = job.new_model()
     learned = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}

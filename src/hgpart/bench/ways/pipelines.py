@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Head
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect
@@ -26,13 +26,13 @@ RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}
 
 
 @contextmanager
-def pipelined(way: Way, job: Job, layout: Sequence[Head], rank: int) -> Iterator[Worker]:
+def pipelined(way: TrainingWay, job: Job, layout: Sequence[Head], rank: int) -> Iterator[Worker]:
     """The worker of a stage."""
     with connect(job.workers, timeout=job.timeout):
         yield StageWorker(way, job, *_stage(way, job, layout, rank), rank)
 
 
-def _stage(way: Way, job: Job, layout: Sequence[Head], rank: int) -> tuple[Any, set[str]]:
+def _stage(way: TrainingWay, job: Job, layout: Sequence[Head], rank: int) -> tuple[Any, set[str]]:
     """What torch makes of a stage, and the names in earlier stages, which are then dropped."""
     example = job.batches().images(0, range(job.batch_size // way.scheduling.micro_batches))
     model = job.new_model()
@@ -99,7 +99,7 @@ def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
 class StageWorker:
     """A Worker that has one stage."""
 
-    def __init__(self, way: Way, job: Job, stage: Any, known: set[str], rank: int) -> None:
+    def __init__(self, way: TrainingWay, job: Job, stage: Any, known: set[str], rank: int) -> None:
         self._first, self._last = rank == 0, rank == job.workers - 1
         self._module: nn.Module = stage.submod
         self._known = known  # in the state of earlier stages

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.placement import place
 from hgpart.plan import Plan, PlanFile
@@ -21,7 +21,7 @@ from hgpart.run.training.loop import cross_entropy
 
 
 @contextmanager
-def placed(way: Way, job: Job, plan: Plan | PlanFile, rank: int) -> Iterator[Worker]:
+def placed(way: TrainingWay, job: Job, plan: Plan | PlanFile, rank: int) -> Iterator[Worker]:
     """The worker of a part."""
     with connect(job.workers, timeout=job.timeout) as connection:
         placement = place(job.new_model(), plan, parts=[rank])

@@ -1,4 +1,4 @@
-"""Text -> Way: a way of training a model in several processes, and whether it can use them."""
+"""Text -> TrainingWay: a way of training in several processes, and whether it can use them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hgpart.errors import ArgumentError, not_one_of
-from hgpart.partition.ways import HYBRID, way_named, ways_of_users
-from hgpart.partition.ways import Way as Division
+from hgpart.errors import ArgumentError
+from hgpart.partition.ways import HYBRID, Way, way_named, ways_of_users
 from hgpart.plan import Plan, PlanFile, load_plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
@@ -46,20 +45,20 @@ MEANINGS = {  # of the ways that are not divisions
 
 
 @dataclass(frozen=True)
-class Way:
+class TrainingWay:
     """A way of training a model.
 
     Attributes
     ----------
     text : str
-        As it was asked for, a plan by its file's name alone; names its row.
+        The way as it was asked for, or the name of a plan's file; it names the row.
     name : str
         One of `MEANINGS`, or the name of the division.
     scheduling : Scheduling
         The schedule of a partition; torch's pipelines take its micro-batches.
     distributed : bool
         Whether each worker is the server of some parameters, and no process is the server of all.
-    division : Division or None
+    division : Way or None
         The way to divide the model that hgpart runs, where it is one.
     plan : Plan, PlanFile or None
         A partition that there is already.
@@ -69,7 +68,7 @@ class Way:
     name: str
     scheduling: Scheduling = field(default_factory=Scheduling)
     distributed: bool = False
-    division: Division | None = None
+    division: Way | None = None
     plan: Plan | PlanFile | None = None
 
     @property
@@ -134,7 +133,7 @@ class Way:
         return None
 
 
-def all_ways(workers: int) -> tuple[Way, ...]:
+def all_ways(workers: int) -> tuple[TrainingWay, ...]:
     """Each way that any model has, once, parameter servers both ways; those of users at the end."""
     servers = [f"{name}{how}" for how in ("", f":{DISTRIBUTED}") for name in SERVERS]
     divided = f":{workers}" if workers > MICRO_BATCHES else ""  # a stage's micro-batch, or more
@@ -145,7 +144,7 @@ def all_ways(workers: int) -> tuple[Way, ...]:
     return tuple(way_of(name) for name in names)
 
 
-def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[Way, ...]:
+def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[TrainingWay, ...]:
     """The ways of these texts, each once; all that there are when None.
 
     Raises
@@ -157,10 +156,21 @@ def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[Way, ...]:
     """
     if not 2 <= workers <= MOST_PROCESSES:
         raise ArgumentError(f"--processes {workers}: accepted are 2 to {MOST_PROCESSES}")
-    return all_ways(workers) if texts is None else tuple(map(way_of, dict.fromkeys(texts)))
+    if texts is None:
+        return all_ways(workers)
+    chosen = tuple(map(way_of, dict.fromkeys(texts)))
+    rows: dict[str, TrainingWay] = {}
+    for way in chosen:
+        if way.text in rows:
+            raise ArgumentError(
+                f"{way.name} and {rows[way.text].name}: both rows would be called {way.text}, "
+                "accepted are plan files of different names"
+            )
+        rows[way.text] = way
+    return chosen
 
 
-def way_of(text: str) -> Way:
+def way_of(text: str) -> TrainingWay:
     """Read ``NAME``, ``pipeline-…:M``, ``ps-…:distributed``, ``PLAN.json``, or ``NAME:RULE:M``.
 
     The last is a way of the catalogue (`hgpart.partition.ways`) by a schedule.
@@ -177,7 +187,7 @@ def way_of(text: str) -> Way:
     """
     if text.endswith(PLAN):
         plan = load_plan(text)
-        return Way(Path(text).stem, text, plan.scheduling or Scheduling(), plan=plan)
+        return TrainingWay(Path(text).stem, text, plan.scheduling or Scheduling(), plan=plan)
     name, *options = text.split(":")
     if name not in MEANINGS:
         if name == f"{HYBRID}R":
@@ -186,35 +196,28 @@ def way_of(text: str) -> Way:
         if len(options) <= 2 and (not options or options[0] in (*RULES, *STREAMS)):
             count = _count(text, options[1:], default=1)
             scheduling = Scheduling(options[0], count) if options else Scheduling()
-            return Way(text, name, scheduling, division=division)
+            return TrainingWay(text, name, scheduling, division=division)
         accepted = f"a rule ({', '.join((*RULES, *STREAMS))}), and behind it micro-batches"
     elif name in PIPELINES:
         if len(options) <= 1:
-            return Way(text, name, Scheduling("gpipe", _count(text, options, MICRO_BATCHES)))
+            return TrainingWay(
+                text, name, Scheduling("gpipe", _count(text, options, MICRO_BATCHES))
+            )
         accepted = "a number of micro-batches"
     elif name in SERVERS:
         if options in ([], [DISTRIBUTED]):
-            return Way(text, name, distributed=bool(options))
+            return TrainingWay(text, name, distributed=bool(options))
         accepted = DISTRIBUTED
     elif not options:
-        return Way(text, name)
+        return TrainingWay(text, name)
     else:
         accepted = "nothing"
     raise ArgumentError(f"way {text!r}: accepted behind {name}: is {accepted}")
 
 
-def _division(name: str) -> Division:
-    try:
-        return way_named(name)
-    except ArgumentError as error:
-        if "accepted are" not in str(error):  # it knows what the name is now, or could be
-            raise
-        raise not_one_of(
-            "way",
-            name,
-            [*MEANINGS, *DIVISIONS, f"{HYBRID}R"],
-            "others of hgpart compare, PLAN.json",
-        ) from None
+def _division(name: str) -> Way:
+    known = (*MEANINGS, *DIVISIONS, f"{HYBRID}R")
+    return way_named(name, known, "others of hgpart compare, PLAN.json")
 
 
 def _count(text: str, options: Sequence[str], default: int) -> int:
@@ -225,7 +228,7 @@ def _count(text: str, options: Sequence[str], default: int) -> int:
     return int(options[0])
 
 
-def check_ways(ways: Iterable[Way], workers: int, batch_size: int) -> None:
+def check_ways(ways: Iterable[TrainingWay], workers: int, batch_size: int) -> None:
     """Raise an ArgumentError for the first one that can't use so many workers."""
     for way in ways:
         if (why := way.why_not(workers, batch_size)) is not None:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.way import Way
+from hgpart.bench.ways.way import TrainingWay
 from hgpart.run.training.loop import cross_entropy
 
 Tick = Callable[[], None]
@@ -40,7 +40,7 @@ class Worker(Protocol):
 
 
 # Called with a way, a job, the layout of its cuts, and the number of the process.
-Hire = Callable[[Way, Job, Any, int], AbstractContextManager[Worker]]
+Hire = Callable[[TrainingWay, Job, Any, int], AbstractContextManager[Worker]]
 
 
 class Replica:
@@ -90,7 +90,7 @@ class Replica:
 
 
 @contextmanager
-def single(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+def single(way: TrainingWay, job: Job, layout: None, rank: int) -> Iterator[Worker]:
     """The worker of a single process, the baseline of all ways."""
     yield Replica(job.new_model(), job, range(job.batch_size))
 
@@ -152,6 +152,6 @@ class Show:
 
 
 @contextmanager
-def apart(way: Way, job: Job, layout: None, rank: int) -> Iterator[Worker]:
+def apart(way: TrainingWay, job: Job, layout: None, rank: int) -> Iterator[Worker]:
     """The worker of one of several processes that know nothing of each other."""
     yield Replica(job.new_model(), job, job.share(rank), first=rank == 0)

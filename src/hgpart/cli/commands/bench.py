@@ -37,7 +37,7 @@ from hgpart.terminal import progress_bar
 if TYPE_CHECKING:
     from hgpart.bench.plans import Subject
     from hgpart.bench.ways.job import Job
-    from hgpart.bench.ways.way import Way
+    from hgpart.bench.ways.way import TrainingWay
     from hgpart.files.row_files import KeptRows
 
 LARGEST_RATE = 1e30  # the largest that `hgpart train` takes, too
@@ -229,7 +229,7 @@ def bench(
 class _Wanted:
     """A bench that was asked for, checked."""
 
-    ways: Sequence[Way]
+    ways: Sequence[TrainingWay]
     subject: Subject
     job: Job
     unit: str
@@ -249,7 +249,7 @@ class _Wanted:
         turns, begun = rounds * len(self.ways), count()
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
-            def on_turn(number: int, way: Way) -> None:
+            def on_turn(number: int, way: TrainingWay) -> None:
                 tell(next(begun) / turns, f"round {number + 1}: {way.text}")
 
             options = self.subject, self.job, steps, rounds, before
@@ -274,7 +274,7 @@ class _Wanted:
         before = races_done(self.results.resumed, empty) if self.results.resumed else {}
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
-            def on_epoch(way: Way, epoch: int, accuracy: float) -> None:
+            def on_epoch(way: TrainingWay, epoch: int, accuracy: float) -> None:
                 at = self.ways.index(way) + epoch / epochs
                 progress = f"{way.text}: {100 * accuracy:.1f} % after {epoch} epochs"
                 tell(at / len(self.ways), progress)

@@ -235,4 +235,4 @@ def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:
         )
     elif comparison.outcomes:
         least = min(row.imbalance for row in comparison.outcomes)
-        lead_on(f"the same with --eps {round_up(least)}, within which one is")
+        lead_on(f"the same with --eps {round_up(least)}, the smallest that a way here meets")

@@ -248,7 +248,7 @@ def _check_together(
     elif search.strategy is not None:
         way_named(search.strategy)  # raises before the model is traced
         beside = f"--strategy {search.strategy}"
-        useless = "backend grain slices objective speeds memory training norms"
+        useless = "backend grain slices auto objective speeds memory training norms best"
     elif search.objective == TIME:
         beside, useless = "--objective time", "slices auto backend training speeds"
         why = ", as it tries slices of the batch itself, by native, for training on --machine"

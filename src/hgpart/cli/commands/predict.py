@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from hgpart.cli.groups import Step, runs_and_timeout
+from hgpart.cli.groups import StepOptions, runs_and_timeout
 from hgpart.cli.options import PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Timeline, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.placing import Placing
@@ -36,7 +36,7 @@ def predict(
     plan: Path,
     machine: str,
     times: Path,
-    step: Step,
+    step: StepOptions,
     results: PredictResults,
     model: PlannedModel = None,
     batch_size: PositiveOrNone = None,

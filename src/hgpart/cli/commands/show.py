@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hgpart.cli.groups import Step
-from hgpart.cli.outputs import Graph, Table, lead_on, of_plan, plain_console, show_report, unit_of
+from hgpart.cli.groups import StepOptions
+from hgpart.cli.outputs import (
+    GraphFile,
+    Table,
+    lead_on,
+    of_plan,
+    plain_console,
+    show_report,
+    unit_of,
+)
 from hgpart.cli.stages import Stages, traced_model, trusted_model
 from hgpart.errors import ArgumentError, TraceError
 
@@ -30,7 +38,7 @@ CODE_ACCEPTED = "--model MODEL, which names the code to call, or --trust, if the
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowResults(Table, Graph):
+class ShowResults(Table, GraphFile):
     """Where the results go.
 
     Attributes
@@ -47,7 +55,7 @@ def show(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="Plan file, written by 'hgpart partition -o'.")
     ],
-    step: Step,
+    step: StepOptions,
     results: ShowResults,
     model: str | None = None,
     trust: bool = False,

@@ -8,12 +8,12 @@ import typer
 
 from hgpart.cli.command_lines import typed
 from hgpart.cli.options import InputShape, Model
-from hgpart.cli.outputs import Graph, check_outputs, lead_on, plain_console
+from hgpart.cli.outputs import GraphFile, check_outputs, lead_on, plain_console
 from hgpart.cli.stages import Stages, traced_model
 
 
 def trace(
-    context: typer.Context, model: Model, results: Graph, input_shape: InputShape = None
+    context: typer.Context, model: Model, results: GraphFile, input_shape: InputShape = None
 ) -> None:
     """Show the layers of a model: their tasks, what they read, and which are kept whole.
 

@@ -33,7 +33,7 @@ DTYPES = ("float64", "float32")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Divided(Vertices):
+class HowDivided(Vertices):
     """How the model is divided, where no plan says it.
 
     Attributes
@@ -76,7 +76,7 @@ class VerifyStep(StepWithNorms):
 
 def verify(
     context: typer.Context,
-    divided: Divided,
+    divided: HowDivided,
     step: VerifyStep,
     results: Figures,
     model: PlannedModel = None,
@@ -131,7 +131,13 @@ def verify(
             loaded, model = plan_and_model(plan, model)
         assert model is not None
         scheduling = step.scheduling(loaded.scheduling if loaded is not None else None)
+        if divided.way is not None:
+            import_ways_of(model)
+        _check_beside(divided, plan)
+        way = None if divided.way is None else way_named(divided.way)
         slices = divided.slices if loaded is None else loaded.modelling.slices
+        if way is not None and way.slices is not None and k is not None:
+            slices = max(slices, k)  # no way divides the batch into more slices than parts
         least = max(2, slices * scheduling.micro_batches)
         samples = batch_size or least
         if loaded is not None:
@@ -148,9 +154,6 @@ def verify(
         check_search(seed)
         of_each = device_of_each(step.devices, k)
         modelling = divided.modelling_of(samples)
-        if divided.way is not None and model is not None:
-            import_ways_of(model)
-        way = None if divided.way is None else way_named(divided.way)
 
         def divide(graph: ChannelGraph, work: Work) -> Partition:
             problem = Problem(graph, work, modelling, k, divided.eps)
@@ -192,8 +195,9 @@ def verify(
         else:
             print_placement(report, disagreements(report, placement), plain_console(), unit)
         if verification.passed and plan is None:
-            same = typed(context, "modelling", "slices", "input_shape")
-            lead_on(f"hgpart partition {quote(model)}{same} --k {k} -o plan.json")
+            same = typed(context, "modelling", "slices", "input_shape", "backend", "eps")
+            by = "" if way is None else f" --strategy {way.name}"
+            lead_on(f"hgpart partition {quote(model)}{same} --k {k}{by} -o plan.json")
         elif verification.passed and plan is not None:
             lead_on(then_of_plan(module, shape, of_plan(model, plan)))
     sys.stdout.flush()
@@ -201,7 +205,25 @@ def verify(
         raise RunError(f"{model} in its parts is not the original: {verification.failures[0]}")
 
 
-def _by_backend(divided: Divided) -> str:
+def _check_beside(divided: HowDivided, plan: Path | None) -> None:
+    """Refuse options that have no use beside --way or --plan."""
+    grain = divided.modelling_of(max(divided.slices, 1)).grain
+    given = {
+        f"--way {divided.way}": divided.way is not None,
+        f"--backend {divided.backend}": divided.backend != "native",
+        f"--modelling grain={grain}": grain != "coarse",
+        f"--slices {divided.slices}": divided.slices != 1,
+    }
+    useless = [option for option, is_given in given.items() if is_given]
+    if plan is not None and useless:
+        raise ArgumentError(f"{useless[0]} with --plan {plan}: accepted is without")
+    if divided.way is not None and f"--backend {divided.backend}" in useless:
+        raise ArgumentError(
+            f"--backend {divided.backend} with --way {divided.way}: accepted is one of them"
+        )
+
+
+def _by_backend(divided: HowDivided) -> str:
     """The name of the way that --backend makes."""
     grain = divided.modelling_of(1).grain
     return grain if divided.backend == "native" else f"{grain}-{divided.backend}"

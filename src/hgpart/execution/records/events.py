@@ -32,7 +32,6 @@ class Event(NamedTuple):
     ----------
     action : Action
         Part, direction, micro-batch and chunk.
-    doing : Doing
     begin, end : int
         Nanoseconds.
     """

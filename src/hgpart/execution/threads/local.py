@@ -37,7 +37,6 @@ class LocalRuntime(Runtime):
 
     Parameters
     ----------
-    placed : Placed
     crew : Crew
         The parts' threads.
 

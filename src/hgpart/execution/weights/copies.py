@@ -362,7 +362,6 @@ class Travelling:
 
     Attributes
     ----------
-    copies : Copies
     exchanges : sequence of Exchange
         Exchanges; their places are the numbers in the schedule.
     is_counted : bool

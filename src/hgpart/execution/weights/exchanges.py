@@ -46,8 +46,6 @@ class SharedElements:
         Key of the owner's tensor.
     places : Places
         Places of the elements in the owner's tensor.
-    count : int
-    copies : tuple of Copied
     """
 
     name: str
@@ -68,7 +66,6 @@ class Exchange:
         Layer of the elements, or the first of several layers; see `shares.messages`.
     owner, holder : int
         The two parts. They are the same where a part's copy has elements of its own parameter.
-    elements : tuple of SharedElements
     """
 
     layer: str

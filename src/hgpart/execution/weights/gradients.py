@@ -26,7 +26,6 @@ class WeightProduct:
     ----------
     weight : Tensor
         Matrix of outputs x inputs.
-    bias : Tensor or None
     inputs : Tensor
         Matrix of samples x inputs.
     gradients : Tensor
@@ -49,7 +48,6 @@ class WeightGradient:
         Where these weights meet maps in the graph.
     gradients : sequence of Tensor
         Gradients of these edges.
-    weights : sequence of Tensor
     meets : bool
         Whether there are no other weights behind the edges, and these weights only once.
     """

@@ -29,7 +29,7 @@ def data_parallel(problem: Problem) -> tuple[CnnHypergraph, Int32]:
 
 
 def by_turns(problem: Problem, count: int) -> Int32:
-    """Which of `count` equal runs of slices each slice is in."""
+    """The number of the run that each slice is in, of `count` equal runs."""
     slices = problem.modelling.slices
     return (np.arange(slices) * count // slices).astype(np.int32)
 
@@ -76,7 +76,7 @@ def hybrid(
     Parameters
     ----------
     replicas : int
-        Of the model: a divisor of k, at most the slices.
+        Number of replicas of the model: a divisor of k, at most the slices.
     model, parts : CnnHypergraph and int32 array
         A partition of the `replica`, which all of them have.
     """

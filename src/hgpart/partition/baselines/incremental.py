@@ -74,9 +74,9 @@ def _runs(problem: Problem) -> list[_Run]:
     runs = []
     for at, tied in by_vertices(problem.views).items():
         first = problem.views[at]
-        each = sum(int(problem.work.per_task[view.at]) for view in tied)
+        whole = sum(int(problem.work.per_task[view.at]) for view in tied)
         if first.split is None:
-            runs.append(_Run(np.array([each * first.tasks_per_row]), first.rows))
+            runs.append(_Run(np.array([whole * first.tasks_per_row]), first.rows))
             continue
         shares = np.sum(
             [
@@ -88,7 +88,7 @@ def _runs(problem: Problem) -> list[_Run]:
         )
         times = first.layer.tasks // len(shares)
         runs += [_Run(group, times) for group in shares]
-        runs += [_Run(each - group.sum(keepdims=True), times) for group in shares]
+        runs += [_Run(whole - group.sum(keepdims=True), times) for group in shares]
     return runs
 
 

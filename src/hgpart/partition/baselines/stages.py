@@ -36,8 +36,8 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     model = problem.hypergraph(layer_blocks(problem.views))
     of_vertex = runs[model.vertex_layers[: model.slice_vertices]]
     load, parameters = (
-        _between(np.bincount(of_vertex, weights=each, minlength=count))
-        for each in (model.weights[: model.slice_vertices], vertex_gradients(model))
+        _between(np.bincount(of_vertex, weights=weights, minlength=count))
+        for weights in (model.weights[: model.slice_vertices], vertex_gradients(model))
     )
     replicas = _fewest_replicas(problem, load / model.modelling.slice_work[0], room)
     least = volume_into(problem.in_slices(1), runs, count) + (replicas - 1) * parameters
@@ -58,16 +58,16 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     table = np.zeros((len(slices), count), dtype=np.int32)
     while end > 0:
         begin = int(choice[used, end])
-        many = int(replicas[begin, end])
-        used -= many
-        table[:, begin:end] = (used + slices * many // len(slices))[:, None]
+        devices = int(replicas[begin, end])
+        used -= devices
+        table[:, begin:end] = (used + slices * devices // len(slices))[:, None]
         end = begin
     return model, table[:, of_vertex].ravel()
 
 
-def _between(each: Int64) -> Int64:
+def _between(entries: Int64) -> Int64:
     """The sum of entries i to j - 1, at [i, j]."""
-    reach = np.concatenate([[0], np.cumsum(each)])
+    reach = np.concatenate([[0], np.cumsum(entries)])
     sums: Int64 = reach[None, :] - reach[:, None]
     return sums
 
@@ -76,8 +76,8 @@ def _fewest_replicas(problem: Problem, load: Float64, room: float) -> Int64:
     """Parts that runs of layers need, of `load` a unit of work of a slice; k + 1 for too many."""
     work = np.array(problem.modelling.slice_work)
     largest = [
-        float(np.bincount(np.arange(len(work)) * many // len(work), weights=work).max())
-        for many in range(1, min(problem.k, len(work)) + 1)
+        float(np.bincount(np.arange(len(work)) * count // len(work), weights=work).max())
+        for count in range(1, min(problem.k, len(work)) + 1)
     ]
     # Of the most loaded replica; more replicas than slices do not help.
     reach = np.minimum.accumulate(largest)

@@ -38,10 +38,10 @@ def transformed_parts(problem: Problem) -> tuple[CnnHypergraph, Int32]:
         If there are more devices than parts.
     """
     devices = _devices(problem.graph, problem.k)
-    found = len(np.unique(np.concatenate(devices)))
-    if found != problem.k:
+    count = len(np.unique(np.concatenate(devices)))
+    if count != problem.k:
         raise ArgumentError(
-            f"{problem.k} devices, but the model has {found} part{'s' if found > 1 else ''}: "
+            f"{problem.k} devices, but the model has {count} part{'s' if count > 1 else ''}: "
             "accepted are models of hgpart.transform with as many parts"
         )
 
@@ -69,14 +69,14 @@ def _devices(graph: ChannelGraph, k: int) -> list[Int64]:
     """The device of each task of each layer."""
     counts: dict[str, int] = {}  # parts of each transformed module
     for layer in graph.layers:
-        if (found := PART.fullmatch(layer.name)) is not None:
-            inside = found[1] or ""
-            counts[inside] = max(counts.get(inside, 0), int(found[2]) + 1)
+        if (named := PART.fullmatch(layer.name)) is not None:
+            inside = named[1] or ""
+            counts[inside] = max(counts.get(inside, 0), int(named[2]) + 1)
     readers = _readers(graph)
     devices: list[Int64] = []
     for layer in graph.layers:
-        if (found := PART.fullmatch(layer.name)) is not None:
-            own = int(found[2]) * k // max(k, counts[found[1] or ""])
+        if (named := PART.fullmatch(layer.name)) is not None:
+            own = int(named[2]) * k // max(k, counts[named[1] or ""])
             devices.append(np.full(layer.tasks, own, dtype=np.int64))
         else:
             devices.append(_outside_parts(graph, layer, readers, devices, k))
@@ -85,13 +85,13 @@ def _devices(graph: ChannelGraph, k: int) -> list[Int64]:
 
 def _readers(graph: ChannelGraph) -> Int64:
     """How many layers read each channel."""
-    found = np.zeros(graph.first_channel[-1], dtype=np.int64)
+    counts = np.zeros(graph.first_channel[-1], dtype=np.int64)
     for layer in graph.layers:
         read = np.unique(
             np.concatenate([np.zeros(0, np.int64), *(r.channels for r in layer.reads)])
         )
-        found[read[read >= 0]] += 1
-    return found
+        counts[read[read >= 0]] += 1
+    return counts
 
 
 def _outside_parts(

@@ -93,7 +93,6 @@ def exact_partition(problem: Problem, search: Search, bound: int) -> Solution:
 
     Parameters
     ----------
-    problem : Problem
     search : Search
         The effort is of the native solver's search: relative to a third or so of its default where
         the counts program goes on from there, to its default in more than 8 parts.

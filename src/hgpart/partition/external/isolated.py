@@ -54,7 +54,6 @@ def partition_isolated(
 
     Parameters
     ----------
-    package : {"kahypar", "mtkahypar"}
     install : str
         The command that installs it.
     hypergraph, capacities, seed, time_limit

@@ -22,8 +22,6 @@ class Cooling:
 
     Attributes
     ----------
-    seed : int
-    steps : int
     hottest, coldest : float
         Temperatures at first and last, relative to the cost of the start.
     price : float
@@ -46,7 +44,6 @@ class Found:
 
     Attributes
     ----------
-    division : Division
     cost : int
         Its cost by the goal's objective.
     excess : float

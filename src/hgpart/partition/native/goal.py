@@ -32,14 +32,12 @@ class Goal:
         Largest work of each part.
     memory : int64 array, shape (k,) or (0,)
         Largest bytes of each part; empty where they are not limited.
-    objective : int
     links : int64 array, shape (k * k,) or (0,)
     type_layers : int32 array, shape (types,) or (0,)
         Layer of each type, numbered from 0 without gaps; this and all below count for the objective
         "time" only.
     work_time, link_time : float
         Nanoseconds of a unit of work, and of one of the links' costs.
-    micro_batches : int
     """
 
     capacities: Int64

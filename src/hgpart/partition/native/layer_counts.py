@@ -39,7 +39,6 @@ class LayerModel:
     maps : int64 array, shape (edges,)
         Bytes of these maps, in all slices.
     capacities : int64 array, shape (k,)
-    slices : int
     """
 
     loads: Int64

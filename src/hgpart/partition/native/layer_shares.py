@@ -20,13 +20,7 @@ from hgpart.sequences import distinct
 
 @dataclass(frozen=True)
 class Shares:
-    """Per layer, the part of each task, and the share of the work of each part.
-
-    Attributes
-    ----------
-    tasks : list of int64 arrays
-    parts : list of dict
-    """
+    """Per layer, the part of each task, and the share of the work of each part."""
 
     tasks: list[Int64]
     parts: list[dict[int, float]]

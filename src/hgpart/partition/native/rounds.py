@@ -29,7 +29,6 @@ class Rounds:
     ----------
     goal : Goal
         Goal of the next round.
-    clock : Clock
     best : tuple of Symmetry and Division, or None
         Best division of the last round that found any.
     volume : int or None

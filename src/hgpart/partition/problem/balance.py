@@ -195,7 +195,6 @@ class Fitted:
 
     Attributes
     ----------
-    hypergraph : Hypergraph
     weights_by, costs_by : int
         Divisors of the weights and costs; 1 where they fit.
     rounding : float

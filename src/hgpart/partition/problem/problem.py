@@ -30,9 +30,6 @@ class Problem:
 
     Attributes
     ----------
-    graph : ChannelGraph
-    work : Work
-    modelling : Modelling
     k : int
         Number of parts.
     eps : float

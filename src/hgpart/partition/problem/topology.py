@@ -87,7 +87,6 @@ def seconds_a_byte(machine: Machine, of: Callable[[Link], float] = _of_long_mess
 
     Parameters
     ----------
-    machine : Machine
     of : function of a Link, optional
         Seconds of a byte on a link; by default those of a byte of a long message.
     """
@@ -107,11 +106,8 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
 
     Parameters
     ----------
-    machine : Machine
-    k : int
     seconds : float
         All work of a step.
-    micro_batches : int
 
     Raises
     ------

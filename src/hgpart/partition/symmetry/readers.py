@@ -20,7 +20,7 @@ MOST_LOCAL_SETS = 4  # of one read, for a map; a map that more of them read is o
 
 @dataclass(frozen=True, eq=False)
 class Readers:
-    """Who reads each map: elements of its own, and sets of elements that many maps share.
+    """The readers of each map: elements of its own, and sets of elements that many maps share.
 
     Attributes
     ----------

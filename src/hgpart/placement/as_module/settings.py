@@ -53,7 +53,6 @@ class Settings:
 
     Attributes
     ----------
-    model : nn.Module
     hooked : tuple of str
         All hooks that run in its backward pass, with the name of their module or parameter.
     """

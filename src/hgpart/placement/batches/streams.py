@@ -26,7 +26,6 @@ class StreamedBatches:
 
     Parameters
     ----------
-    batches : iterable of (inputs, targets)
     count : int
         Number of batches that there must be.
     begun : callable

@@ -56,7 +56,6 @@ class Blueprint:
 
     Attributes
     ----------
-    facts : NodeFacts
     partition : Partition
         Partition of the graph of `facts`.
     work : Work
@@ -98,7 +97,7 @@ class Blueprint:
 
     @cached_property
     def owners(self) -> Ownership:
-        """Which part computes what."""
+        """The part that computes each task."""
         return ownership(self.partition)
 
     @cached_property

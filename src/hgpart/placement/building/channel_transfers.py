@@ -23,7 +23,6 @@ class ChannelTransfer:
         Index of the layer.
     partial : bool
         Whether these are partial sums on the way to the layer's reduction.
-    sender, receiver : int
     members : int64 array
         Tasks if partial, else channels; numbered within the layer, ascending.
     counted : bool

@@ -28,13 +28,10 @@ class PartBuilder:
 
     Attributes
     ----------
-    blueprint : Blueprint
-    part : int
     united : mapping of str to Slice
         Slices that the part holds as one tensor, though steps use parts of it, by parameter.
     program : PartGraph
         The part's program, the same for all shares.
-    statistics : SharedStatistics
     slices : dict of str to Slice
         Slices of the model's state that the steps hold, by dotted attribute.
     results : tuple of fx.Node

@@ -21,7 +21,6 @@ class GrowingModule:
 
     Attributes
     ----------
-    fx_graph : torch.fx.Graph
     root : nn.Module
         Module with the attributes.
     placeholders : dict of str to fx.Node

@@ -29,11 +29,10 @@ class Rectangle:
 
 @dataclass(frozen=True, eq=False)
 class Ownership:
-    """Which part computes what.
+    """The part that computes each task.
 
     Attributes
     ----------
-    k : int
     finish : tuple of int64 arrays or None
         The part of each task, per layer; None for a layer without vertices.
     cells : tuple of tuples of Rectangles, or None

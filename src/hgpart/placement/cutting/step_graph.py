@@ -40,7 +40,6 @@ class Source:
 
     Attributes
     ----------
-    layout : ChannelLayout
     pieces : tuple of (str, int64 array)
         Placeholder of each piece, and the channels in it, ascending.
     is_held : bool

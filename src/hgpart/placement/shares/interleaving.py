@@ -20,7 +20,6 @@ class WorkUnit:
 
     Attributes
     ----------
-    part : int
     seconds : float
         Seconds that grow with the samples.
     needs : mapping of int to float

@@ -38,7 +38,6 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
         Partitions of the model, with the same blocks.
     learning : ChannelGraph
         The model's graph, with only the parameters that learn.
-    work : Work
 
     Returns
     -------

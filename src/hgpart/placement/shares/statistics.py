@@ -136,13 +136,10 @@ class Statistics:
 
     Attributes
     ----------
-    norm : NormOfBatch
     whole : bool
         Whether they are those of the batch, not only of the sender's samples.
-    sender, receiver : int
     tasks : int64 array
         Tasks whose channels they are for, ascending.
-    transfer : Transfer
     """
 
     norm: NormOfBatch
@@ -161,9 +158,8 @@ class SharedStatistics:
     ----------
     norms : mapping of int to tuple of NormOfBatch
         Norms of each layer; empty if the norms of each share are its own.
-    graph : ChannelGraph
     owners : sequence of Ownership
-        Which part computes what, for each share of the batch.
+        The part that computes each task, for each share of the batch.
     slices : int
         Slices of the batch.
     learns : sequence of bool
@@ -257,7 +253,6 @@ class SourceStatistics:
 
     Attributes
     ----------
-    name : str
     tasks : int64 array
         Tasks whose channels they are for, ascending.
     shares : bool array, shape (shares, tasks of the layer)
@@ -282,8 +277,6 @@ def combining_step(
     ----------
     step : CutGraph
         A new step.
-    norm : NormOfBatch
-    sources : sequence of SourceStatistics
     samples : sequence of str
         Names of the number of samples of each share of the batch.
     updates : bool

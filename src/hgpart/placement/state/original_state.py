@@ -20,7 +20,6 @@ class Original:
     held_as : str
         Name under which the tensor is held.
     shape : tuple of int
-    dtype : torch.dtype
     parameter : bool
         Whether it is a parameter, not a buffer.
     """

@@ -35,7 +35,6 @@ def opened_weights(path: Path | str, names: Collection[str] = ()) -> Iterator[St
 
     Parameters
     ----------
-    path : Path or str
     names : collection of str, optional
         Names of the model's state. If the file has them with a prefix, such as ``module.``, the
         prefix is removed; if the file has several state_dicts, the one with these names is taken.

@@ -15,13 +15,7 @@ MEGABYTE = 2**20
 
 
 def print_machine(machine: Machine, console: Console) -> None:
-    """Print links first, then all-reduces, slow-downs and devices.
-
-    Parameters
-    ----------
-    machine : Machine
-    console : Console
-    """
+    """Print links first, then all-reduces, slow-downs and devices."""
     _print_links(machine, console)
     if machine.all_reduce is not None:
         seconds = [machine.all_reduce.seconds_of(size) for size in (1024, MEGABYTE, 2**26)]

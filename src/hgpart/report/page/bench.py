@@ -14,7 +14,6 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
 
     Parameters
     ----------
-    bench : Bench
     unit : str
         Unit of bytes, one of `hgpart.report.UNITS`.
     """

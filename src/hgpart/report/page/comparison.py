@@ -21,7 +21,6 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
 
     Parameters
     ----------
-    comparison : Comparison
     plan : Report, optional
         A plan to show below it, as `plan_page` does.
     unit : str

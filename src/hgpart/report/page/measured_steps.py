@@ -34,7 +34,10 @@ def measured_sections(
     if timeline:
         last = timeline[-1]
         figures["last-step"] = when = timeline_figure(
-            *(len(timings), last, stretched(planned, milliseconds_of(last)), "ms, measured"),
+            len(timings),
+            last,
+            stretched(planned, milliseconds_of(last)),
+            "ms, measured",
             is_stretched=True,
         )
         text = (

@@ -35,7 +35,6 @@ def plan_page(
 
     Parameters
     ----------
-    report : Report
     unit : str
         Unit of bytes, one of `hgpart.report.UNITS`.
     planned : (Schedule, Costs), optional
@@ -64,17 +63,20 @@ def plan_page(
 
 def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
     """What decides whether a plan is any good, and what it is."""
-    found = report.partition.evaluation
+    evaluation = report.partition.evaluation
     step = None if report.partition.problem.objective.name == "time" else report.step_seconds
     if report.partition.problem.objective.name == "time":
         yield f"{report.partition.objective_value:.3g} s", "a step, by the search's estimate"
     elif step is not None and step.seconds:
         yield f"{step.one_device / step.seconds:.2f} times", "as fast as one device (an estimate)"
-    volume = even_decimals([found.volume / UNITS[unit]])[0]
+    volume = even_decimals([evaluation.volume / UNITS[unit]])[0]
     yield f"{volume} {unit}", f"between devices in {report.time}"
     said = "allowed" if report.partition.feasible else "was asked for"
     allowed = f"{100 * report.partition.problem.eps:g} % {said}"
-    yield f"{100 * found.imbalance:.1f} %", f"more work on the busiest than its share ({allowed})"
+    yield (
+        f"{100 * evaluation.imbalance:.1f} %",
+        f"more work on the busiest than its share ({allowed})",
+    )
 
 
 def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn]]:

@@ -23,7 +23,6 @@ def recommendation_page(
 
     Parameters
     ----------
-    recommendation : Recommendation
     limits : sequence of int or None
         Bytes that each device may be given; None where that is not known.
     unit : str
@@ -67,7 +66,7 @@ def recommendation_page(
 
 
 def _ways_figure(ways: Sequence[Ranked]) -> Figure:
-    names = [f"{number}. {way.division.text}" for number, way in enumerate(ways, start=1)]
+    names = [f"{number}. {way.trial.text}" for number, way in enumerate(ways, start=1)]
     steps = [shortened(way.simulated_seconds) for way in ways]
     computing = [shortened(way.computing_seconds) for way in ways]
     series = {"step": (steps, 0.8, COLOURS[5]), "computes": (computing, 0.4, COLOURS[0])}

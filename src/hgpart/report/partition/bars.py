@@ -29,7 +29,6 @@ class LayerRun(NamedTuple):
     ----------
     first, last : str
         Names of the first and the last of them.
-    layers : int
     work : float
         Share of all layers' work.
     shares : float64 array, shape (k,)

@@ -108,19 +108,19 @@ def step_columns(report: Report) -> list[Column[str]]:
 
 def part_columns(report: Report) -> list[Column[int]]:
     """What each part computes, holds, sends and receives."""
-    found, shares, when = report.partition.evaluation, report.partition.shares, per(report)
+    evaluation, shares, when = report.partition.evaluation, report.partition.shares, per(report)
     unit, size, in_units = _work(report)
-    total = max(1, int(found.loads.sum()))
-    sent, received = found.messages.sum(axis=1), found.messages.sum(axis=0)
+    total = max(1, int(evaluation.loads.sum()))
+    sent, received = evaluation.messages.sum(axis=1), evaluation.messages.sum(axis=0)
 
     def of(values: Sequence[int] | Int64) -> Callable[[int], int]:
         return lambda part: int(values[part])
 
     def work(part: int) -> float:
-        return in_units(int(found.loads[part]))
+        return in_units(int(evaluation.loads[part]))
 
     def share(part: int) -> float:
-        return int(found.loads[part]) / total
+        return int(evaluation.loads[part]) / total
 
     of_work, parameters = f"In {work_scale(report)[0]}.", "Weights, biases and the like."
     columns: list[Column[int]] = [
@@ -135,9 +135,13 @@ def part_columns(report: Report) -> list[Column[int]]:
             BYTES,
             value=of(shares.activation_bytes),
         ),
-        Column("send_bytes", "sends", f"To other parts, {when}.", BYTES, of(found.sent)),
+        Column("send_bytes", "sends", f"To other parts, {when}.", BYTES, of(evaluation.sent)),
         Column(
-            "receive_bytes", "receives", f"From other parts, {when}.", BYTES, of(found.received)
+            "receive_bytes",
+            "receives",
+            f"From other parts, {when}.",
+            BYTES,
+            of(evaluation.received),
         ),
         Column("messages_sent", "messages sent", when, value=of(sent), detail=True),
         Column("messages_received", "messages received", when, value=of(received), detail=True),

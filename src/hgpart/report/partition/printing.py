@@ -40,8 +40,6 @@ def print_report(report: Report, console: Console, unit: str) -> None:
 
     Parameters
     ----------
-    report : Report
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     """
@@ -74,9 +72,11 @@ def print_report(report: Report, console: Console, unit: str) -> None:
 def answer(report: Report, unit: str) -> list[str]:
     """What came out and how it compares with cutting between layers, in a few lines."""
     partition, layerwise = report.partition, report.layerwise
-    found, modelling, eps = partition.evaluation, partition.modelling, partition.problem.eps
+    evaluation, modelling, eps = partition.evaluation, partition.modelling, partition.problem.eps
     devices = counted(partition.k, "device")
-    allowed = "allowed" if partition.feasible or found.imbalance <= eps else "more than the allowed"
+    allowed = (
+        "allowed" if partition.feasible or evaluation.imbalance <= eps else "more than the allowed"
+    )
     by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
     idle = int((layerwise.loads == 0).sum())
     if idle:
@@ -89,7 +89,7 @@ def answer(report: Report, unit: str) -> list[str]:
         divided += f" ({_slice_samples(report)} each)"
     lines = [
         f"{report.model} on {devices}, {modelling.grain}-grain{divided}: imbalance "
-        f"{found.imbalance:.3f} ({allowed} {eps:g}), {_volume(report, unit)} between devices "
+        f"{evaluation.imbalance:.3f} ({allowed} {eps:g}), {_volume(report, unit)} between devices "
         f"{per(report)}",
         cut,
     ]
@@ -104,13 +104,13 @@ def answer(report: Report, unit: str) -> list[str]:
         lines.append(
             f"{report.partition.backend} found nothing better than that cut after its improvement"
         )
-    work_ratio = (1 + found.imbalance) / (1 + layerwise.imbalance)
+    work_ratio = (1 + evaluation.imbalance) / (1 + layerwise.imbalance)
     if layerwise.volume:
-        volume_ratio = found.volume / layerwise.volume
+        volume_ratio = evaluation.volume / layerwise.volume
         volume = _compared(volume_ratio, "fewer", "more", "many") + " bytes travel"
     else:
-        volume_ratio = math.inf if found.volume else 1.0
-        volume = "bytes travel" if found.volume else "no bytes travel either"
+        volume_ratio = math.inf if evaluation.volume else 1.0
+        volume = "bytes travel" if evaluation.volume else "no bytes travel either"
     link = "but" if (work_ratio - 1) * (volume_ratio - 1) < 0 else "and"
     work = _compared(work_ratio, "less", "more", "much") + " work"
     if report.partition.problem.speeds is not None:
@@ -123,16 +123,20 @@ def answer(report: Report, unit: str) -> list[str]:
 
 def _seconds_line(report: Report) -> list[str]:
     """About how long a step takes, and whether dividing the model pays."""
-    if report.partition.problem.objective.name == "time" or (found := report.step_seconds) is None:
+    if (
+        report.partition.problem.objective.name == "time"
+        or (estimate := report.step_seconds) is None
+    ):
         return []
     what = "training step" if report.partition.modelling.training else "forward pass"
-    times = found.one_device / found.seconds if found.seconds else 1.0
+    times = estimate.one_device / estimate.seconds if estimate.seconds else 1.0
     pays = "" if times > 1 else ", so dividing does not pay"
-    count = found.micro_batches
+    count = estimate.micro_batches
     by = f" in {count} micro-batches" if count > 1 else ""
     return [
-        f"A {what} would take about {found.seconds:.3g} s{by}, {times:.2f} times as fast as one "
-        f"device{pays} (an estimate, for {found.assumed}); hgpart recommend simulates, and chooses"
+        f"A {what} would take about {estimate.seconds:.3g} s{by}, {times:.2f} times as fast as "
+        f"one device{pays} (an estimate, for {estimate.assumed}); hgpart recommend simulates, and "
+        "chooses"
     ]
 
 
@@ -201,7 +205,7 @@ def _objective_line(report: Report, unit: str) -> list[str]:
         return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
     if objective.name == "time":
         batches = (
-            "1 micro-batch" if (many := objective.micro_batches) == 1 else f"{many} micro-batches"
+            "1 micro-batch" if (count := objective.micro_batches) == 1 else f"{count} micro-batches"
         )
         return [f"A step of {batches} takes {value:.3g} s by the search's estimate{gap}"]
     return []

@@ -28,7 +28,6 @@ class Report:
 
     Attributes
     ----------
-    partition : Partition
     model : str
         The model spec.
     input_shape : tuple of int
@@ -70,7 +69,7 @@ class Report:
 
     @cached_property
     def slices_of_layers(self) -> tuple[tuple[SliceShares, ...], ...]:
-        """Which part has which filters of which slices, layer by layer."""
+        """The filters of each slice that each part has, layer by layer."""
         return slice_shares(self.partition.model, self.partition.parts)
 
     @property

@@ -43,8 +43,6 @@ def print_prediction(report: PredictionReport, console: Console, unit: str) -> N
 
     Parameters
     ----------
-    report : PredictionReport
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     """

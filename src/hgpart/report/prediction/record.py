@@ -17,12 +17,8 @@ class PredictionReport:
 
     Attributes
     ----------
-    model : str
-    machine : Machine
     times : str
         Where the times of layers come from.
-    prediction : Prediction
-    scheduling : Scheduling
     measurement : Measurement or None
         Steps on this machine, if they were run.
     """

@@ -16,9 +16,9 @@ def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
         return alone / way.simulated_seconds
 
     columns: list[Column[Ranked]] = [
-        Column("way", value=lambda way: way.division.text),
-        Column("", "way", value=lambda way: way.division.name),
-        Column("k", "devices", "Number of devices.", value=lambda way: way.division.k),
+        Column("way", value=lambda way: way.trial.text),
+        Column("", "way", value=lambda way: way.trial.name),
+        Column("k", "devices", "Number of devices.", value=lambda way: way.trial.k),
         Column("simulated_seconds", "a step", step, "ms"),
         Column("measured_seconds", "measured" * is_measured, median, "ms"),
         Column("", "speed-up", "Over one device, simulated.", value=speed_up, decimals=2),

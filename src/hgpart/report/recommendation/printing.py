@@ -17,8 +17,6 @@ def print_recommendation(
 
     Parameters
     ----------
-    recommendation : Recommendation
-    console : Console
     unit : str
         Unit of bytes, one of `UNITS`.
     wide : bool

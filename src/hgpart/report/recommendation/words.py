@@ -10,12 +10,12 @@ from hgpart.report.tables import UNITS
 
 def way(ranked: Ranked) -> str:
     """The name of a way, with its schedule unless that is one micro-batch on one device."""
-    is_plain = ranked.division.k == 1 and ranked.scheduling.micro_batches == 1
+    is_plain = ranked.trial.k == 1 and ranked.scheduling.micro_batches == 1
     if is_plain:
-        return ranked.division.text
+        return ranked.trial.text
     name, text = ranked.scheduling.name, ranked.scheduling.text
     word = "" if ranked.scheduling.is_stream else " schedule"
-    return f"{ranked.division.text}, {name}{word}{text.removeprefix(name)}"
+    return f"{ranked.trial.text}, {name}{word}{text.removeprefix(name)}"
 
 
 def answer(recommendation: Recommendation, unit: str) -> str:
@@ -57,7 +57,7 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
         )
     if recommendation.is_split:
         alone = recommendation.one_device
-        fits = any(ranked.division.k == 1 for ranked in recommendation.ranked)
+        fits = any(ranked.trial.k == 1 for ranked in recommendation.ranked)
         yield (
             f"One device{'' if fits else ', which has no memory for it,'} takes "
             f"{seconds(alone.seconds)}{_how(alone)}{_memory(alone, unit)}"
@@ -84,7 +84,7 @@ def seconds(value: float) -> str:
 
 
 def _best_split(recommendation: Recommendation) -> Ranked | None:
-    return next((ranked for ranked in recommendation.ranked if ranked.division.k > 1), None)
+    return next((ranked for ranked in recommendation.ranked if ranked.trial.k > 1), None)
 
 
 def _of_goal(recommendation: Recommendation, ranked: Ranked, unit: str) -> str:
@@ -105,7 +105,7 @@ def _how(ranked: Ranked) -> str:
 def _memory(ranked: Ranked, unit: str) -> str:
     if ranked.largest_bytes is None:
         return ""
-    where = "it" if ranked.division.k == 1 else "the fullest device"
+    where = "it" if ranked.trial.k == 1 else "the fullest device"
     return f"; {where} needs {_bytes(ranked.largest_bytes, unit)}"
 
 

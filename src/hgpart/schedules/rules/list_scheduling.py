@@ -22,7 +22,6 @@ def list_schedule(
 
     Parameters
     ----------
-    needs : Needs
     priority : callable
         Sort key: among a part's ready actions the smallest runs first.
     alive : sequence of int

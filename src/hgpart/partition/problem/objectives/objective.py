@@ -16,7 +16,6 @@ class Objective(ABC):
 
     Attributes
     ----------
-    name : str
     number : int
         The number of the objective in native/goal.hpp.
     default_eps : float

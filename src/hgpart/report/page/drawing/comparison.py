@@ -115,7 +115,7 @@ def _figure(
 
 
 def _least(lines: Lines) -> set[StrategyLine]:
-    """As many as a chart has room for, with the least at the end of the axis that they have."""
+    """The lines that a chart has room for, with the least at the end of their axis."""
 
     def last(strategy: StrategyLine) -> tuple[float, float]:
         point = max(lines[strategy], key=lambda point: point.at)

@@ -27,7 +27,6 @@ class Figure:
     ----------
     data : list
         Plotly's traces.
-    layout : dict
     height : int
         Pixels.
     """

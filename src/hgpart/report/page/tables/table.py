@@ -53,8 +53,6 @@ def row(
 
     Parameters
     ----------
-    columns : sequence of Column
-    record : any
     unit : str
         Unit of bytes, one of `UNITS`.
     note : str
