@@ -3,7 +3,7 @@ r"""Parts as the stages of torch's own pipelining, which sends what travels and 
 One stage follows another, so the plan has to be one of cuts between layers. On one machine::
 
     hgpart partition pipeline_stages.py:Net --input-shape 3,32,32 --k 2 \
-        --strategy layerwise -o stages.json
+        --way layerwise -o stages.json
     torchrun --nproc-per-node 2 pipeline_stages.py stages.json
 """
 

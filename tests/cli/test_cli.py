@@ -351,7 +351,7 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     fails(capsys, ["verify", "--k", 2], 3, "no MODEL given")
     # A plan of what another tool found is that of the partition.
     hgpart("partition", "lenet5", "--partition", parts, "-o", named)
-    hgpart("partition", "lenet5", "--k", 2, "--strategy", "horizontal", "-o", parts)
+    hgpart("partition", "lenet5", "--k", 2, "--way", "horizontal", "-o", parts)
     capsys.readouterr()
     first, again, halves = map(load_plan, (plan, named, parts))
     assert (again.volume_bytes, again.imbalance) == (first.volume_bytes, first.imbalance)
@@ -363,7 +363,7 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
 
 def test_a_plan_over_slices_is_verified_and_run_with_samples_for_each(capsys, tmp_path):
     plan = tmp_path / "plan.json"
-    job = ("partition", "lenet5", "--k", 4, "--batch-size", 8, "--strategy", "data-parallel")
+    job = ("partition", "lenet5", "--k", 4, "--batch-size", 8, "--way", "data-parallel")
     hgpart(*job, "-o", plan)
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: hgpart run --plan {plan} --backward"
     hgpart("verify", "--plan", plan)
@@ -398,7 +398,7 @@ def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypat
     plan = tmp_path / "plan.json"
     hgpart("partition", "lenet5", "--k", 3, "--effort", 0, "--slices", 2, "-o", plan)
     hgpart("run", "--plan", plan, "--backend", "threads", "--steps", 1, "--backward")
-    hgpart("compare", "lenet5", "--k", "2,3", "--strategies", "layerwise,data-parallel")
+    hgpart("compare", "lenet5", "--k", "2,3", "--ways", "layerwise,data-parallel")
     hgpart("trace", "lenet5")
     hgpart("show", plan, "--schedule", "greedy", "--micro-batches", 8)
     lines = capsys.readouterr().out.splitlines()
@@ -420,7 +420,7 @@ def test_a_plan_of_another_model_is_named(capsys, tmp_path):
 
 
 def test_a_partition_that_gains_nothing_says_so(capsys):
-    hgpart("partition", "lenet5", "--k", 2, "--strategy", "layerwise")
+    hgpart("partition", "lenet5", "--k", 2, "--way", "layerwise")
     assert "\nSo it gains nothing over that cut, in load and bytes\n" in capsys.readouterr().out
     hgpart(*LENET)
     assert "gains nothing" not in capsys.readouterr().out
@@ -481,9 +481,9 @@ MISTAKES = {
     "eps is not a number": ([*LENET, "--eps", "nan"], 3, "nan"),
     "grain that is near": ([*LENET, "--modelling", "grain=corse"], 3, "did you mean coarse?"),
     "strategy and grain": (
-        [*LENET, "--strategy", "layerwise", "--modelling", "grain=fine"],
+        [*LENET, "--way", "layerwise", "--modelling", "grain=fine"],
         3,
-        "--modelling grain=fine with --strategy layerwise: accepted is without",
+        "--modelling grain=fine with --way layerwise: accepted is without",
     ),
     "grain": ([*LENET, "--modelling", "grain=medium"], 3, "coarse and fine"),
     "linear": ([*LENET, "--modelling", "linear=block"], 3, "neuron and layer"),

@@ -56,7 +56,7 @@ def fails(capfd, status, said, code):
 
 @pytest.mark.full
 def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
-    model, ways = toy(tmp_path), "single,ddp,ps-sync:distributed,halves:1f1b:2"
+    model, ways = toy(tmp_path), "single,ddp,ps-sync:distributed,horizontal:1f1b:2"
     files = [str(tmp_path / name) for name in ("b.json", "b.csv", "b.html")]
     options = ["--json", files[0], "--csv", files[1], "--html", files[2], "--steps", 2]
     assert bench(model, "--ways", ways, "--rounds", 1, *options) == 0
@@ -157,11 +157,11 @@ def wide():
 @pytest.mark.full
 def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
     (tmp_path / "wide.py").write_text(WIDE)
-    model, ways = f"{tmp_path / 'wide.py'}:wide", "weird-trick,pipeline-gpipe:3,single"
+    model, ways = f"{tmp_path / 'wide.py'}:wide", "one-weird-trick,pipeline-gpipe:3,single"
     options = ["--processes", 3, "--batch-size", 6, "--steps", 1, "--rounds", 1]
     assert bench(model, "--ways", ways, *options) == 0
     out, _ = capfd.readouterr()
-    assert "weird-trick can't be used: the model does not end in linear layers" in out
+    assert "one-weird-trick can't be used: the model does not end in linear layers" in out
     assert "pipeline-gpipe:3 can't be used: 2 stages (submod_pp_1, submod_pp_2) read one" in out
     assert "\nsingle " in out
 
@@ -199,7 +199,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, capfd, monkeypatch, argument
 def test_ways_to_an_accuracy(tmp_path, capfd):
     files = [str(tmp_path / name) for name in ("r.json", "r.csv", "r.html")]
     options = ["--data", "digits", "--until", "0.5,epochs=3", "--lr", 0.3, "--json", files[0]]
-    options += ["--csv", files[1], "--html", files[2], "--ways", "single,ddp,halves:async"]
+    options += ["--csv", files[1], "--html", files[2], "--ways", "single,ddp,horizontal:async"]
     model = toy(tmp_path).replace(":toy", ":ten")
     path = Path(model.rpartition(":")[0])
     path.write_text(path.read_text().replace("def toy", "def ten").replace("64, 3)", "64, 10)"))
@@ -214,7 +214,7 @@ def test_ways_to_an_accuracy(tmp_path, capfd):
     assert rows["single"]["reached"] is True
     assert out.count("50 % of the test samples") == 2
     assert Path(files[1]).read_text().startswith("way,epoch,steps,seconds,loss,accuracy,why\n")
-    assert "halves:async" in Path(files[2]).read_text()
+    assert "horizontal:async" in Path(files[2]).read_text()
     again = [*map(str, options), "--resume"]
     assert run(["bench", model, "--batch-size", "64", "--effort", "0", *again]) == 0
     assert rows == {row["way"]: row for row in json.loads(Path(files[0]).read_text())["rows"]}

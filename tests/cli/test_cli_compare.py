@@ -28,7 +28,7 @@ def net():
     return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), *head), (1, 16, 16)
 """
 QUICK = "layerwise,horizontal,random,data-parallel,one-weird-trick"
-LENET = ["compare", "lenet5", "--strategies", QUICK]
+LENET = ["compare", "lenet5", "--ways", QUICK]
 
 
 def hgpart(*arguments):
@@ -101,12 +101,12 @@ def test_json_csv_and_tables_have_the_same_figures(capsys, tmp_path):
 
 def test_where_nothing_is_balanced_the_eps_that_would_do_leads_on(capsys):
     """It ended without a word on what to do."""
-    command = ["compare", "lenet5", "--k", "2", "--strategies", "layerwise"]
+    command = ["compare", "lenet5", "--k", "2", "--ways", "layerwise"]
     assert run(command) == 0
     said = capsys.readouterr().out.splitlines()[-1]
     eps = re.fullmatch(r"Next: the same with --eps (\S+), within which one is", said)
     assert run([*command, "--eps", eps[1]]) == 0
-    assert f"--eps {eps[1]} --strategy layerwise -o" in capsys.readouterr().out.splitlines()[-1]
+    assert f"--eps {eps[1]} --way layerwise -o" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_json_on_standard_output_is_all_that_is_printed_there(capsys):
@@ -117,7 +117,7 @@ def test_json_on_standard_output_is_all_that_is_printed_there(capsys):
 def test_only_the_strategies_ks_and_eps_that_are_asked_for(tmp_path):
     file = tmp_path / "rows.json"
     hgpart(
-        *("compare", "lenet5", "--strategies", "random,coarse-kahypar", "--k", "3,2,3"),
+        *("compare", "lenet5", "--ways", "random,coarse-kahypar", "--k", "3,2,3"),
         *("--eps", "0.2,0.3", "--batch-size", 8, "--modelling", "bytes-per-element=1,linear=layer"),
         *("--seed", 5, "--dataset-size", 100, "--json", file),
     )
@@ -157,7 +157,7 @@ def test_resume_goes_on_from_the_rows_that_are_there(tmp_path):
 @pytest.mark.full
 def test_what_was_not_asked_for_now_is_kept_but_not_shown(capsys, tmp_path):
     file = tmp_path / "rows.json"
-    job = ("compare", "lenet5", "--strategies", "coarse-kahypar,layerwise", "--k", 2)
+    job = ("compare", "lenet5", "--ways", "coarse-kahypar,layerwise", "--k", 2)
     hgpart(*job, "--eps", "0.5,0.2", "--json", file)
     capsys.readouterr()
     hgpart(*job, "--eps", "0.2", "--json", file, "--resume")
@@ -165,7 +165,7 @@ def test_what_was_not_asked_for_now_is_kept_but_not_shown(capsys, tmp_path):
     found = load_comparison(file)
     assert (found.epss, [row.eps for row in found.besides]) == ((0.2,), [0.5])
     assert "(eps 0.2, batch 32)" in " ".join(out.split())
-    assert out.count("\ncoarse-kahypar ") == 2  # steps, epochs
+    assert out.count("\ncoarse-kahypar ") == 1
     assert "eps 0.2, seed 0" in " ".join(out.split())
 
 
@@ -226,7 +226,7 @@ def test_measured_work_is_kept_and_compared(tmp_path):
 
 def test_slices_of_the_batch(tmp_path, capsys):
     file = tmp_path / "rows.json"
-    job = ("compare", "lenet5", "--strategies", "replicated-stages,layerwise", "--k", 2)
+    job = ("compare", "lenet5", "--ways", "replicated-stages,layerwise", "--k", 2)
     hgpart(*job, "--slices", 4, "--json", file)
     stages, layers = load_comparison(file).rows
     assert (stages.smallest_batch, layers.smallest_batch) == (4, 1)
@@ -236,7 +236,7 @@ def test_slices_of_the_batch(tmp_path, capsys):
 
 
 MISTAKES = {
-    "strategy": ([*LENET[:2], "--strategies", "layer-wise"], 3, "did you mean layerwise"),
+    "strategy": ([*LENET[:2], "--ways", "layer-wise"], 3, "did you mean layerwise"),
     "k is no number": ([*LENET, "--k", "two"], 2, "--k"),
     "k < 1": ([*LENET, "--k", "2,0"], 3, "k is 0"),
     "eps": ([*LENET, "--eps", "0.1,nan"], 3, "eps is nan"),
@@ -266,7 +266,7 @@ def test_a_mistake_is_one_clear_line(mistake, capsys, tmp_path, monkeypatch):
 @pytest.mark.full
 def test_a_file_of_another_comparison_is_not_gone_on_from(net, capsys, tmp_path):
     file = tmp_path / "rows.json"
-    job = ["compare", net, "--strategies", "random", "--k", 2, "--json", file]
+    job = ["compare", net, "--ways", "random", "--k", 2, "--json", file]
     hgpart(*job)
     before = file.read_text()
     capsys.readouterr()
@@ -326,14 +326,14 @@ def assert_kept(job, files, count, status, out, err):
 STUCK = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from hgpart.compare import strategies
+from hgpart.partition import ways
 from hgpart.cli import main
 
-def stuck(task):
-    open(f"{os.environ['STUCK']}{task.k}", "w").close()
+def stuck(problem, seed):
+    open(f"{os.environ['STUCK']}{problem.k}", "w").close()
     time.sleep(600)
 
-strategies._random = stuck
+ways.random_parts = stuck
 main()
 """
 
@@ -430,7 +430,7 @@ def test_a_plan_of_another_model_is_refused(net, capsys, tmp_path):
     hgpart("partition", net, "--k", 2, "--effort", 0, "-o", plan)
     capsys.readouterr()
     page = tmp_path / "x.html"
-    job = ["compare", "alexnet", "--strategies", "random", "--html", page, "--plan", plan]
+    job = ["compare", "alexnet", "--ways", "random", "--html", page, "--plan", plan]
     fails(capsys, job, 12, "the plan is for")
     text = plan.read_text()
     plan.write_text(text.replace('"input_shape": [1, 16, 16]', '"input_shape": [1, 18, 18]'))

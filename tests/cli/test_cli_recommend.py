@@ -55,7 +55,7 @@ def hgpart_recommend(files, *arguments):
 def test_the_plan_trains_by_itself(files, capfd):
     assert hgpart_recommend(files) == 0
     shown = capfd.readouterr().out.splitlines()
-    assert shown[0].startswith("Best: data parallel on 2 devices, ")
+    assert shown[0].startswith("Best: data-parallel on 2 devices, ")
     assert "(simulated)" in shown[0]
     assert shown[-1].endswith(f"hgpart train --plan {files / 'best.json'}")
     plan = load_plan(files / "best.json")

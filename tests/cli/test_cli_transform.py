@@ -79,7 +79,7 @@ def test_a_plan_it_writes_is_that_of_the_strategy(
     said = capsys.readouterr().out
     assert f"Next: hgpart run {spec}+{kind}:2 --plan {plan} --backward" in said
     assert "\n\n2 devices, each part on one, all else on the first: " in said
-    wanted = ["--k", "2", "--strategy", "transformed-parts", "-o", str(same)]
+    wanted = ["--k", "2", "--way", "transformed-parts", "-o", str(same)]
     assert run(["partition", f"{spec}+{kind}:2", *wanted]) == 0
     assert plan.read_text() == same.read_text()
     assert run(["verify", f"{spec}+{kind}:2", "--plan", str(plan)]) == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from partitioned_models import MODELS, graph_of
 
-from hgpart.bench.ways.way import all_ways
+from hgpart.bench.ways.way import MEANINGS, all_ways
 from hgpart.compare.comparison import chosen_ways
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.hypergraph.metrics import evaluate
@@ -22,6 +22,7 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.ways import (
     BUILT_IN,
     FORMER,
+    TRAINING_NAMES,
     layers_that_compute,
     partition_by,
     way,
@@ -204,7 +205,32 @@ def test_what_goes_wrong_in_a_users_way_is_its_own_error() -> None:
         partition_by("broken", graph, flops(graph), 2)
 
 
-@pytest.mark.parametrize("name", ["coarse", "hybrid-2", "single"])
+def test_a_partition_of_another_problem_is_refused() -> None:
+    """A way returned 4 parts where 2 were asked for, and stood in a table as 2."""
+    graph = graph_of("plain")
+    four = partition_by("horizontal", graph, flops(graph), 4)
+    larger = Modelling(batch_size=8)
+    way("four")(lambda problem, search: four)
+    with pytest.raises(BackendError, match=r"^way 'four': parts from 0 to 3: accepted are 0 to 1"):
+        partition_by("four", graph, flops(graph), 2)
+    assert partition_by("four", graph, flops(graph), 4).evaluation.volume == four.evaluation.volume
+    with pytest.raises(BackendError, match=r"^way 'four' returned a partition of another problem"):
+        partition_by("four", graph, flops(graph), 4, modelling=larger)
+
+
+@pytest.mark.parametrize("asked", ["needs", "slices"])
+def test_what_goes_wrong_in_what_a_way_needs_is_its_own_error_too(asked: str) -> None:
+    way("broken", **{asked: lambda problem: problem.devices})(lambda problem, search: [0])
+    graph = graph_of("plain")
+    with pytest.raises(BackendError, match=r"^way 'broken': AttributeError: "):
+        partition_by("broken", graph, flops(graph), 2)
+
+
+def test_names_that_bench_has_for_itself_are_reserved() -> None:
+    assert {*TRAINING_NAMES, "single"} == {*MEANINGS}
+
+
+@pytest.mark.parametrize("name", ["coarse", "hybrid-2", "single", "ddp", "halves", "fine-kahypar"])
 def test_a_built_in_name_is_not_taken(name: str) -> None:
     with pytest.raises(ArgumentError, match=f"^way '{name}' is built in"):
         way(name)

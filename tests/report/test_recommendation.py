@@ -48,7 +48,7 @@ def test_the_answer_comes_first(found: Recommendation, capsys) -> None:
     best = split(found).best
     assert said[0].startswith(f"Best: {best.trial.text}, ")
     assert " s a step (simulated), " in said[0]
-    assert said[0].endswith(" times one device")
+    assert said[0].endswith(" times as fast as one device")
     assert "A note." in said
     for one in found.ranked:
         assert any(re.match(rf"{re.escape(one.trial.name)} +{one.trial.k} ", x) for x in said)
@@ -72,7 +72,7 @@ def test_what_was_measured_is_called_so(found: Recommendation, capsys) -> None:
     )
     said = shown(ran, capsys)
     assert "0.5 s a step (measured)" in said.splitlines()[0]
-    assert "times one device" not in said.splitlines()[0]  # which is simulated
+    assert "times as fast" not in said.splitlines()[0]  # which is simulated
     assert "torch single is faster here" in said
     assert "a way: why" in said
     assert "no time for 3 others" in said

@@ -145,7 +145,7 @@ def test_what_is_known_of_the_least_volume_is_said(result):
     report, found = result
     volume = found.evaluation.volume
     for bound, said in (
-        (0, " MB (no useful bound is known) between devices"),
+        (0, " MB (no useful lower bound is known) between devices"),
         (volume // 2, f" MB (at least {volume // 2 / 10**6:.4f} MB: gap 50.0%) between devices"),
         (volume, " MB (proven optimal) between devices"),
     ):
@@ -355,7 +355,7 @@ def test_a_bound_that_says_little_is_not_printed(uneven, useful):
     bound = uneven.partition.evaluation.volume // 2 + (1 if useful else -1)
     report = changed(uneven, lower_bound=bound)
     lines = printed(report, width=1000).splitlines()
-    assert ("(no useful bound is known)" in lines[0]) != useful
+    assert ("(no useful lower bound is known)" in lines[0]) != useful
     row = [line.split() for line in lines if line.startswith("partition ")][1]
     assert (row[2] == "-") != useful
     assert figures(report)["lower_bound_bytes"] == bound
@@ -405,3 +405,23 @@ def test_the_busiest_device_is_that_of_the_tables(uneven):
     assert one_way == pytest.approx(both.max() / 10**6, rel=1e-3)
     row = next(line.split() for line in lines if line.startswith("in all "))
     assert float(row[-2]) == pytest.approx(in_all, rel=1e-3)
+
+
+def test_work_below_a_second_is_printed_in_milliseconds(result) -> None:
+    """Tables had a thousand times the milliseconds."""
+    report, _ = result
+    units = 10**15
+    problem = dataclasses.replace(
+        report.partition.problem,
+        work=dataclasses.replace(report.partition.problem.work, unit="s", units=units),
+    )
+    scale = 3e-3 * units / report.partition.evaluation.max_load
+    evaluation = dataclasses.replace(
+        report.partition.evaluation,
+        loads=(report.partition.evaluation.loads * scale).astype(np.int64),
+    )
+    partition = dataclasses.replace(report.partition, problem=problem, evaluation=evaluation)
+    shown = printed(dataclasses.replace(report, partition=partition), width=1000)
+    row = next(line for line in shown.splitlines() if line.startswith("partition "))
+    factor = sum(problem.modelling.slice_work)
+    assert float(row.split()[1]) == pytest.approx(3.0 / factor, rel=1e-3)

@@ -166,7 +166,7 @@ def test_there_is_one_table_whatever_the_width(ks):
         lines = printed(made, width=width, wide=wide).splitlines()
         assert sum(line.startswith("coarse-kahypar ") for line in lines) == 1
         assert "sent a step MB" in lines[next(at for at, line in enumerate(lines) if not line) + 1]
-        hidden = [line for line in lines if line.startswith("--wide shows ")]
+        hidden = [line for line in lines if line.startswith("More columns with --wide: ")]
         assert len(hidden) == (width < 1000 and not wide)
     narrow, whole = printed(made, width=80), printed(made, width=1000)
     assert printed(made, width=80, wide=True).count("time to find") == 1

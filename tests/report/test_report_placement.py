@@ -29,7 +29,7 @@ def test_the_answer_comes_first_then_every_part():
     assert float(lines[0].split()[0]) == pytest.approx(max(memory), abs=5e-3)
     assert lines[0].endswith(f" MB in {report.sent_messages.sum()} messages between parts")
     assert "3 parts, 1000 samples in a training step, states of sgd with momentum" in lines[1]
-    assert lines[2] == "Counted in the submodules; all figures are the partition's"
+    assert lines[2] == "Counted in the submodules; all figures are the plan's"
     rows = [line.split() for line in lines if line.startswith(("0 (cpu)", "1 (cpu)", "2 (cpu)"))]
     assert [row[0] for row in rows] == ["0", "1", "2"] * 2
     assert [float(row[2]) for row in rows[:3]] == pytest.approx(memory, abs=5e-3)

@@ -38,6 +38,8 @@ OPTIONS = {
 BY_COMMAND: Mapping[tuple[str, str], str] = {
     ("partition", "--in-flight"): "--memory M,in-flight=N",
     ("verify", "--partition"): "--way NAME",
+    ("partition", "--strategy"): "--way NAME",
+    ("compare", "--strategies"): "--ways NAME,NAME",
     **{
         (command, "--norms"): "--micro-batches M,norms=NAME"
         for command in ("run", "train", "verify")

@@ -1,7 +1,7 @@
 """Name -> Way: every way to divide a model, registered once; all that lists ways reads this.
 
 A way is a function from a `Problem` and a `Search` to parts. Its name is what users type and read:
-in `hgpart partition --strategy`, `compare`, `verify`, `bench` and `recommend`. To add a way, write
+in `hgpart partition --way`, `compare`, `verify`, `bench` and `recommend`. To add a way, write
 its function in `baselines/` and register it here; users register theirs with `hgpart.way`.
 """
 
@@ -530,7 +530,7 @@ def partition_by(
     modelling: Modelling | None = None,
     seed: int = 0,
 ) -> Partition:
-    """Divide a model by a way of the catalogue, as `hgpart partition --strategy` does.
+    """Divide a model by a way of the catalogue, as `hgpart partition --way` does.
 
     Parameters
     ----------

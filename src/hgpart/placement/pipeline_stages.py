@@ -89,7 +89,7 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
         between = " and ".join(map(str, sorted(set(error.args[1]))))
         raise PlacementError(
             f"parts {between} send to each other both ways, so they are not stages: accepted are "
-            "plans of cuts between layers, as of hgpart partition --strategy layerwise"
+            "plans of cuts between layers, as of hgpart partition --way layerwise"
         ) from None
     # Parts without work come in between; the sort keeps the order of the rest.
     order.sort(key=lambda part: (part not in readers, part == placement.programs.output_part))

@@ -44,8 +44,8 @@ def needed_bytes(
     """
     more = (scheduling.most_in_flight - 1) * scheduling.stash
     return tuple(
-        None if one is None or step is None else one + step + more * version
-        for one, step, version in zip(lasting, prediction.step_bytes, versions, strict=True)
+        None if kept is None or step is None else kept + step + more * version
+        for kept, step, version in zip(lasting, prediction.step_bytes, versions, strict=True)
     )
 
 

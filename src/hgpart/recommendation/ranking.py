@@ -181,7 +181,7 @@ class Recommendation:
             for ranked, speed_up in zip(self.ranked, speed_ups, strict=True)
         )
         line = f"{self.model} on {self.machine.name}, steps of {self.batch_size} samples"
-        columns = ("way", "schedule", "ms a step", "", "times one device", "sends MB", "needs MB")
+        columns = ("way", "schedule", "ms a step", "", "speed-up", "sends MB", "needs MB")
         return Summary((line, *self.notes), columns, rows)
 
     def _repr_html_(self) -> str:

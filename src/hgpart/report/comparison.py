@@ -1,4 +1,4 @@
-"""Comparison -> one table: a line a strategy, a column for each figure and number of devices."""
+"""Comparison -> one table: a line a way, a column for each figure and number of devices."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def print_comparison(
     for text in _table(names, margin, groups, [reasons.get(line) for line in lines]):
         console.print(text, soft_wrap=True)
     if missing := known[len(groups) :]:
-        _say(console, f"--wide shows {', '.join(column.heading for column in missing)}, too")
+        _say(
+            console, f"More columns with --wide: {', '.join(column.heading for column in missing)}"
+        )
     for note in _notes(comparison, len(ks) > 1):
         _say(console, note)
 
@@ -221,7 +223,7 @@ def _notes(comparison: Comparison, several: bool) -> Iterator[str]:
 
 
 def _notes_on_slices(comparison: Comparison) -> Iterator[str]:
-    """In how many slices each strategy divides the batch, those with the same numbers together."""
+    """In how many slices each way divides the batch, those with the same numbers together."""
     numbers: dict[Line, dict[int, int]] = {}
     divided = {row.strategy for row in comparison.outcomes if row.smallest_batch > 1}
     for row in comparison.outcomes:

@@ -38,7 +38,7 @@ def print_placement(
     volume, messages = int(report.sent_bytes.sum()), int(report.sent_messages.sum())
     console.print(
         f"{in_unit([max(memory)], unit)[0]} {unit} on part {largest.part}, which needs the most; "
-        f"{in_unit([volume], unit)[0]} {unit} in {messages:,} messages between parts",
+        f"{in_unit([volume], unit)[0]} {unit} of maps in {messages:,} messages between parts",
         style="bold",
     )
     passes = "a training step" if report.training else "a forward pass in evaluation"
@@ -46,7 +46,7 @@ def print_placement(
     if len(report.parts) < report.k:
         parts += f", {len(report.parts)} of them here"
     console.print(f"{parts}, {report.batch_size} samples in {passes}, states of {optimizer}")
-    agree = "not as the partition says:" if disagreements else "all figures are the partition's"
+    agree = "not as the partition says:" if disagreements else "all figures are the plan's"
     console.print(f"Counted in the submodules; {agree}")
     for line in disagreements:
         console.print(f"  {line}")

@@ -165,7 +165,7 @@ def print_ways(
         console.out(line, highlight=False)
     missing = [column.heading for at, column in enumerate(known) if at not in shown]
     if missing:
-        console.print(f"--wide shows {', '.join(missing)}, too")
+        console.print(f"More columns with --wide: {', '.join(missing)}")
 
 
 def _is_text(column: Column[Record], records: Sequence[Record]) -> bool:

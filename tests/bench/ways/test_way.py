@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from partitioned_models import graph_of
 
 from hgpart.bench.ways.way import MEANINGS, all_ways, check_ways, chosen_ways, way_of
 from hgpart.errors import ArgumentError
-from hgpart.partition.ways import BUILT_IN
+from hgpart.partition.ways import BUILT_IN, partition_by
+from hgpart.plan import Plan, save_plan
+from hgpart.work.figures import flops
 
 
 def test_all_ways_can_be_written_and_have_a_meaning() -> None:
@@ -78,3 +83,17 @@ def test_one_server_is_beside_the_workers_and_distributed_ones_are_among_them() 
         assert way_of(f"{name}:distributed").processes(4) == 4
     assert way_of("single").processes(4) == 1
     assert way_of("ddp").processes(4) == 4
+
+
+def test_two_plan_files_of_one_name_are_refused(tmp_path: Path) -> None:
+    """One of them was run, and its row printed twice."""
+    graph = graph_of("plain")
+    plan = Plan(partition_by("layerwise", graph, flops(graph), 2), "any", (3, 8, 8))
+    paths = [tmp_path / folder / "plan.json" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        save_plan(plan, path)
+    texts = [*map(str, paths)]
+    assert [way.text for way in chosen_ways(texts[:1], 2)] == ["plan"]
+    with pytest.raises(ArgumentError, match="both rows would be called plan, accepted are plan"):
+        chosen_ways(texts, 2)

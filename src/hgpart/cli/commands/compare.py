@@ -55,7 +55,7 @@ class Grid(Options):
 
     Attributes
     ----------
-    strategies : NAME,NAME,...
+    ways : NAME,NAME,...
         Compare these ways only. Default: all.
     jobs : N
         Ways to search for at the same time; with 1 their search times are undisturbed. Default: 2,
@@ -63,7 +63,7 @@ class Grid(Options):
     """
 
     panel: ClassVar[str] = "The search"
-    strategies: Names = None
+    ways: Names = None
     seed: Seed = 0
     jobs: int | None = None
 
@@ -129,7 +129,7 @@ def compare(
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, counting.dataset_size, jobs)
         import_ways_of(model)
-        chosen = chosen_ways(search.strategies)
+        chosen = chosen_ways(search.ways)
         modelling = replace(counting.checked_modelling(), slices=1)
         if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:
             raise ArgumentError(
@@ -231,7 +231,7 @@ def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:
         eps = "" if comparison.epss == (0.1,) else f" --eps {comparison.eps:g}"
         lead_on(
             f"hgpart partition {quote(comparison.model)}{same} --k {best.k}{eps} "
-            f"--strategy {best.strategy} -o plan.json"
+            f"--way {best.strategy} -o plan.json"
         )
     elif comparison.outcomes:
         least = min(row.imbalance for row in comparison.outcomes)

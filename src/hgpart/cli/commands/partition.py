@@ -35,7 +35,7 @@ class SearchOptions(Options):
     ----------
     backend : native|kahypar|mtkahypar|exact
         Partitioner: native, kahypar, mtkahypar, or exact (optimal, for small models).
-    strategy : NAME
+    way : NAME
         Divide in a known way instead, one that 'hgpart compare' lists: layerwise,
         horizontal, data-parallel, ...
     partition : FILE
@@ -55,7 +55,7 @@ class SearchOptions(Options):
 
     panel: ClassVar[str] = "The search"
     backend: str = "native"
-    strategy: str | None = None
+    way: str | None = None
     partition: Path | None = None
     seed: Seed = 0
     objective: str = "volume"
@@ -157,7 +157,7 @@ def partition(
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
         check_search(search.seed, search.effort, search.time_limit)
         modelling = counting.checked_modelling()
-        if search.strategy is not None:
+        if search.way is not None:
             import_ways_of(model)
         _check_together(counting, modelling, search, devices)
         timing = None
@@ -184,14 +184,14 @@ def partition(
             elif timing is not None:
                 chosen = timing.choose(module, shape, problem, limited, model)
                 divided = partition_of(chosen)
-            elif search.strategy is not None:
-                divided = way_named(search.strategy).partition(problem, limited)
+            elif search.way is not None:
+                divided = way_named(search.way).partition(problem, limited)
             else:
                 divide = solve_in_slices if slices == "auto" else solve
                 divided = divide(problem, limited, search.backend, search.best_effort)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
-        searched = parts is None and timing is None and search.strategy is None
+        searched = parts is None and timing is None and search.way is None
         untried = searched and slices == 1 and search.backend == "native" and k > 1
         untried &= modelling.training and modelling.batch_size > 1
         untried &= not graph.mixing.of_norms(modelling.norms)
@@ -229,7 +229,7 @@ def _check_together(
     from hgpart.partition.ways import way_named
 
     given = {
-        "strategy": search.strategy is not None and f"--strategy {search.strategy}",
+        "way": search.way is not None and f"--way {search.way}",
         "backend": search.backend != "native" and f"--backend {search.backend}",
         "objective": search.objective != "volume" and f"--objective {search.objective}",
         "slices": counting.slices not in (1, "auto") and f"--slices {counting.slices}",
@@ -244,10 +244,10 @@ def _check_together(
     }
     beside, useless, why = "", "", ""
     if search.partition is not None:
-        beside, useless = "--partition FILE", "strategy backend objective memory auto limit best"
-    elif search.strategy is not None:
-        way_named(search.strategy)  # raises before the model is traced
-        beside = f"--strategy {search.strategy}"
+        beside, useless = "--partition FILE", "way backend objective memory auto limit best"
+    elif search.way is not None:
+        way_named(search.way)  # raises before the model is traced
+        beside = f"--way {search.way}"
         useless = "backend grain slices auto objective speeds memory training norms best"
     elif search.objective == TIME:
         beside, useless = "--objective time", "slices auto backend training speeds"

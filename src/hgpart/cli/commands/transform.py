@@ -94,7 +94,7 @@ def transform(
 def _written_plan(
     output: Path, graph: ChannelGraph, model: str, k: int, shape: tuple[int, ...]
 ) -> Partition:
-    """Write the plan that `hgpart partition MODEL --strategy transformed-parts -o` writes."""
+    """Write the plan that `hgpart partition MODEL --way transformed-parts -o` writes."""
     from hgpart.compare.comparison import DEFAULT_EPS
     from hgpart.partition.ways import partition_by
     from hgpart.plan import Plan, save_plan

@@ -196,7 +196,7 @@ def verify(
             print_placement(report, disagreements(report, placement), plain_console(), unit)
         if verification.passed and plan is None:
             same = typed(context, "modelling", "slices", "input_shape", "backend", "eps")
-            by = "" if way is None else f" --strategy {way.name}"
+            by = "" if way is None else f" --way {way.name}"
             lead_on(f"hgpart partition {quote(model)}{same} --k {k}{by} -o plan.json")
         elif verification.passed and plan is not None:
             lead_on(then_of_plan(module, shape, of_plan(model, plan)))

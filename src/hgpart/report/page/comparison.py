@@ -46,7 +46,7 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
     body = [
         header(subject, [verdict(comparison)]),
         section(
-            "Every strategy, side by side",
+            "Every way, side by side",
             "Less is better in every column. ★ marks the best of its k, for all but load among the "
             f"splits within max/avg load {1 + comparison.eps:g}; those beyond eps "
             f"{comparison.eps:g} are grey. Click a heading to sort; point at a figure for all its "
@@ -59,7 +59,7 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
             "Traffic against the number of devices",
             "Bytes that all devices together send in a training step: forward, backward and, where "
             f"parameters are replicated, their synchronisation. Lower is better. {most} {hollow}",
-            plot("step-bytes", figures["step-bytes"], "Traffic of each strategy against k"),
+            plot("step-bytes", figures["step-bytes"], "Traffic of each way against k"),
         ),
         *_seconds(comparison, figures),
         section(
@@ -67,9 +67,7 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
             "Work of the busiest device over the average: 1 is a perfect balance, 2 means that it "
             "takes twice as long as it would if all had the same. Lower is better. "
             f"{hollow}",
-            plot(
-                "max-over-average", figures["max-over-average"], "Load of each strategy against k"
-            ),
+            plot("max-over-average", figures["max-over-average"], "Load of each way against k"),
         ),
         *_against_eps(comparison, unit, figures),
     ]
@@ -80,7 +78,7 @@ def comparison_page(comparison: Comparison, plan: Report | None = None, unit: st
         lines = [*_plan_settings(plan, comparison), *others]
         body += [section(f"A plan: {first}", "", *paragraphs(lines)), *parts]
         drawn |= more
-    return page(f"{comparison.model}: strategies compared", body, drawn)
+    return page(f"{comparison.model}: ways compared", body, drawn)
 
 
 def _seconds(comparison: Comparison, figures: dict[str, Figure]) -> list[str]:
@@ -95,7 +93,7 @@ def _seconds(comparison: Comparison, figures: dict[str, Figure]) -> list[str]:
             "About what a training step takes: an estimate by the busiest device's work and bytes, "
             f"for {assumed}, in as many micro-batches as are best. Lower is better. hgpart "
             "recommend simulates, by what your machine was measured to do.",
-            plot("step-seconds", figure, "Estimated seconds of each strategy against k"),
+            plot("step-seconds", figure, "Estimated seconds of each way against k"),
         )
     ]
 
@@ -108,14 +106,14 @@ def _against_eps(comparison: Comparison, unit: str, figures: dict[str, Figure]) 
     k = VERDICT_K if VERDICT_K in ks else max(ks)
     size, title = UNITS[unit], f"{unit} per training step"
     figures["bytes-eps"] = figure = eps_figure(comparison, "step_bytes", title, size, k)
-    plots = [plot("bytes-eps", figure, "Traffic of each strategy against eps")]
+    plots = [plot("bytes-eps", figure, "Traffic of each way against eps")]
     if any(row.step_seconds for row in comparison.steps if row.k == k and row.eps is not None):
         figures["seconds-eps"] = figure = eps_figure(comparison, "step_seconds", SECONDS, 1, k)
-        plots.append(plot("seconds-eps", figure, "Estimated seconds of each strategy against eps"))
+        plots.append(plot("seconds-eps", figure, "Estimated seconds of each way against eps"))
     return [
         section(
             "Traffic and seconds against eps",
-            f"With {k} devices: what a larger imbalance saves, of the strategies that take one. "
+            f"With {k} devices: what a larger imbalance saves, of the ways that take one. "
             f"Hollow points are beyond eps {comparison.eps:g}.",
             *plots,
         )
@@ -145,7 +143,7 @@ def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
     ]
     if differences:
         lines.append(
-            "Its figures can't be compared one to one with the strategies' above: it has "
+            "Its figures can't be compared one to one with those of the ways above: it has "
             f"{'; '.join(differences)}."
         )
     return lines

@@ -20,8 +20,9 @@ def per(report: Report) -> str:
 def _work(report: Report) -> tuple[str, float, Callable[[float], float]]:
     """The unit of work, what makes one of it, and what turns loads into figures of files."""
     text, size = work_scale(report)
-    units = report.work_units
-    return text.split()[0], size / units, lambda load: load if units == 1 else load / units
+    unit, units = text.split()[0], report.work_units
+    own = 1 if unit in ("ms", "us") else size / units  # columns make these of seconds themselves
+    return unit, own, lambda load: load if units == 1 else load / units
 
 
 def both(report: Report) -> tuple[Evaluation, Evaluation]:

@@ -32,7 +32,7 @@ from hgpart.report.tables import (
 MAX_GRID_PARTS = 16  # parts that may have a column each
 
 SAME = 0.995  # share of a figure from which on another is no less
-NO_BOUND = "no useful bound is known"
+NO_BOUND = "no useful lower bound is known"
 
 
 def print_report(report: Report, console: Console, unit: str) -> None:

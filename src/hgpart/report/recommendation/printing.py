@@ -26,9 +26,11 @@ def print_recommendation(
     for line in (*reasons(recommendation, unit), *recommendation.notes):
         console.print(line, soft_wrap="hgpart " in line)  # a command is copied whole
     console.print()
+    is_measured = any(ranked.measured_seconds is not None for ranked in recommendation.ranked)
+    how = "simulated, except where it says measured" if is_measured else "simulated"
     title = (
         f"{recommendation.model}, steps of {recommendation.batch_size} samples on "
-        f"{recommendation.machine.name} (simulated, but for what is called measured)"
+        f"{recommendation.machine.name} ({how})"
     )
     print_ways(
         console, title, ranked_columns(recommendation), recommendation.ranked, unit, wide=wide

@@ -28,7 +28,7 @@ def answer(recommendation: Recommendation, unit: str) -> str:
         ]
         return f"{line}; no split {aim}" if recommendation.devices > 1 else line
     speed_up = recommendation.speed_up(best)
-    return line if speed_up is None else f"{line}, {speed_up:.2f} times one device"
+    return line if speed_up is None else f"{line}, {speed_up:.2f} times as fast as one device"
 
 
 def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:

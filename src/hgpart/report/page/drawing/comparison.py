@@ -1,4 +1,4 @@
-"""Comparison -> plotly figures: a line for each strategy, against k or eps."""
+"""Comparison -> plotly figures: a line for each way, against k or eps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINEAR_RANGE = 4  # figures that differ less are not drawn on a logarithmic axis
 
 
 class StrategyLine(NamedTuple):
-    """A strategy, what it is called in the legend, and which dash it has."""
+    """A way, what it is called in the legend, and which dash it has."""
 
     strategy: str
     label: str
@@ -36,9 +36,9 @@ Lines = Mapping[StrategyLine, list[LinePoint]]
 
 
 def lines_figure(comparison: Comparison, attribute: str, title: str, size: float) -> Figure:
-    """One figure of every strategy against k; `size` is what the axis' unit is.
+    """One figure of every way against k; `size` is what the axis' unit is.
 
-    A strategy keeps its colour and marker whatever eps is, and each eps has its dash. Points that
+    A way keeps its colour and marker whatever eps is, and each eps has its dash. Points that
     are not within the smallest eps are hollow. Of more than eight lines those with the least at the
     largest k are drawn, and the others wait in the legend.
     """
@@ -57,7 +57,7 @@ def lines_figure(comparison: Comparison, attribute: str, title: str, size: float
 
 
 def eps_figure(comparison: Comparison, attribute: str, title: str, size: float, k: int) -> Figure:
-    """One figure of the strategies that take an eps against it, for one k."""
+    """One figure of the ways that take an eps against it, for one k."""
     lines: dict[StrategyLine, list[LinePoint]] = {}
     for row in comparison.steps:
         if row.eps is not None and row.k == k:

@@ -20,7 +20,7 @@ from hgpart.report.page.tables.table import glossary, reason_row, row, table
 
 
 def comparison_table(comparison: Comparison, unit: str) -> str:
-    """A row a strategy and k; the best of a k are marked, and what can't be used says why.
+    """A row a way and k; the best of a k are marked, and what can't be used says why.
 
     What is not within the smallest eps is set back, and says so.
     """
