@@ -487,7 +487,6 @@ def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "")
 
     Parameters
     ----------
-    name : str
     listed : iterable of str, optional
         The names that the error lists. Default: those of `ways`.
     besides : str

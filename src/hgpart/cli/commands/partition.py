@@ -20,6 +20,7 @@ from hgpart.errors import ArgumentError, not_one_of
 
 if TYPE_CHECKING:
     from hgpart.hypergraph.modelling import Modelling
+    from hgpart.partition.backends import Backend
     from hgpart.partition.problem.memory import MemoryLimits
     from hgpart.partition.problem.objectives import Objective
 
@@ -33,8 +34,9 @@ class SearchOptions(Options):
 
     Attributes
     ----------
-    backend : native|kahypar|mtkahypar|exact
-        Partitioner: native, kahypar, mtkahypar, or exact (optimal, for small models).
+    backend : native|kahypar|mtkahypar|exact|FILE.py:FUNCTION
+        Partitioner: native, kahypar, mtkahypar, exact (optimal, for small models), or a function of
+        yours that gets a hypergraph and capacities, and returns the part of each vertex.
     way : NAME
         Divide in a known way instead, one that 'hgpart compare' lists: layerwise,
         horizontal, data-parallel, ...
@@ -139,6 +141,7 @@ def partition(
         with stage("import"):
             from hgpart.hypergraph.formats import write_partition as write_parts
             from hgpart.hypergraph.partition_files import full_parts
+            from hgpart.partition.backends import load_backend
             from hgpart.partition.given_parts import partition_of_parts
             from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.problem.checks import check_request, check_search
@@ -163,7 +166,8 @@ def partition(
         timing = None
         if search.objective == TIME and k is not None:
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
-        objective, memory = _wanted(counting, search, devices, k or 1)
+        backend = load_backend(search.backend) if ":" in search.backend else search.backend
+        objective, memory = _wanted(counting, search, devices, k or 1, backend)
         measure = counting.measure()
         module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
         parts = None
@@ -188,7 +192,7 @@ def partition(
                 divided = way_named(search.way).partition(problem, limited)
             else:
                 divide = solve_in_slices if slices == "auto" else solve
-                divided = divide(problem, limited, search.backend, search.best_effort)
+                divided = divide(problem, limited, backend, search.best_effort)
         with stage("layer-wise"):
             layerwise = evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.way is None
@@ -264,7 +268,11 @@ def _check_together(
 
 
 def _wanted(
-    counting: AnyCounting, search: SearchOptions, devices: DeviceOptions, k: int
+    counting: AnyCounting,
+    search: SearchOptions,
+    devices: DeviceOptions,
+    k: int,
+    backend: str | Backend,
 ) -> tuple[Objective, MemoryLimits | None]:
     """The objective of the search and the limits of memory, checked."""
     from hgpart.partition.backends import check_backend
@@ -286,5 +294,5 @@ def _wanted(
     if devices.memory is not None:
         sizes, settings = keyed("--memory", devices.memory, copies=float, in_flight=int)
         memory = memory_limits(sizes, k, **settings)
-    check_backend(search.backend, objective, memory, counting.slices)
+    check_backend(backend, objective, memory, counting.slices)
     return objective, memory
