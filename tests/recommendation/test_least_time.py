@@ -21,6 +21,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
+from hgpart.partition.ways import way_named
 from hgpart.plan import Plan, load_plan, restore, save_plan
 from hgpart.prediction.predict import predict
 from hgpart.recommendation import simulating
@@ -78,17 +79,15 @@ def test_nothing_that_is_known_is_faster(lenet: Any, bandwidth: float) -> None:
     partition, best = partition_of(found), found.best
     assert partition.feasible
     assert partition.evaluation.imbalance <= 0.3
-    assert (partition.objective.name, partition.start) == ("time", best.trial.name)
+    assert (partition.problem.objective.name, partition.start) == ("time", best.trial.name)
     many = best.scheduling.micro_batches
     assert partition.problem.objective.micro_batches == many
     assert simulated(lenet, partition, machine, many) == best.seconds
     problem = problem_of(lenet, machine, 0.3)
-    ways = [
-        evaluated(one, model, parts, seed=0, backend="native", start="known")
-        for one in (problem, problem.in_slices(K))
-        for model, parts in known_ways(one)
-    ]
-    ways.append(solve(replace(problem, objective=VOLUME), Search(0, 0.02)))
+    whole = replace(problem, objective=VOLUME)
+    names = ("layerwise-volume", "incremental", "horizontal", "data-parallel", "one-weird-trick")
+    ways = [way_named(name).partition(whole, Search()) for name in names]
+    ways.append(solve(whole, Search(0, 0.02)))
     within = [way for way in ways if way.feasible]
     assert within
     for way in within:

@@ -36,8 +36,9 @@ def least_time(
 ) -> Recommendation:
     """Simulate every way to divide a model among k devices, in each number of micro-batches.
 
-    The best is never worse, by the simulator, than any known way within eps and memory, or than the
-    partition of least volume. What sends longer than the best step takes is not placed.
+    The best is never worse, by the simulator, than any way of `trials_within` that is within eps
+    and memory, such as the cut between layers and the partition of least volume. What sends longer
+    than the best step takes is not placed.
 
     Parameters
     ----------

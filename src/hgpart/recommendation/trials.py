@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from hgpart.machines.machine import Machine
-from hgpart.partition.baselines.known_ways import numbers_of_replicas
+from hgpart.partition.baselines.known_ways import SHARES_OF_EPS, numbers_of_replicas
 from hgpart.partition.partition import Partition
 from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
@@ -91,7 +91,7 @@ def trials(devices: int) -> tuple[Trial, ...]:
 
 def _of_many(k: int) -> Iterator[Trial]:
     for devices in (1, 2, 4, 8):
-        if k % devices == 0:
+        if k % devices == 0 and devices < k:
             name = "data-parallel" if devices == 1 else f"{HYBRID}{k // devices}"
             yield Trial(way_named(name), k, replicas=k // devices)
 
@@ -129,9 +129,11 @@ def trials_within(problem: Problem, micro_batches: Sequence[int]) -> Iterator[Tr
     if 1 < slices == k:
         hybrids = [f"{HYBRID}{count}" for count in numbers_of_replicas(problem.in_slices(k))]
         names += ["data-parallel", *hybrids, "one-weird-trick", "opposed-replicas"]
-        names += ["replicated-stages"]
     for name in names:
         yield Trial(way_named(name), k, eps)
+    if slices > 1:
+        for share in SHARES_OF_EPS:
+            yield Trial(way_named("replicated-stages"), k, share * eps)
     for way in ways_of_users():
         yield Trial(way, k, eps)
     for narrow in (*(narrow for narrow in NARROW if narrow < eps), eps):
