@@ -104,7 +104,8 @@ def test_where_nothing_is_balanced_the_eps_that_would_do_leads_on(capsys):
     command = ["compare", "lenet5", "--k", "2", "--ways", "layerwise"]
     assert run(command) == 0
     said = capsys.readouterr().out.splitlines()[-1]
-    eps = re.fullmatch(r"Next: the same with --eps (\S+), within which one is", said)
+    eps = re.fullmatch(r"Next: the same with --eps (\S+), the smallest that a way here meets", said)
+    assert eps, said
     assert run([*command, "--eps", eps[1]]) == 0
     assert f"--eps {eps[1]} --way layerwise -o" in capsys.readouterr().out.splitlines()[-1]
 
