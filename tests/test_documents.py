@@ -36,7 +36,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give each test a folder to import from, 200 columns, and no sign of torchrun."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("COLUMNS", "170")
+    monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -59,7 +59,11 @@ class TestAllBlocksOfGuides:
     """These and the others are classes, so that two workers share them."""
 
     @pytest.mark.parametrize("name", GUIDES)
-    def test_do_what_the_page_shows(self, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_do_what_the_page_shows(
+        self, name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if name == "docs/guides/compare.md":  # which columns are shown depends on the width
+            monkeypatch.setenv("COLUMNS", "170")
         run_all(name, capfd)
 
 

@@ -27,7 +27,7 @@ def test_the_answer_comes_first_then_every_part():
     largest = memory.index(max(memory))
     assert f"MB on part {largest}, which needs the most; " in lines[0]
     assert float(lines[0].split()[0]) == pytest.approx(max(memory), abs=5e-3)
-    assert lines[0].endswith(f" MB in {report.sent_messages.sum()} messages between parts")
+    assert lines[0].endswith(f" MB of maps in {report.sent_messages.sum()} messages between parts")
     assert "3 parts, 1000 samples in a training step, states of sgd with momentum" in lines[1]
     assert lines[2] == "Counted in the submodules; all figures are the plan's"
     rows = [line.split() for line in lines if line.startswith(("0 (cpu)", "1 (cpu)", "2 (cpu)"))]
