@@ -512,6 +512,35 @@ def test_gradients_of_inputs_alone_leave_the_parameters_as_they_are() -> None:
     assert_close(gradient(step.bias), torch.full((3,), 2.0, dtype=torch.float64))
 
 
+def test_gradients_of_inputs_alone_pass_over_what_computes_with_none_of_them() -> None:
+    """Part 0's layer has weights, but no map with a gradient: torch refused an empty list."""
+    linear = nn.Linear(3, 3).double()
+    transfers = (transfer(0, 0, 1), transfer(1, 1, 0))
+
+    def first(graph: fx.Graph) -> tuple[fx.Node]:
+        graph.call_function(send, (0, graph.call_module("linear", (graph.placeholder("x"),))))
+        return (graph.call_module("last", (graph.call_function(receive, (1,)),)),)
+
+    def second(graph: fx.Graph) -> tuple[()]:
+        y = graph.placeholder("y")
+        graph.call_function(
+            send, (1, graph.call_module("product", (graph.call_function(receive, (0,)), y)))
+        )
+        return ()
+
+    runtime = local(
+        toy(
+            program(0, first, transfers, linear=linear, last=nn.Identity()),
+            program(1, second, transfers, product=Call(torch.mul)),
+        )
+    )
+    x, y = example(), example().requires_grad_()
+    (result,) = runtime.run({"x": x, "y": y})
+    (found,) = torch.autograd.grad(result.sum(), y)
+    assert_close(found, linear(x).detach())
+    assert linear.weight.grad is None
+
+
 def test_gradients_of_inputs_alone_leave_vectors_as_they_are() -> None:
     """What samples are multiplied by element by element got its gradient on the way."""
     step = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3)).double()

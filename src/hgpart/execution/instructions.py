@@ -172,11 +172,12 @@ class Compute:
             if gradient is not None:
                 outputs.append(head)
                 gradients.append(gradient)
-        if outputs and run.to_inputs_alone:
+        if run.to_inputs_alone:
             leaves = [leaf for _, leaf in graph.leaves]
-            input_gradients = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-            for leaf, gradient in zip(leaves, input_gradients, strict=True):
-                leaf.grad = gradient
+            if outputs and leaves:  # where weights alone require gradients there are no leaves
+                input_gradients = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
+                for leaf, gradient in zip(leaves, input_gradients, strict=True):
+                    leaf.grad = gradient
         # A compiled step can run its graph only once, so weights get their gradients now.
         elif outputs and (self._compiled(run) or (weights and not self._has_products(run))):
             torch.autograd.backward(outputs, gradients)
