@@ -33,11 +33,11 @@ class PartState:
     weights : BatchWeights or None
         Weights that steps use instead of their parameters.
     saved : dict
-        What instructions keep for backward, by instruction.
+        Values that instructions keep for backward, by instruction.
     buffers : dict
         Buffers that a step uses, and changes, instead of its own, by step.
     traffic : Traffic
-        What this part has sent: maps in forward, gradients in backward.
+        Bytes that this part has sent: maps in forward, gradients in backward.
     spans : list of Span
         Waits and sends, in order.
     to_inputs_alone : bool
@@ -142,16 +142,8 @@ class PartState:
         return moved
 
     def _count(self, transfer: Transfer, tensors: Sequence[Tensor], backward: bool) -> None:
-        traffic = self.traffic
         ends = (transfer.sender, transfer.receiver)
         nbytes = sum(tensor.nbytes for tensor in tensors)
         if backward:
             ends = ends[::-1]
-        if not transfer.counted:
-            traffic.uncounted_bytes[ends] += nbytes
-        elif backward:
-            traffic.backward_bytes[ends] += nbytes
-            traffic.backward_messages[ends] += 1
-        else:
-            traffic.forward_bytes[ends] += nbytes
-            traffic.forward_messages[ends] += 1
+        self.traffic.count(ends, nbytes, backward=backward, counted=transfer.counted)

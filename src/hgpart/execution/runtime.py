@@ -310,15 +310,13 @@ class Runtime:
 
     def lowered(self, schedule: Schedule, travelling: Travelling | None) -> Schedule:
         """The schedule with weights that travel; all processes ask for it the first time."""
-        if travelling is None or not schedule.backward:
+        if travelling is None or not travelling.exchanges or not schedule.backward:
             return schedule
         copies = travelling.copies
         if self._uses is None or self._uses[0] is not copies:
             self._uses = copies, self._of_all(lambda program: uses(program, copies.of_step))
         known = self._lowered.get(schedule)
         if known is None or known[0] is not copies:
-            if not travelling.exchanges:
-                return schedule
             lowered = lower(schedule, travelling.travels, copies.backward, self._uses[1])
             known = self._lowered[schedule] = copies, lowered
         return known[1] if travelling.is_due or schedule.in_flight else known[1].of_gradients

@@ -99,7 +99,7 @@ class StepRun:
     input_gradients : dict of str to Tensor or None
         Gradients of the inputs that required one, by name, after a backward pass.
     traffic : Traffic
-        What the part has sent.
+        Bytes that the part has sent.
     events : list of Event
         Actions with their waits and sends, in order.
     counts : list of list of int
@@ -303,17 +303,11 @@ class StepRun:
     def _send(self, piece: Piece, exchange: Exchange, body: Tensor) -> None:
         """Send weights, or gradients of copies, and count them."""
         assert self._travelling is not None
-        back, traffic = piece.direction is Direction.REDUCE, self.traffic
+        back = piece.direction is Direction.REDUCE
         owner, holder = exchange.owner, exchange.holder
         ends = (holder, owner) if back else (owner, holder)
-        if not self._travelling.is_counted:
-            traffic.uncounted_bytes[ends] += body.nbytes
-        elif back:
-            traffic.backward_bytes[ends] += body.nbytes
-            traffic.backward_messages[ends] += 1
-        else:
-            traffic.forward_bytes[ends] += body.nbytes
-            traffic.forward_messages[ends] += 1
+        counted = self._travelling.is_counted
+        self.traffic.count(ends, body.nbytes, backward=back, counted=counted)
         begin = perf_counter_ns()
         self._channel.send(piece, ends[1], [body])
         self._spans.append((Doing.SEND, begin, perf_counter_ns()))

@@ -181,7 +181,7 @@ class _SampleWalk:
             if _growing_number(getattr(argument(node, "fill_value"), "meta", {}).get("val")):
                 raise _MixedError(node, "computes with the number of samples")
             return self._made(node)
-        self._check_numbers(node, has_samples or bool(growing))
+        self._check_numbers(node)
         if any(isinstance(operand, Positions) for operand in operands):
             return self._of_positions(call, operands)
         if any(isinstance(operand, _Mean) for operand in operands):
@@ -208,7 +208,7 @@ class _SampleWalk:
 
         return self._results(node, part_of)
 
-    def _check_numbers(self, node: fx.Node, has_samples: bool) -> None:
+    def _check_numbers(self, node: fx.Node) -> None:
         """Raise an error if the number of samples is used for more than shapes."""
         numbers = [number for number in node.all_input_nodes if not holds_tensors(number)]
         if not any(_growing_number(number.meta.get("val")) for number in numbers):

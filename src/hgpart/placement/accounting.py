@@ -187,8 +187,8 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
     """Say where a report's figures differ from those of the placement's partition.
 
     Bytes and messages are compared with those of the hypergraph's nets at the report's batch size,
-    parameters with the parts' shares of the layers (`hgpart.hypergraph.part_shares`); parameters
-    that the model does not use are not counted.
+    parameters with the parts' shares of the layers (`hgpart.hypergraph.shares.part_shares`).
+    Parameters that the model does not use are not counted.
     """
     lines = []
     expected = placement.programs.expected(report.batch_size)

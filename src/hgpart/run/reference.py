@@ -46,14 +46,16 @@ def accumulated(
     if together:
         scored = [[*sizes[at : at + shares]] for at in range(0, len(sizes), shares)]
         sizes, shares = [sum(sizes_of_shares) for sizes_of_shares in scored], 1
-    with _as_it_was(model), torch.no_grad(), _Note() as note:
+    drawn: list[Tensor] = []
+    note = _Draws(lambda tensor: drawn.append(tensor.clone()))
+    with _as_it_was(model), torch.no_grad(), note:
         model(*args, **kwargs)
     given = list[_Given]()
     counters: dict[str, Tensor] = {}
     for number, (start, size) in enumerate(zip(accumulate(sizes, initial=0), sizes, strict=False)):
         span = slice(start, start + size)
         with _as_it_was(model) if number % shares else nullcontext():
-            with _Repeat(note.drawn, start, size, sum(sizes)), ExitStack() as modes:
+            with _repeated(drawn, start, size, sum(sizes)), ExitStack() as modes:
                 if norms == "batch":
                     given.append(modes.enter_context(_Given()))
                 sliced = partial(_some, samples=span, batch_size=sum(sizes))
@@ -131,16 +133,12 @@ def _update_once(given: Sequence[_Given]) -> None:
             functional.batch_norm(**{**calls[0], "input": whole})
 
 
-def _is_random(func: Any) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
+class _Draws(TorchDispatchMode):
+    """Calls a function with each tensor that a random operator draws, in order."""
 
-
-class _Note(TorchDispatchMode):
-    """Records what random operators draw, in order."""
-
-    def __init__(self) -> None:
+    def __init__(self, on_draw: Callable[[Tensor], object]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.drawn: list[Tensor] = []
+        self._on_draw = on_draw
 
     def __torch_dispatch__(
         self,
@@ -150,35 +148,22 @@ class _Note(TorchDispatchMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         made = func(*args, **(kwargs or {}))
-        if _is_random(func):
-            self.drawn += (tensor.clone() for tensor in pytree.tree_leaves(made))
-        return made
-
-
-class _Repeat(TorchDispatchMode):
-    """Lets random operators draw what was recorded, for some samples."""
-
-    def __init__(self, drawn: Sequence[Tensor], start: int, size: int, batch_size: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._drawn, self._start, self._share = iter(drawn), start, (size, batch_size)
-
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        if _is_random(func):
+        if torch.Tag.nondeterministic_seeded in func.tags:
             for tensor in pytree.tree_leaves(made):
-                tensor.copy_(self._slice(next(self._drawn), tensor.shape))
+                self._on_draw(tensor)
         return made
 
-    def _slice(self, whole: Tensor, shape: torch.Size) -> Tensor:
-        size, batch_size = self._share
-        for dim, (all_of_it, wanted) in enumerate(zip(whole.shape, shape, strict=True)):
+
+def _repeated(drawn: Sequence[Tensor], start: int, size: int, batch_size: int) -> _Draws:
+    """A mode in which random operators draw what was recorded, for some samples."""
+    left = iter(drawn)
+
+    def repeat(tensor: Tensor) -> None:
+        whole = next(left)
+        for dim, (all_of_it, wanted) in enumerate(zip(whole.shape, tensor.shape, strict=True)):
             if all_of_it != wanted:
                 assert all_of_it * size == wanted * batch_size
-                whole = whole.narrow(dim, self._start * all_of_it // batch_size, wanted)
-        return whole
+                whole = whole.narrow(dim, start * all_of_it // batch_size, wanted)
+        tensor.copy_(whole)
+
+    return _Draws(repeat)

@@ -14,6 +14,7 @@ from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.placement import Placement
 from hgpart.placement.batches.loss_counts import class_loss
 from hgpart.placement.batches.micro_batches import Counts
+from hgpart.placement.passes import gradients_wanted
 from hgpart.run.processes.agreement import Agreement, Batch
 from hgpart.run.processes.connection import Connection
 from hgpart.tracing.forms import Sizes
@@ -100,9 +101,7 @@ class Together:
                 "samples: accepted is the size of the whole batch, as in batch_size=32"
             )
         with self.whole_pass():
-            if torch.is_grad_enabled() and any(
-                tensor.requires_grad for tensor in inputs if tensor is not None
-            ):
+            if gradients_wanted(inputs):
                 raise PlacementError(
                     "an input requires a gradient, like the result of another model, which "
                     "processes do not compute: accepted are inputs without one, as from detach()"

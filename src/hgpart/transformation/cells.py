@@ -111,7 +111,7 @@ def _cell(
         return None
     if not adds_its_input(module):
         return None
-    return Cell(path, shape[1:], _computed(nodes, entry, traced), entry, result)
+    return Cell(path, shape[1:], _computed(nodes, entry), entry, result)
 
 
 def _leaves(node: fx.Node, own: Iterable[fx.Node], traced: TracedModel) -> bool:
@@ -121,7 +121,7 @@ def _leaves(node: fx.Node, own: Iterable[fx.Node], traced: TracedModel) -> bool:
     )
 
 
-def _computed(nodes: Sequence[fx.Node], entry: fx.Node, traced: TracedModel) -> str:
+def _computed(nodes: Sequence[fx.Node], entry: fx.Node) -> str:
     """The computation of a cell: its calls, and the shapes of their parameters and buffers."""
     numbers = {entry: "x"}
 

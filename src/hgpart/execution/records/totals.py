@@ -34,6 +34,17 @@ class Traffic:
         """No traffic yet, among k parts."""
         return cls(*(np.zeros((k, k), np.int64) for _ in fields(cls)))
 
+    def count(self, ends: tuple[int, int], nbytes: int, *, backward: bool, counted: bool) -> None:
+        """Count a message from one part to another; `counted`: in the communication volume."""
+        if not counted:
+            self.uncounted_bytes[ends] += nbytes
+        elif backward:
+            self.backward_bytes[ends] += nbytes
+            self.backward_messages[ends] += 1
+        else:
+            self.forward_bytes[ends] += nbytes
+            self.forward_messages[ends] += 1
+
     def __add__(self, other: Traffic) -> Traffic:
         """The sum of both.
 

@@ -277,7 +277,7 @@ class Copies:
                     return tensor.detach().view(-1)[copy.places].view(torch.uint8)
         return None
 
-    def gradients(self, exchange: Exchange, leaves: Leaves | None = None) -> Tensor:
+    def gradients(self, exchange: Exchange, leaves: Leaves | None) -> Tensor:
         """Sum of the gradients of the holder's copies, or of their leaves, as bytes; see `clear`.
 
         Raises
@@ -318,7 +318,7 @@ class Copies:
                 add(total, among, piece)
         return total
 
-    def hand_over(self, exchange: Exchange, leaves: Leaves | None = None) -> None:
+    def hand_over(self, exchange: Exchange, leaves: Leaves | None) -> None:
         """Add the gradients of a part's own copies, or of their leaves, to its parameters."""
         pairs = list[Pair]()
         for elements in exchange.elements:
@@ -367,7 +367,7 @@ class Travelling:
     is_counted : bool
         Whether their bytes are part of the partition's communication volume.
     due : Due or None
-        What must travel; None if everything does.
+        Weights that must travel; None if all do.
     """
 
     copies: Copies

@@ -64,7 +64,7 @@ class WeightGradient:
     def product(self) -> WeightProduct | None:
         """The same as a matrix product, if it is one and worth keeping until all samples are there.
 
-        That is, if the matrix is large compared to the operands of the product.
+        It is worth keeping if the matrix is large compared to the operands of the product.
         """
         node: Any = self.edges[0].node  # has attributes that are not in its type
         if not self.meets or len(self.edges) != 1:

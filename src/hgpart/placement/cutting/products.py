@@ -173,7 +173,7 @@ def _rectangle(
     step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rectangle: Rectangle
 ) -> fx.Node:
     """What the cells of a rectangle add to its filters."""
-    inputs, rows, columns = _places(step, node, product, read, rectangle)
+    inputs, rows, columns = _places(step, product, read, rectangle)
     cut = step.value(product.weight, {product.row_dim: rows, product.column_dim: columns})
     return _sum_of(step, node, product, inputs, cut)
 
@@ -196,7 +196,7 @@ def _sum_of(
 
 
 def _places(
-    step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rectangle: Rectangle
+    step: StepGraph, product: ProductNode, read: Read, rectangle: Rectangle
 ) -> tuple[Int64, Int64, Int64]:
     """Features of the operand, and rows and columns of the weight, of a rectangle."""
     tasks, positions = rectangle.tasks, rectangle.positions
@@ -222,14 +222,14 @@ def _scattered_cells(
     assert constant is not None  # the weight of a split layer is not computed
     tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in rectangles]))
     positions = np.unique(np.concatenate([rectangle.positions for rectangle in rectangles]))
-    inputs, _, _ = _places(step, node, product, read, Rectangle(tasks, positions))
+    inputs, _, _ = _places(step, product, read, Rectangle(tasks, positions))
     whole = np.moveaxis(constant.numbers.numpy(), (product.row_dim, product.column_dim), (0, 1))
     numbers, places = [], []
     local = np.arange(len(tasks) * len(inputs) * int(np.prod(whole.shape[2:]))).reshape(
         len(tasks), len(inputs), *whole.shape[2:]
     )
     for rectangle in rectangles:
-        features, rows, columns = _places(step, node, product, read, rectangle)
+        features, rows, columns = _places(step, product, read, rectangle)
         here = np.ix_(np.searchsorted(tasks, rectangle.tasks), np.searchsorted(inputs, features))
         numbers.append(whole[np.ix_(rows, columns)].ravel())
         places.append(local[here].ravel())
