@@ -211,11 +211,20 @@ def test_a_partition_of_another_problem_is_refused() -> None:
     four = partition_by("horizontal", graph, flops(graph), 4)
     larger = Modelling(batch_size=8)
     way("four")(lambda problem, search: four)
-    with pytest.raises(BackendError, match=r"^way 'four': parts from 0 to 3: accepted are 0 to 1"):
+    with pytest.raises(BackendError, match=r"^way 'four' returned parts 0 to 3, expected 0 to 1$"):
         partition_by("four", graph, flops(graph), 2)
     assert partition_by("four", graph, flops(graph), 4).evaluation.volume == four.evaluation.volume
     with pytest.raises(BackendError, match=r"^way 'four' returned a partition of another problem"):
         partition_by("four", graph, flops(graph), 4, modelling=larger)
+
+
+def test_a_users_way_whose_search_ctrl_c_ended_ends_the_command() -> None:
+    """What it had by then was shown as its result."""
+    graph = graph_of("plain")
+    ended = replace(partition_by("horizontal", graph, flops(graph), 2), interrupted=True)
+    way("ended")(lambda problem, search: ended)
+    with pytest.raises(KeyboardInterrupt):
+        partition_by("ended", graph, flops(graph), 2)
 
 
 @pytest.mark.parametrize("asked", ["needs", "slices"])

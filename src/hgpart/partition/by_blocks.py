@@ -28,7 +28,9 @@ def by_blocks(problem: Problem, search: Search, partitioner: Backend) -> Solutio
     blocks = problem.k * _blocks_per_part(problem.modelling.grain, problem.eps)
     blocks = math.ceil(blocks / problem.modelling.slices)  # of each slice
     model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
-    parts = partitioner(model.hypergraph, room, seed=search.seed, time_limit=search.time_limit)
+    parts = partitioner(
+        model.hypergraph, room, seed=search.seed, time_limit=search.part().time_limit
+    )
     parts, start = refine(search, model, parts, room), None
     cut = layerwise_within(problem)
     if cut is not None:

@@ -34,8 +34,8 @@ class Partition:
     backend : str
         What made the partition: a partitioner, or a way to divide the model.
     start : str
-        What the best partition was found from: the backend's own start, or "layerwise", the cut
-        between layers of least volume within eps.
+        What the partition was found from: the backend's own start, or "layerwise", the cut between
+        layers of least volume within eps. Where no backend searched, the way, or "file".
     feasible : bool
         Whether every part's load is at most (1 + eps) times its share, and its memory within its
         limit.

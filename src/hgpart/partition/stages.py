@@ -133,7 +133,8 @@ def solve_in_slices(
     partitions: list[Partition] = []
     refused: list[InfeasibleError] = []
     known = best_known(problem)
-    # With that, such a number need not be tried: one slice unless it can only be worse.
+    # Volumes with which a number of slices need not be tried: one slice can send no less than its
+    # lower bound, and as many as the known way has are tried for what that way sends.
     enough = {1: lower_bound(problem.in_slices(1)) - 1}
     if known is not None:
         enough = {known.slices: known.volume, **enough}

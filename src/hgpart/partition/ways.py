@@ -48,6 +48,7 @@ from hgpart.partition.baselines.layerwise import (
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.baselines.transformed_parts import transformed_parts
+from hgpart.partition.external.contract import checked_parts
 from hgpart.partition.given_parts import partition_of_parts
 from hgpart.partition.number_of_slices import numbers_of_slices
 from hgpart.partition.partition import Partition, evaluated, uninterrupted
@@ -269,14 +270,13 @@ def _best_hybrid(problem: Problem, search: Search) -> Parts:
             f"{problem.k} devices and {batch_size} samples: equal replicas of several "
             "devices need 4 devices or more, no prime number, and a sample for each replica"
         )
-    limit = None if search.time_limit is None else max(0.01, search.left / len(numbers))
 
-    def divided(count: int) -> Parts:
-        short = Search(search.seed, EFFORT_OF_REPLICAS * search.effort, limit, search.on_progress)
+    def divided(at: int, count: int) -> Parts:
+        short = search.part(1 / (len(numbers) - at), EFFORT_OF_REPLICAS)
         own: Parts = _hybrid_of(count)(problem.in_slices(count), short)
         return own
 
-    return _least_step(problem, map(divided, numbers))
+    return _least_step(problem, (divided(at, count) for at, count in enumerate(numbers)))
 
 
 def _best_stages(problem: Problem, search: Search) -> Parts:
@@ -465,6 +465,10 @@ def _built_in() -> Iterator[Way]:
 
 
 BUILT_IN: Mapping[str, Way] = {way.name: way for way in _built_in()}
+BY_BACKEND: Mapping[str, Way] = {
+    way.name: way
+    for way in (_by_backend(name, grain) for name in BACKENDS for grain in ("coarse", "fine"))
+}
 _of_users: dict[str, Way] = {}
 
 
@@ -507,8 +511,7 @@ def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "")
     number = name.removeprefix(HYBRID)
     if number != name and number.isdecimal() and int(number) > 1:
         return _hybrid(int(number))
-    backends = [_by_backend(backend, grain) for backend in BACKENDS for grain in ("coarse", "fine")]
-    known = {**{way.name: way for way in backends}, **BUILT_IN, **_of_users}
+    known = {**BY_BACKEND, **BUILT_IN, **_of_users}
     if name in known:
         return known[name]
     if name in FORMER:
@@ -577,7 +580,7 @@ def way(
     Parameters
     ----------
     name : str
-        Small letters, digits and hyphens. A name registered before is replaced.
+        Small letters, digits, hyphens and underscores. A name registered before is replaced.
     words : str
         One line for tables and pages.
     needs : function of a Problem, optional
@@ -622,10 +625,7 @@ def way(
 
 def _reserved() -> set[str]:
     """The names that users' ways can't have."""
-    of_backends = {
-        _by_backend(name, grain).name for name in BACKENDS for grain in ("coarse", "fine")
-    }
-    return {*BUILT_IN, *of_backends, *TRAINING_NAMES, *FORMER}
+    return {*BUILT_IN, *BY_BACKEND, *TRAINING_NAMES, *FORMER}
 
 
 def _asked_user(name: str, function: Callable[..., Any], *asked: Any) -> Any:
@@ -642,6 +642,7 @@ def _of_user(name: str, divide: Divide, problem: Problem, search: Search) -> Par
     """Divide a problem by a user's function, and check what it returns."""
     divided = _asked_user(name, divide, problem, search)
     if isinstance(divided, Partition):
+        uninterrupted(divided)
         divided = divided.model, divided.parts
     if isinstance(divided, tuple) and len(divided) == 2 and isinstance(divided[0], CnnHypergraph):
         return _checked(name, problem, *divided)
@@ -659,16 +660,6 @@ def _checked(name: str, problem: Problem, model: CnnHypergraph, parts: Any) -> P
             f"way {name!r} returned a partition of another problem: accepted are blocks of the "
             "problem that it got, as of problem.hypergraph(blocks)"
         )
-    given = np.asarray(parts)
-    if given.dtype.kind not in "iu" or given.shape != (model.vertices,):
-        raise BackendError(
-            f"way {name!r}: parts of {given.dtype}, shape {given.shape}: accepted are whole "
-            f"numbers, one for each of {model.vertices} blocks"
-        )
-    if len(given) and not 0 <= int(given.min()) <= int(given.max()) < problem.k:
-        raise BackendError(
-            f"way {name!r}: parts from {given.min()} to {given.max()}: accepted are 0 to "
-            f"{problem.k - 1}"
-        )
+    given = checked_parts(f"way {name!r}", parts, model.vertices, problem.k)
     # The blocks again, with the weights of this problem's work.
-    return problem.hypergraph(model.blocks), given.astype(np.int32)
+    return problem.hypergraph(model.blocks), given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from hgpart.partition import Partition
 from hgpart.schedule_wanted import Scheduling
@@ -28,7 +29,8 @@ def orders(
     else:
         schedulings = [*_of_pipelines(partition.k, goal)]
     if goal == "memory":
-        schedulings += [_again(scheduling) for scheduling in schedulings if partition.k > 1]
+        again = [replace(scheduling, recompute=True) for scheduling in schedulings]
+        schedulings += again if partition.k > 1 else []
     most = partition.modelling.batch_size if divides_batch else 1
     return tuple(scheduling for scheduling in schedulings if scheduling.micro_batches <= most)
 
@@ -43,13 +45,3 @@ def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:
     if goal == "throughput":
         for in_flight in sorted({IN_FLIGHT, k}):
             yield Scheduling("async", in_flight=in_flight)
-
-
-def _again(scheduling: Scheduling) -> Scheduling:
-    return Scheduling(
-        scheduling.rule,
-        scheduling.micro_batches,
-        scheduling.in_flight,
-        scheduling.stash,
-        recompute=True,
-    )

@@ -21,7 +21,7 @@ from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import seconds_a_byte
-from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction, predict
@@ -172,12 +172,8 @@ class Simulations:
 
     def _search(self) -> Search:
         """A trial's search, with its share of the time where that is limited."""
-        search = self.asked.search
-        if search.time_limit is None:
-            return search
         searching = sum(trial.way.searches for trial in self.trials)
-        limit = max(0.01, search.left / max(1, searching))
-        return Search(search.seed, search.effort, limit, search.on_progress)
+        return self.asked.search.part(1 / max(1, searching))
 
     def _divided(self, trial: Trial) -> _Divided | None:
         """Divide and place, or say why that can't be."""
@@ -236,11 +232,8 @@ class Simulations:
 
     def _placed(self, partition: Partition) -> Placement:
         asked = self.asked
-        problem = asked.problem
-        layerwise = evaluate_layerwise(
-            problem.graph, problem.work, partition.modelling, partition.k
-        )
-        whole = PartitionedModel(asked.traced, partition, layerwise, {})
+        # A placement does not ask what the cut between layers is like.
+        whole = PartitionedModel(asked.traced, partition, partition.evaluation, {})
         placement = place(asked.module, whole, ["meta"] * partition.k)
         placement.train()
         size = partition.modelling.batch_size

@@ -85,8 +85,8 @@ def sliced_partition(problem: Problem, search: Search, bound: int) -> Solution:
 def _whole(problem: Problem, search: Search) -> Solution:
     """The best partition of the model itself, in little time."""
     unsliced = replace(problem, modelling=replace(problem.modelling, slices=1))
-    limit = None if search.time_limit is None else max(0.01, SHARE_OF_WHOLE * search.left)
-    return native_partition(unsliced, Search(search.seed, WHOLE_EFFORT * search.effort, limit), 0)
+    short = replace(search.part(SHARE_OF_WHOLE, WHOLE_EFFORT), on_progress=None)
+    return native_partition(unsliced, short, 0)
 
 
 def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
@@ -95,8 +95,7 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
     solution = replace(coarse, model=model, parts=parts)
     if solution.interrupted or search.left <= 0:
         return solution
-    left = None if search.time_limit is None else search.left
-    rounds = Rounds(problem, Search(search.seed, search.effort, left), coarse.bound)
+    rounds = Rounds(problem, replace(search.part(), on_progress=None), coarse.bound)
     try:
         symmetry = symmetry_of(problem)
         check_pairs(problem, symmetry)

@@ -49,6 +49,11 @@ class Search:
         if self.time_limit is not None:
             object.__setattr__(self, "deadline", time.monotonic() + self.time_limit)
 
+    def part(self, share: float = 1.0, effort: float = 1.0) -> Search:
+        """A search with a share of the time that is left, and of the effort."""
+        limit = None if self.time_limit is None else max(0.01, share * self.left)
+        return Search(self.seed, effort * self.effort, limit, self.on_progress)
+
     @property
     def left(self) -> float:
         """Seconds until time is up."""

@@ -24,6 +24,7 @@ def asynchronous(needs: Needs) -> list[Action]:
     """Let each batch do what a batch in the middle of others does (modulo scheduling).
 
     A batch follows the one before by a fixed period. So the order of a few batches is the begin of
+    the order of more. More batches in flight can make a worse order, so several numbers of batches
     in flight are tried; the order that ends first wins, and of equal ones the one with the most
     batches.
     """
