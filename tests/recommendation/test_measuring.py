@@ -33,13 +33,13 @@ def run(found: Recommendation, count: int, failing: str, monkeypatch: Any) -> An
     """With turns that take what `SECONDS` says, or 1 s; and which turns there were."""
     turns: list[tuple[str, int, bool]] = []
 
-    def turn(way: Any, job: Job, layout: Any) -> Measured:
+    def turn(way: Any, job: Job, layout: Any, steps: int) -> Measured:
         turns.append((way.text, job.workers, layout is not None))
         if way.text == failing or failing == "all":
             raise WayError("rank 0 died")
         return Measured(way.text, 1, (SECONDS.get(way.text, 1.0),), (), (1.0,), 0.0, (0,))
 
-    monkeypatch.setattr(measuring, "_turn", turn)
+    monkeypatch.setattr(measuring, "turn_of", turn)
     return with_measured(found, JOB, count, lambda what, done: None), turns
 
 

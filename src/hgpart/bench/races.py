@@ -26,22 +26,6 @@ from hgpart.run.training.loop import accuracy
 from hgpart.schedules.rules import LONGEST
 
 FORMAT = "hgpart race 1"
-SETTINGS = (
-    "fingerprint",
-    "input_shape",
-    "batch_size",
-    "processes",
-    "threads",
-    "eps",
-    "effort",
-    "lr",
-    "seed",
-    "data",
-    "until",
-    "epochs",
-    "work_digest",
-    "machine",
-)
 
 
 @dataclass(frozen=True)
@@ -286,7 +270,7 @@ def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
         If it is of another model, or of other settings.
     """
     what = "a file of hgpart bench --until --json"
-    return rows_by_way(path, what, FORMAT, races, SETTINGS, _row)
+    return rows_by_way(path, what, FORMAT, races, ("until", "epochs"), _row)
 
 
 def _row(record: JsonObject) -> Race:

@@ -19,23 +19,6 @@ from hgpart.files.row_files import rows_json
 FORMAT = "hgpart bench 1"
 LARGEST = 2**53
 
-# What two runs must agree in for one to resume the other.
-SETTINGS = (
-    "fingerprint",
-    "input_shape",
-    "batch_size",
-    "processes",
-    "threads",
-    "steps",
-    "eps",
-    "effort",
-    "lr",
-    "seed",
-    "data",
-    "work_digest",
-    "machine",
-)
-
 
 @dataclass(frozen=True)
 class Measured:
@@ -60,7 +43,7 @@ class Measured:
         The most memory that each process had in a step, libraries included. (On systems that can't
         reset this count, as Linux can, since the process began.)
     ended : str or None
-        What went wrong in a later round, after which the way had no further turn.
+        The error that ended the way in a later round, so that it had no further turn.
     """
 
     way: str
@@ -139,7 +122,7 @@ class Bench:
     steps : int
         Timed steps in a round.
     eps, effort, seed, work_source, work_digest
-        What partitions were made with.
+        Settings that the partitions were made with.
     data : str
         Data set, as `load_data` takes it.
     machine : str
@@ -272,7 +255,7 @@ def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
     PlanError
         If it is of another model, or of other settings.
     """
-    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, SETTINGS, _row)
+    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, ("steps",), _row)
 
 
 def _row(record: JsonObject) -> Measured:

@@ -12,6 +12,22 @@ from typing import Any, TypeVar
 from hgpart.files.json_files import JsonObject
 from hgpart.files.row_files import resumed_rows
 
+# What two runs must agree in for one to resume the other.
+SETTINGS = (
+    "fingerprint",
+    "input_shape",
+    "batch_size",
+    "processes",
+    "threads",
+    "eps",
+    "effort",
+    "lr",
+    "seed",
+    "data",
+    "work_digest",
+    "machine",
+)
+
 Ran = TypeVar("Ran", bound=Any)
 
 
@@ -40,10 +56,17 @@ def rows_by_way(
     what: str,
     format: str,
     wanted: object,
-    settings: Sequence[str],
+    further: Sequence[str],
     ran: Callable[[JsonObject], Ran],
 ) -> dict[str, Ran | NotRun]:
-    """The rows of a file to resume, by way, as `resumed_rows` reads them; `ran` makes the others.
+    """The rows of a file to resume, by way, as `resumed_rows` reads them.
+
+    Parameters
+    ----------
+    further : sequence of str
+        Names of settings that must agree besides `SETTINGS`.
+    ran : callable
+        Makes a row of an object that is no `NotRun`.
 
     Raises
     ------
@@ -58,7 +81,7 @@ def rows_by_way(
             return NotRun(record.string("way"), record.string("why"), record.flag("failed"))
         return ran(record)
 
-    rows = resumed_rows(path, what, format, wanted, settings, row_of)
+    rows = resumed_rows(path, what, format, wanted, (*SETTINGS, *further), row_of)
     return {row.way: row for row in rows}
 
 

@@ -163,7 +163,7 @@ class Session:
                 why += f"; no word of {ranks}"
             raise WayError(why, first.is_refusal)
         if silent:
-            raise WayError(f"{ranks} had not {doing} in {self._job.timeout:g} s (--timeout)")
+            raise WayError(f"{ranks} had not {doing} in {self._job.timeout:g} s, the timeout")
         return [answers[rank] for rank in sorted(answers)]
 
     def _ready(self, heard: set[int], seconds: float) -> list[int]:

@@ -15,7 +15,7 @@ from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import TrainingWay
 from hgpart.errors import HgpartError, first_line
 
-WARM_UP = 1  # steps at the beginning of each turn; `measured` expects them
+WARM_UP = 1  # steps before the timed ones, of which the first does not count either
 Ran = TypeVar("Ran")
 
 
@@ -39,7 +39,7 @@ def take_turns(
     Parameters
     ----------
     subject : Subject
-        The subject of plans, made when first needed.
+        What is divided; the layout of a way is made at its first turn.
     steps : int
         Number of timed steps per turn.
     rounds : int
@@ -66,10 +66,7 @@ def take_turns(
             on_turn(number, way)
 
             def run(layout: Layout, way: TrainingWay = way) -> Measured:
-                with Session(way, job, layout) as session:
-                    warm_up = session.learn(WARM_UP)
-                    timed = session.learn(steps + 2 * way.scheduling.most_in_flight - 1)
-                return measured(way, warm_up, timed, job.threads)
+                return turn_of(way, job, layout, steps)
 
             turn: Row = attempted(way, subject, job, layouts, run)
             if row is not None:
@@ -78,6 +75,14 @@ def take_turns(
                 )
             rows[way.text] = turn
             on_row(turn)
+
+
+def turn_of(way: TrainingWay, job: Job, layout: Layout, steps: int) -> Measured:
+    """Time some steps of a way, in processes that are started for them."""
+    with Session(way, job, layout) as session:
+        warm_up = session.learn(WARM_UP)
+        timed = session.learn(steps + 2 * way.scheduling.most_in_flight - 1)
+    return measured(way, warm_up, timed, job.threads)
 
 
 def is_failed(row: object) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from hgpart.bench.results import Measured, measured
-from hgpart.bench.session import Session, WayError
+from hgpart.bench.results import Measured
+from hgpart.bench.session import WayError
+from hgpart.bench.turns import turn_of
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.way import TrainingWay, way_of
@@ -67,7 +68,7 @@ def with_measured(
             continue
         on_turn(text, done / len(turns))
         try:
-            row = _turn(*runs[text])
+            row = turn_of(*runs[text], STEPS)
         except WayError as error:
             failed[text] = str(error)
             continue
@@ -78,14 +79,6 @@ def with_measured(
 def _in_turn(texts: list[str], number: int) -> list[str]:
     """Every second round the other way round: a machine that gets slower is as slow for all."""
     return texts[:: -1 if number % 2 else 1]
-
-
-def _turn(way: TrainingWay, job: Job, layout: Layout) -> Measured:
-    """Its processes, from their start to their end."""
-    with Session(way, job, layout) as session:
-        warm_up = session.learn(1)
-        timed = session.learn(STEPS + 2 * way.scheduling.most_in_flight - 1)
-    return measured(way, warm_up, timed, job.threads)
 
 
 def _ranked_anew(

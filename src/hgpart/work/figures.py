@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,6 +134,18 @@ def records_of_layers(
         yield layer, record
 
 
+def save_layers(
+    path: Path | str, head: Mapping[str, object], layers: Iterable[Mapping[str, object]]
+) -> None:
+    """Write what `records_of_layers` reads: the fields of a head, and a line for each layer."""
+    with replacing(path) as file:
+        file.write("{\n")
+        for name, value in head.items():
+            file.write(f'  "{name}": {json.dumps(value)},\n')
+        lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
+        file.write(f'  "layers": [\n{lines}\n  ]\n}}\n')
+
+
 def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
     """Write the work of each layer to a JSON file, a line per layer.
 
@@ -167,12 +179,7 @@ def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
         }
         for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True)
     ]
-    with replacing(path) as file:
-        file.write("{\n")
-        for name, value in head.items():
-            file.write(f'  "{name}": {json.dumps(value)},\n')
-        lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
-        file.write(f'  "layers": [\n{lines}\n  ]\n}}\n')
+    save_layers(path, head, layers)
 
 
 def load_work(path: Path | str, graph: ChannelGraph) -> Work:

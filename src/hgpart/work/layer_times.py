@@ -11,7 +11,6 @@ points rise, everything between them rises too, in both directions.
 
 from __future__ import annotations
 
-import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,9 @@ from typing import Any
 
 from hgpart.errors import ArgumentError
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work import figures
-from hgpart.work.figures import Work, load_work, measured, records_of_layers
+from hgpart.work.figures import Work, load_work, measured, records_of_layers, save_layers
 
 FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
@@ -201,12 +199,7 @@ def save_layer_times(times: LayerTimes, graph: ChannelGraph, path: Path | str) -
         }
         for layer, shares in zip(graph.layers, times.layers, strict=True)
     ]
-    with replacing(path) as file:
-        file.write("{\n")
-        for name, value in head.items():
-            file.write(f'  "{name}": {json.dumps(value)},\n')
-        lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
-        file.write(f'  "layers": [\n{lines}\n  ]\n}}\n')
+    save_layers(path, head, layers)
 
 
 def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:

@@ -60,7 +60,7 @@ class Part:
         return state
 
     def sent_bytes(self) -> int | None:
-        """Bytes of maps and gradients, and over slices of weights."""
+        """Bytes of maps, of their gradients, and of all other transfers."""
         traffic = self._learner.totals().traffic
         sent = traffic.forward_bytes + traffic.backward_bytes + traffic.uncounted_bytes
         return int(sent[self._rank].sum())

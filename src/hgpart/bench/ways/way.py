@@ -212,7 +212,7 @@ def way_of(text: str) -> TrainingWay:
         return TrainingWay(text, name)
     else:
         accepted = "nothing"
-    raise ArgumentError(f"way {text!r}: accepted behind {name}: is {accepted}")
+    raise ArgumentError(f"way {text!r}: behind {name}, accepted is {accepted}")
 
 
 def _division(name: str) -> Way:
