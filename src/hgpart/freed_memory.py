@@ -1,11 +1,11 @@
 """The process -> one whose allocator keeps memory that is freed, and hands it out again.
 
-By glibc's defaults each large tensor that is freed may go back to the system, which then makes new
-pages for the next one: up to a quarter of a training step on CPUs, and not the same from one
-process to the next. PyTorch's tuning guide recommends other allocators; two settings do as well.
-The kept memory is fragmented, so that a process takes more than it holds: in a step of a part of
-resnet50 a fifth to two thirds more. If memory is short, set ``MALLOC_MMAP_THRESHOLD_=65536``, and
-nothing is kept.
+glibc may give the memory of each large tensor that is freed back to the system, which then makes
+new pages for the next one. That takes up to a quarter of a training step on CPUs, and differs from
+one process to the next. PyTorch's tuning guide recommends other allocators; two settings do as
+well. The kept memory is fragmented, so that a process takes more than it holds: in a step of a part
+of resnet50 a fifth to two thirds more. If memory is short, set ``MALLOC_MMAP_THRESHOLD_=65536``,
+and nothing is kept.
 """
 
 from __future__ import annotations

@@ -10,9 +10,10 @@ from hgpart.calibration.adding_up import all_reduce
 from hgpart.calibration.handling import handling
 from hgpart.calibration.here import device_here, first_of_node, how_measured
 from hgpart.calibration.links import SIZES, link_between
-from hgpart.calibration.slowdown import MOST, convolution, norm, slowdown
+from hgpart.calibration.slowdown import MOST as MOST_SLOWDOWNS
+from hgpart.calibration.slowdown import convolution, norm, slowdown
 from hgpart.calibration.stalls import stall
-from hgpart.calibration.steady import medians
+from hgpart.calibration.steady import MOST, medians
 from hgpart.machines.machine import Link, Machine
 from hgpart.run.processes.connection import Connection
 
@@ -46,7 +47,8 @@ def calibrate(
     device = device_here(connection.device, threads, counts[first_of_node()])
     devices = connection.gather(device)
     ranks = [*combinations(range(connection.k), 2)]
-    all_steps = (len(ranks) + 1) * len(SIZES) + 4 * (MOST + 1)
+    of_links = (len(ranks) + 1) * len(SIZES)
+    all_steps = of_links + 2 * (MOST_SLOWDOWNS + 1) + 2 * (MOST + 1)  # at most
 
     def steps(what: str, begin: int) -> Callable[[], None]:
         done = count(begin)
@@ -62,7 +64,8 @@ def calibrate(
     reduced = all_reduce(connection, steps("all-reduce", begin))
     slowdowns = []
     for at, operation in enumerate((convolution, norm)):
-        on_round = steps(f"slow-down of a {operation.__name__}", all_steps - (4 - at) * (MOST + 1))
+        what = f"slow-down of a {operation.__name__}"
+        on_round = steps(what, of_links + at * (MOST_SLOWDOWNS + 1))
         slowdowns.append(slowdown(connection, nodes, operation(connection.device), on_round))
     handled, stalled = (
         measure(

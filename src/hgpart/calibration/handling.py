@@ -38,7 +38,7 @@ def handling(
     link : Link
         Link of the processes, which says how long messages take.
     operation : callable
-        What is computed meanwhile.
+        Computation that goes on while messages travel.
     on_round : callable
         Called before each round.
     """

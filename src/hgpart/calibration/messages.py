@@ -18,8 +18,8 @@ Result = TypeVar("Result")
 class Messages:
     """Messages of one size between this process and another, which does the same.
 
-    As in runs, receiving begins before sending; over gloo, what lies on a GPU goes by way of the
-    host.
+    Receiving begins before sending, as in runs. Over gloo, tensors of a GPU are copied to the host
+    and sent from there.
     """
 
     def __init__(self, connection: Connection, peer: int, nbytes: int) -> None:

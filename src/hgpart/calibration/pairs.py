@@ -19,7 +19,7 @@ class Pair:
     connection : Connection
         Two processes or more.
     operation : callable
-        What is computed.
+        Computation that both ranks do.
 
     Attributes
     ----------

@@ -39,7 +39,7 @@ def stall(
     link : Link
         Link of the processes: the time that messages take while nothing computes is subtracted.
     operation : callable
-        What is computed.
+        Computation that messages hold up.
     on_round : callable
         Called before each round.
     """

@@ -55,7 +55,7 @@ def medians(rounds: Sequence[Sequence[float]]) -> tuple[float, ...]:
 def rising(seconds: Sequence[float]) -> tuple[float, ...]:
     """Seconds of ever longer messages, each lowered to the least of any longer message.
 
-    What a shorter message takes beyond that is noise, which only ever adds.
+    No message takes longer than a longer one does; where it seems to, the excess is noise.
 
     >>> rising([7.0, 1.0, 3.0, 2.0, 4.0])
     (1.0, 1.0, 2.0, 2.0, 4.0)

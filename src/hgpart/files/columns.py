@@ -33,7 +33,7 @@ class Column(Generic[Record]):
     meaning : str
         Explanation of the heading, for pages.
     unit : str
-        What tables show the figure in: `BYTES`, `MANY_BYTES`, ``%`` of 1, ``ms`` of s, or any text.
+        Unit of the figure in tables: `BYTES`, `MANY_BYTES`, ``%`` of 1, ``ms`` of s, or any text.
     value : callable, optional
         Record -> text, number, or None where there is no figure. Default: the attribute `key`.
     size : float

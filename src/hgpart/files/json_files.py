@@ -31,7 +31,7 @@ class JsonObject:
     text : str
         Its text; the object stands at ``text[start:end]``.
     where : str
-        What goes before the name of a field to say where it is, as in ``layers[3].``.
+        Prefix that says where the object's fields are, as in ``layers[3].``.
     """
 
     path: Path | str

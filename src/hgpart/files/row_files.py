@@ -57,7 +57,7 @@ def resumed_rows(
     Parameters
     ----------
     what : str
-        What the file is, in errors.
+        Name of the kind of file, for errors.
     wanted : object
         A record with the settings that the file must have.
     settings : sequence of str
