@@ -126,7 +126,7 @@ def test_a_process_that_hangs_is_that_ways_affair(tmp_path, capfd, way, rank):
     assert err == f"hgpart: error: {way} failed, the others are measured\n"
     if way == "single":
         assert "rank 0 had not " in out
-        assert " in 2 s (--timeout)" in out
+        assert " in 2 s, the timeout" in out
 
 
 @pytest.mark.full
@@ -183,7 +183,7 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--data", "cifar"], "data 'cifar': accepted are synthetic, digits"),
         (["--lr", "nan"], "--lr nan: accepted"),
         (["--timeout", 0], "timeout is 0 s, expected more than 0"),
-        (["--resume"], "--resume needs the file"),
+        (["--resume"], "--resume needs --json FILE"),
         (["--unit", "kB"], "unit 'kB': accepted are MB"),
     ],
 )

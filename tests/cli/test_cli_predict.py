@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 from toy_times import in_proportion
@@ -11,6 +12,9 @@ from traces import assert_is_trace
 
 from hgpart import load_model, place, predict, schedule
 from hgpart.cli import run
+from hgpart.cli.commands.compare import CompareResults
+from hgpart.cli.commands.predict import PredictResults
+from hgpart.errors import OutputError
 from hgpart.machines.machine_files import load_machine
 from hgpart.plan import load_plan
 from hgpart.work.layer_times import save_layer_times
@@ -189,3 +193,13 @@ def test_what_least_time_cannot_do_is_said_in_one_line(files, options, said, cap
     assert shown.err.startswith("hgpart: error: ")
     assert shown.err.count("\n") == 1
     assert said in shown.err
+
+
+def test_options_that_name_no_file_to_write_are_not_checked_as_one(tmp_path, monkeypatch):
+    """A folder with the number of --measure refused it, and a plan in a folder not writable."""
+    (tmp_path / "3").mkdir()
+    monkeypatch.chdir(tmp_path)
+    PredictResults(measure="3").check()
+    CompareResults(plan=Path("/proc/1/plan.json"), html=Path("page.html")).check()
+    with pytest.raises(OutputError):
+        PredictResults(json="3").check()

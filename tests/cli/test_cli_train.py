@@ -661,7 +661,7 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
 @pytest.mark.parametrize(
     ("options", "status", "message"),
     [
-        (["--resume"], 3, "--resume needs the folder of --checkpoint"),
+        (["--resume"], 3, "--resume needs --checkpoint FOLDER"),
         (["--optimizer", "rmsprop"], 3, "optimizer 'rmsprop': accepted are sgd and adam"),
         (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32 and float64"),
         (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo, nccl, threads"),

@@ -33,7 +33,7 @@ from hgpart.cli.commands.train import train
 from hgpart.cli.commands.transform import transform
 from hgpart.cli.commands.verify import verify
 from hgpart.cli.grouping import help_of, with_groups, without_values
-from hgpart.cli.options import UNITS, Unit
+from hgpart.cli.options import Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
 from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
 from hgpart.errors import (
@@ -45,6 +45,7 @@ from hgpart.errors import (
     is_out_of_memory,
     not_one_of,
 )
+from hgpart.files.columns import UNITS
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import say
 

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from hgpart.cli.forms import integers, names, numbers, shape, whole, whole_or_auto
-
-UNITS = ("MB", "GB", "MiB", "GiB")
+from hgpart.files.columns import UNITS
 
 Integers = Annotated[Any, typer.Option(parser=integers)]
 Numbers = Annotated[Any, typer.Option(parser=numbers)]

@@ -37,11 +37,13 @@ class Figures(Options):
     """
 
     panel: ClassVar[str] = "Results"
+    not_written: ClassVar[tuple[str, ...]] = ()  # options that name no file to write
     json: str | None = None
 
     def check(self, **files: Path | None) -> None:
         """Refuse files that can't be written, these and those of other options."""
-        own = {item.name: getattr(self, item.name) for item in fields(self)}
+        names = [item.name for item in fields(self) if item.name not in self.not_written]
+        own = {name: getattr(self, name) for name in names}
         paths = {name: path for name, path in own.items() if not isinstance(path, bool)}
         check_outputs(
             {f"--{name.replace('_', '-')}": path for name, path in {**paths, **files}.items()}
@@ -113,7 +115,7 @@ class GrowingTable(Table):
         """Refuse files that can't be written, and --resume without a file to go on from."""
         super().check(**files)
         if self.resume and self.json in (None, "-"):
-            raise ArgumentError("--resume needs the file that --json FILE wrote, and writes again")
+            raise ArgumentError("--resume needs --json FILE, the file to go on from")
 
     @property
     def resumed(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from shlex import quote
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -277,8 +278,9 @@ def print_contradiction(
     contradiction = contradicted(shares, busy)
     if contradiction is not None:
         console.print(
-            f"{contradiction}: to divide by time, hgpart profile {model} -o times.json, and hgpart "
-            "partition with --work times.json"
+            f"{contradiction}: to divide by time, hgpart profile {quote(model)} -o times.json, and "
+            "hgpart partition with --work times.json",
+            soft_wrap=True,
         )
 
 

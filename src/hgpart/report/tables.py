@@ -9,10 +9,8 @@ from typing import TypeVar
 from rich.cells import cell_len
 from rich.console import Console
 
-from hgpart.files.columns import UNITS, Column
+from hgpart.files.columns import Column
 from hgpart.terminal import printable
-
-__all__ = ["UNITS"]
 
 WIDE_GAP, GAP = 3, 2  # blanks between columns, and where there is less room
 

@@ -55,7 +55,8 @@ class Dividing(Options):
         Length of the search, relative to its default.
     work : flops|profile|FILE
         Measure of load: flops (multiply-accumulates), profile (seconds, measured now), or a file
-        of 'hgpart profile'.
+        of 'hgpart profile'. Append ,device=DEVICE to profile on another device than the CPU, and
+        ,save=FILE to keep the figures for a later --work FILE.
     """
 
     panel: ClassVar[str] = "The search"
@@ -156,7 +157,8 @@ def bench(
     --------
     $ hgpart bench lenet5 --ways single,ddp,coarse --processes 2
     """
-    results.check()
+    counting = Counting(batch_size=batch_size, work=dividing.work)
+    results.check(work=counting.kept_work)
     trained.check()
     goal = trained.goal()
     with Stages() as stage:
@@ -177,7 +179,7 @@ def bench(
         check_request(processes, eps)
         check_search(seed, effort)
         check_timeout(timeout)
-        measure = Counting(batch_size=batch_size, work=dividing.work).measure()
+        measure = counting.measure()
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         classes = classes_of(module, shape)
         with stage("work", spinner=False):

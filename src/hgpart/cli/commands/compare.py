@@ -78,6 +78,7 @@ class CompareResults(GrowingTable):
         A plan of the model, to show on the page of --html.
     """
 
+    not_written = ("plan",)
     plan: Path | None = None
 
     def check(self, **files: Path | None) -> None:
@@ -227,12 +228,12 @@ def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:
         key=lambda row: (-row.k, row.step_bytes),
         default=None,
     )
-    if best is not None:
+    if best is not None and comparison.slices is None:  # a way has its own number of slices
         eps = "" if comparison.epss == (0.1,) else f" --eps {comparison.eps:g}"
         lead_on(
             f"hgpart partition {quote(comparison.model)}{same} --k {best.k}{eps} "
             f"--way {best.strategy} -o plan.json"
         )
-    elif comparison.outcomes:
+    elif best is None and comparison.outcomes:
         least = min(row.imbalance for row in comparison.outcomes)
         lead_on(f"the same with --eps {round_up(least)}, the smallest that a way here meets")

@@ -28,6 +28,7 @@ class PredictResults(Timeline):
         ,timeout=S for the seconds to wait for a silent process (default 300).
     """
 
+    not_written = ("measure",)
     measure: str | None = None
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 import typer
 from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
+from hgpart.cli.command_lines import typed
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import runs_and_timeout
 from hgpart.cli.options import InputShape, Model, Positive, PositiveOrNone, Seed
@@ -148,7 +150,8 @@ def recommend(
         seconds = times_here(module, traced, graph, batch_size, threads)
         notes.append(
             f"Layers were measured now, with {threads} thread{'s' * (threads > 1)}; to keep that: "
-            f"hgpart profile {model} --batch-size {batch_size} --threads {threads} -o times.json"
+            f"hgpart profile {quote(model)}{typed(context, 'input_shape')} --batch-size "
+            f"{batch_size} --threads {threads} -o times.json"
         )
     with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
         task = bar.add_task("", total=1.0)

@@ -159,7 +159,7 @@ def train(
     dtype, output = step.dtype, results.output
     check_one_clock(results.timeline, ranks.in_threads)
     if learning.resume and learning.checkpoint is None:
-        raise ArgumentError("--resume needs the folder of --checkpoint FOLDER, and writes again")
+        raise ArgumentError("--resume needs --checkpoint FOLDER, the folder to go on from")
     ranks.check_transport()
     check_data(learning.data)
     if dtype not in DTYPES:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hgpart.files.columns import UNITS
 from hgpart.recommendation.ranking import Ranked, Recommendation
-from hgpart.report.tables import UNITS
 
 
 def way(ranked: Ranked) -> str:
