@@ -1,4 +1,4 @@
-"""Docstrings and local names in the folders below are plain English; the list grows."""
+"""Docstrings and local names are plain English."""
 
 from __future__ import annotations
 
