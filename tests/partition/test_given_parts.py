@@ -33,7 +33,8 @@ def test_the_parts_of_a_partition_give_it_back(case: tuple[ChannelGraph, Partiti
     assert again.evaluation.traffic.tolist() == partition.evaluation.traffic.tolist()
 
 
-@pytest.mark.parametrize("modelling", [Modelling(), Modelling(slices=3), Modelling(grain="fine")])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("modelling", [Modelling(slices=3), Modelling(), Modelling(grain="fine")])
 def test_inputs_and_outputs_go_with_the_first_and_the_last(modelling: Modelling) -> None:
     first = hgpart.partition_model(MODEL, EXAMPLE, 2, modelling=modelling, effort=0).partition
     every = full_parts(first.model, first.parts).reshape(modelling.slices, -1)
