@@ -9,6 +9,7 @@ import numpy as np
 from rich.console import Console
 
 from hgpart.execution.records.totals import Timing, Totals, Traffic
+from hgpart.report.running import print_contradiction
 from hgpart.report.training import TrainingReport, print_training, training_json
 from hgpart.run.training.loop import TrainingOptions, TrainingResult
 
@@ -85,3 +86,13 @@ def test_no_steps_are_no_error():
     shown = report([1.0], accuracy=0.5, steps=0)
     assert printed(shown)[0] == "loss 1, test accuracy 50.00 %"
     assert json.loads(training_json(shown))["samples_per_second"] is None
+
+
+def test_time_against_work_is_said_in_lines_that_fit_with_its_command_whole():
+    """The sentence went over any width with its command in it, only where a run was uneven."""
+    to = io.StringIO()
+    model = "a_folder/with_a_long_name/net.py:make_the_model"
+    print_contradiction(Console(file=to, width=60), model, (0.5, 0.5), (1.0, 3.0))
+    *sentence, command = to.getvalue().splitlines()
+    assert max(map(len, sentence)) <= 60
+    assert command == f"  hgpart profile {model} -o times.json"

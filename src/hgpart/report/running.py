@@ -277,11 +277,8 @@ def print_contradiction(
     """Print where shares of time contradict those of work, and how to divide by measured time."""
     contradiction = contradicted(shares, busy)
     if contradiction is not None:
-        console.print(
-            f"{contradiction}: to divide by time, hgpart profile {quote(model)} -o times.json, and "
-            "hgpart partition with --work times.json",
-            soft_wrap=True,
-        )
+        console.print(f"{contradiction}. To divide by time, use --work times.json after")
+        console.print(f"  hgpart profile {quote(model)} -o times.json", soft_wrap=True)
 
 
 def schedule_fields(scheduling: Scheduling) -> dict[str, Any]:
