@@ -277,7 +277,7 @@ def print_contradiction(
     """Print where shares of time contradict those of work, and how to divide by measured time."""
     contradiction = contradicted(shares, busy)
     if contradiction is not None:
-        console.print(f"{contradiction}. To divide by time, use --work times.json after")
+        console.print(f"{contradiction}. To divide by time, partition with --work times.json, from")
         console.print(f"  hgpart profile {quote(model)} -o times.json", soft_wrap=True)
 
 
