@@ -335,11 +335,14 @@ class Placement(ListingModule):
     @property
     def placed(self) -> Placed:
         """What a runtime needs to know of the parts in this process, in the present form."""
-        programs = self.programs
-        learns_inputs = programs is self._learning_inputs
-        key = self.forms.present, learns_inputs
+        return self.placed_with(self.programs is self._learning_inputs)
+
+    def placed_with(self, input_gradients: bool) -> Placed:
+        """The same for passes with or without gradients of inputs."""
+        key = self.forms.present, input_gradients
         if key not in self._placed:
-            if learns_inputs:
+            programs = self.programs
+            if input_gradients:
                 programs = with_input_gradients(programs)
             copies = self.copies.gathered if len(programs.shares) > 1 else None
             facts = self.k, programs.parts, programs.output_parts, copies

@@ -19,6 +19,7 @@ from hgpart.execution.records.totals import Traffic
 from hgpart.execution.step_run import Score
 from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
+from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
 from hgpart.placement.batches.micro_batches import (
     Total,
@@ -49,6 +50,8 @@ from hgpart.placement.shares.statistics import SharedStatistics
 from hgpart.placement.state.batch_statistics import batch_of
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Arguments, Inputs, as_called
+from hgpart.tracing.batches import at_batch
+from hgpart.tracing.traced_nodes import first_tensor
 from hgpart.work.figures import Work
 
 
@@ -264,12 +267,15 @@ class Programs:
                     f"{batch_size}, other sizes by for_inputs"
                 )
 
+    def reads(self, part: int, at: int) -> bool:
+        """Whether a part reads an input, given its place among the inputs."""
+        name, operands = self.inputs[at], self._operands_of(part)
+        return any(f"{blueprint.prefix}{name}" in operands for blueprint in self.blueprints)
+
     def _check_there(self, inputs: Sequence[torch.Tensor | None], part: int) -> None:
         """Raise a PlacementError if a part reads an input that is None."""
-        read = self._operands_of(part)
-        for name, shown, value in zip(self.inputs, self.arguments.names, inputs, strict=True):
-            reads = any(f"{blueprint.prefix}{name}" in read for blueprint in self.blueprints)
-            if value is None and reads:
+        for at, (shown, value) in enumerate(zip(self.arguments.names, inputs, strict=True)):
+            if value is None and self.reads(part, at):
                 raise PlacementError(
                     f"part {part} reads {shown}, which is None: accepted is a tensor"
                 )
@@ -375,6 +381,37 @@ class Programs:
         None if a slice has no sample, which a plan does not cover.
         """
         return planned_bytes(self.partition, self.blueprints, self.dtype, sizes, learns)
+
+    def inputs_of_shares(self, batch_size: int) -> dict[str, torch.Tensor]:
+        """Meta tensors like the inputs that can have gradients, by name in programs of parts."""
+        found = {}
+        for blueprint, size in zip(self.blueprints, sizes_of(self.shares, batch_size), strict=True):
+            shapes = blueprint.input_shapes(size)
+            for name, shape, example in zip(
+                self.inputs, shapes, self.arguments.tensors, strict=True
+            ):
+                if has_gradients(example.dtype):
+                    found[f"{blueprint.prefix}{name}"] = torch.empty(
+                        shape, dtype=self._sent_as(example.dtype), device="meta"
+                    )
+        return found
+
+    def results_without_data(self, part: int, batch_size: int) -> list[torch.Tensor]:
+        """Meta tensors like the results of the samples that a part needs, or else of all."""
+        samples = len(self.samples_needed(part, (batch_size,))) or batch_size
+        values = (first_tensor(node.meta["val"]) for node in self.blueprint.traced.results)
+        return [
+            torch.empty(
+                [at_batch(size, samples) for size in value.shape],
+                dtype=self._sent_as(value.dtype),
+                device="meta",
+            )
+            for value in values
+        ]
+
+    def _sent_as(self, dtype: torch.dtype) -> torch.dtype:
+        """The type that values of a traced type have; they may be traced in another precision."""
+        return self.dtype if dtype.is_floating_point else dtype
 
     def by_share(self, results: Sequence[torch.Tensor]) -> list[Sequence[torch.Tensor]]:
         """Tensors of the model's result for each share, from the tensors of all shares in turn."""

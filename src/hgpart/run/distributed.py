@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import chain
 from operator import add
@@ -14,15 +15,18 @@ import torch
 from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError, RunError
+from hgpart.execution.as_function import inputs_with_gradients, results_of
 from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Placed, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.placement import Placement
 from hgpart.placement.batches.micro_batches import schedule_for_mode
 from hgpart.placement.batches.streams import StreamedBatches, check_modules_of_stream
-from hgpart.run.open_pass import OpenPass
+from hgpart.run.elsewhere import Elsewhere
+from hgpart.run.processes.begun import Begun, Call
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
+from hgpart.run.rank_call import RankCall
 from hgpart.run.together import Together, check_size
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
@@ -63,7 +67,8 @@ class DistributedModel(nn.Module):
     def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
         self._together, self._transport = Together(placement, connection), Rank(connection)
-        self._pass: OpenPass | None = None  # the last pass in grad mode, until its backward
+        self._results: tuple[Tensor, ...] = ()  # of the last pass in grad mode, or stand-ins
+        self._input_gradients = False  # in the last pass
         self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DistributedModel:
@@ -78,7 +83,7 @@ class DistributedModel(nn.Module):
     @property
     def runtime(self) -> Runtime:
         """Runs this rank's part, in the present form; its `last` says what travelled."""
-        placed = self.placement.placed
+        placed = self.placement.placed_with(self._input_gradients)
         if placed not in self._runtimes:
             self._runtimes[placed] = Runtime(placed, self._transport)
         return self._runtimes[placed]
@@ -102,12 +107,13 @@ class DistributedModel(nn.Module):
         return self.connection.rank in self.placement.programs.output_parts
 
     def forward(self, *inputs: Any, batch_size: int | None = None, **named: Any) -> Any:
-        """Compute this rank's share of one batch.
+        """Compute a batch with all ranks, as the model does.
 
         Parameters
         ----------
         inputs, named
-            The arguments of the model. In place of tensors, a rank that does not read them may have
+            The arguments of the model, which may be another model's result. In place of tensors, a
+            rank that does not read them may have
             None, tensors on the meta device, or nothing at all. With a batch size, other ranks may
             have tensors of only their own samples: see `Programs.samples_needed` and
             `Programs.samples_read`.
@@ -119,67 +125,129 @@ class DistributedModel(nn.Module):
         Returns
         -------
         Any
-            What the model returns, on the rank that makes the result; None on the others. In grad
-            mode a loss is computed from it for `backward`, which comes before the next pass in
-            grad mode (over slices, before any other): `loss.backward()` raises a RunError. If the
-            batch is in slices, several ranks may have results, each for its own samples: see
-            `Programs.samples_of_result`.
+            What the model returns. On ranks that do not make the result, tensors in it are
+            stand-ins (`hgpart.run.elsewhere`): the same lines compute a loss from them, and
+            `loss.backward()`, on all ranks, adds to the gradients of all parts. Their numbers are
+            asked for by `value`. If the batch is in slices, several ranks may have results, each
+            for its own samples (see `Programs.samples_of_result`), and the loss of the batch is the
+            sum of theirs.
 
         Raises
         ------
         ArgumentError
-            If the batch size is not known, or not the same on all ranks, or the inputs do not fit
+            If the batch size is not known, or ranks call something else, or the inputs do not fit
             the model, as for a `Placement`.
         RunError
             If another rank is gone, or refuses to begin.
         """
-        self._forget_pass()
         given = self.placement.programs.arguments.tensors_here(inputs, named)
-        rank = self.connection.rank
-        batch = self._together.agreed_size(
-            given, batch_size, self._together.beginning(1, learns=False)
-        )
-        self.for_batch(batch)
-        here = self._here(given)
-        self.placement.passes.check_alike((batch,))
-        learns = torch.is_grad_enabled()
-        with self._together.whole_pass():
-            (values,) = self.placement.passes.batches(here, (batch,), rank)
-            with self.placement.programs.batch():
-                begun = self.runtime.forward(values, batch, learns)
-            self._together.agreement.settle()
-        opened = OpenPass(begun, self._together, self.placement.programs.output_parts)
-        if learns:
-            self._pass = opened
-        return self._own_result(opened.results()) if self.makes_result else None
+        rank, programs = self.connection.rank, self.placement.programs
+        with self.connection.calling(Call.FORWARD):
+            called = self._together.begin_call(given, batch_size)
+            self.for_batch(called.samples)
+            programs = self.placement.programs
+            self.placement.passes.check_alike((called.samples,))
+            here = called.inputs if called.with_gradients else self._here(called.inputs)
+            self._input_gradients = called.with_gradients
+            elsewhere = []
+            if not self.makes_result:
+                without = programs.results_without_data(rank, called.samples)
+                device, makers = self.connection.device, sorted({*programs.output_parts})
+                elsewhere = [Elsewhere(like, device, makers) for like in without]
+            graph, learns = called.learns or called.with_gradients, torch.is_grad_enabled()
+            with self._together.whole_pass():
+                (values,) = self.placement.passes.batches(here, (called.samples,), rank)
+                with programs.batch(), torch.set_grad_enabled(graph):
+                    begun = self.runtime.forward(values, called.samples, learns)
+                self._together.agreement.settle()
+            wanted = programs.inputs_of_shares(called.samples) if called.with_gradients else {}
+            call = RankCall(begun, self._together, elsewhere, wanted)
+            if not graph:
+                return self._own_result(call.taken_results())
+            self._results = results_of(call, inputs_with_gradients(values))
+        return self._own_result(self._results)
 
     def backward(self, loss: Tensor | None = None) -> None:
-        """Add to the gradients of this rank's parameters; all ranks call it.
+        """Add to the gradients of all parts, by a loss that only ranks with results have.
+
+        It is for losses whose code goes by the values of results, such as those of detectors, which
+        other ranks can't compute from stand-ins; for all others there is ``loss.backward()``.
 
         Parameters
         ----------
         loss : Tensor or None
-            A number computed from the result of the last `forward` in grad mode, and from no other
-            pass's result; None on the other ranks. If several ranks have results, each has its part
-            of the loss: the batch's loss is their sum.
+            A number, as for ``loss.backward()``; None on ranks without results, which go back
+            through their last forward pass in grad mode.
 
         Raises
         ------
         ArgumentError
-            If the loss is not a tensor of one element that is computed from the result.
+            If a rank that has results has no loss; see also ``forward``.
         RunError
-            If there was no forward pass in grad mode before, if the loss also depends on the result
-            of an earlier one, or if another rank is gone.
+            If there was no forward pass in grad mode before, or another rank is gone.
         """
-        if self._pass is None:  # so on every rank, as all have begun in one grad mode
+        if loss is not None:
+            self._results = ()
+            loss.backward()  # type: ignore[no-untyped-call]
+            return
+        if self.makes_result:
+            raise ArgumentError(
+                f"rank {self.connection.rank} got no loss: accepted is one on each rank that has "
+                "results, and None on others"
+            )
+        results, self._results = self._results, ()
+        results = tuple(result for result in results if result.requires_grad)
+        if not results:
             raise RunError(
                 "backward without a forward pass in grad mode before it: accepted is one for each "
-                "such pass, before the next begins; over slices, before any other pass"
+                "such pass"
             )
-        opened, self._pass = self._pass, None
-        with self._together.whole_pass():
-            opened.backward(loss)
-            self._together.agreement.settle()
+        torch.autograd.backward(results, [torch.ones_like(result) for result in results])
+
+    def value(self, tensor: Tensor) -> Tensor:
+        """The values of a tensor that was computed from results, on all ranks, which all call it.
+
+        Parameters
+        ----------
+        tensor : Tensor
+            A loss, a count or a result: a stand-in on ranks without results.
+
+        Returns
+        -------
+        Tensor
+            Its values, without a graph; if several ranks have results, the sum of theirs.
+
+        Raises
+        ------
+        RunError
+            If a rank with results has a stand-in, too, as for a loss of two models' results.
+        """
+        own = tensor.detach()
+        if isinstance(own, Elsewhere) and self.makes_result:
+            raise RunError(
+                f"rank {self.connection.rank} has not all values of this tensor, which is also "
+                "computed from results of other ranks: accepted are the values of each one's part"
+            )
+        with self.connection.calling(Call.VALUE):
+            mine = own.cpu() if self.makes_result else None
+            known = [one for one in self.connection.gather(mine, Call.VALUE) if one is not None]
+        total: Tensor = reduce(add, known)
+        return total.to(own.device)
+
+    def numbers(self, own: float, call: Call) -> list[float]:
+        """A number of each rank, in order of ranks, which all make the same call."""
+        with self.connection.calling(call):
+            self.connection.begin(Begun(call.number))
+            return [number for (number,) in self.connection.numbers([own], torch.float64)]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context for passes whose gradients add up, as that of torch's DDP.
+
+        It changes nothing: each element's gradient is added up where its parameter is, and weights
+        that have not changed are not sent again.
+        """
+        yield
 
     def step(
         self,
@@ -223,12 +291,12 @@ class DistributedModel(nn.Module):
         PlanError
             If the schedule is for another placement, or for the other mode.
         """
-        self._forget_pass()
+        self._input_gradients = False
         if schedule is not None:
             schedule = schedule_for_mode(schedule, loss_fn is not None)
         given, rank = self._given(inputs), self.connection.rank
         micro_batches = 1 if schedule is None else schedule.micro_batches
-        own = self._together.beginning(micro_batches, torch.is_grad_enabled(), loss_fn)
+        own = self._together.beginning(Call.STEP, micro_batches, torch.is_grad_enabled(), loss_fn)
         batch = self._together.agreed_size(given, batch_size, own)
         self.for_batch(batch)
         if schedule is None:
@@ -271,7 +339,7 @@ class DistributedModel(nn.Module):
         """
         placement, rank = self.placement, self.connection.rank
         own_held = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
-        parts = self.connection.collect(own_held)
+        parts = self.connection.collect(own_held, Call.STATE)
         return None if parts is None else placement.held_state.whole(chain.from_iterable(parts))
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
@@ -286,18 +354,9 @@ class DistributedModel(nn.Module):
         """
         return self.placement.load_state_dict(state_dict, strict)
 
-    def _forget_pass(self) -> None:
-        """Drop the last pass when another begins, unless this has no gradients.
-
-        Over slices it is always dropped: a pass may bring copies of running statistics that its
-        graph keeps.
-        """
-        if torch.is_grad_enabled() or len(self.placement.programs.shares) > 1:
-            self._pass = None
-
     def _own_result(self, results: Sequence[Tensor]) -> Any:
-        """The model's result, for the samples whose result is on this rank."""
-        here = len(self.placement.programs.shares_of_result(self.connection.rank))
+        """The model's result, for the samples whose result is on this rank, or a stand-in."""
+        here = len(self.placement.programs.shares_of_result(self.connection.rank)) or 1
         per_share = len(results) // here
         by_share = [results[at * per_share : (at + 1) * per_share] for at in range(here)]
         return self.placement.programs.whole_result(by_share)
@@ -343,14 +402,14 @@ class DistributedModel(nn.Module):
         ArgumentError, PlanError, PlacementError
             For the reasons of `Placement.stream`, or if a batch has another size.
         """
-        self._forget_pass()
-        placement = self.placement
+        placement, self._input_gradients = self.placement, False
         several = len(placement.programs.shares) > 1
         placement.programs.check_stream(schedule, stash)
         check_size(batch_size)
         with self._together.whole_pass():
             self._together.check_same(
-                batch_size, self._together.beginning(schedule.micro_batches, learns=True)
+                batch_size,
+                self._together.beginning(Call.STREAM, schedule.micro_batches, learns=True),
             )
         self.for_batch(batch_size)
         losses: list[Tensor] = []
@@ -399,7 +458,7 @@ class DistributedModel(nn.Module):
             For the reasons of `Placement.for_inputs`; if it fails on a rank, all stay as they were.
         """
         own = [None if value is None else tuple(value.shape[1:]) for value in self._given(inputs)]
-        by_input = zip(*self.connection.gather(own), strict=True)
+        by_input = zip(*self.connection.gather(own, Call.SIZES), strict=True)
         sizes = []
         for name, sizes_of_input in zip(
             self.placement.programs.arguments.names, by_input, strict=True

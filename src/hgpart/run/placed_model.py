@@ -96,7 +96,8 @@ class PlacedModel(Learner):
         """Compute the share of the parts here."""
         result = self.model(self._cast(images), **self._options(batch_size))
         self._count()
-        return result
+        is_here = self.processes == 1 or self.model.makes_result
+        return result if is_here else None
 
     def step(
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None

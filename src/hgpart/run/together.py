@@ -4,35 +4,86 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import IntEnum
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.execution.first_order import first_order
 from hgpart.placement import Placement
 from hgpart.placement.batches.loss_counts import class_loss
 from hgpart.placement.batches.micro_batches import Counts
 from hgpart.placement.passes import gradients_wanted
-from hgpart.run.processes.agreement import Agreement, Batch
+from hgpart.run.elsewhere import Elsewhere
+from hgpart.run.processes.agreement import Agreement
+from hgpart.run.processes.begun import DTYPES, Begun, Call
 from hgpart.run.processes.connection import Connection
 from hgpart.tracing.forms import Sizes
 
 
-class Together:
-    """A rank among the others, from pass to pass.
+class CalledWith(NamedTuple):
+    """What all ranks call a model with.
 
     Attributes
     ----------
-    is_passing : bool
-        Whether a pass is under way here.
+    inputs : list of Tensor or None
+        Inputs with the values that this rank reads.
+    samples : int
+        Number of all ranks' samples.
+    learns : bool
+        Whether some parameter gets a gradient.
+    with_gradients : bool
+        Whether some rank wants the gradients of inputs.
     """
+
+    inputs: list[Tensor | None]
+    samples: int
+    learns: bool
+    with_gradients: bool
+
+
+class _Has(IntEnum):
+    """What a rank has of an input."""
+
+    NOTHING = 0
+    STAND_IN = 1
+    STAND_IN_THAT_IS_READ = 2
+    VALUES = 3
+
+    @staticmethod
+    def of(value: Tensor | None, is_read: bool) -> _Has:
+        if value is None or value.is_meta:
+            return _Has.NOTHING
+        if not isinstance(value, Elsewhere):
+            return _Has.VALUES
+        return _Has.STAND_IN_THAT_IS_READ if is_read else _Has.STAND_IN
+
+
+class _Arrived(torch.autograd.Function):
+    """A stand-in + its values, which have arrived -> the values, in the stand-in's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, stand_in: Tensor, values: Tensor) -> Tensor:
+        return values
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient, None
+
+
+class Together:
+    """A rank among the others, from pass to pass."""
 
     def __init__(self, placement: Placement, connection: Connection) -> None:
         self._placement, self._connection = placement, connection
         self.agreement, self.rank = Agreement(connection), connection.rank
-        self.is_passing = self._failed = False
+        self.device = connection.device
+        self._model, self._failed = connection.models, False
+        connection.models += 1
 
     @contextmanager
     def whole_pass(self) -> Iterator[None]:
@@ -46,15 +97,12 @@ class Together:
                 f"rank {self._connection.rank} begins a pass after a failed one, which ended its "
                 "connections: accepted are new processes"
             )
-        self.is_passing = True
         try:
             yield
         except BaseException as error:
             self._failed = True
             self._connection.fail(error)
             raise
-        finally:
-            self.is_passing = False
 
     def switch(self, sizes: Sizes, batch_size: int | None) -> None:
         """Switch all ranks to a batch of other sizes; see `DistributedModel.for_inputs`."""
@@ -64,7 +112,7 @@ class Together:
             self._placement.forms.for_sizes(sizes, batch_size)
         except Exception as error:
             failed = error
-        reasons = self._connection.gather(failed and str(failed))
+        reasons = self._connection.gather(failed and str(failed), Call.SIZES)
         if failed is not None:
             raise failed
         for rank, reason in enumerate(reasons):
@@ -73,26 +121,96 @@ class Together:
                 raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
 
     def beginning(
-        self, micro_batches: int, learns: bool, loss_fn: Callable[[Any, Any], Tensor] | None = None
-    ) -> Batch:
-        """The batch that this rank begins, in the present modes; its size is not known yet."""
-        return Batch(
-            samples=0,
+        self,
+        call: Call,
+        micro_batches: int = 1,
+        learns: bool = False,
+        loss_fn: Callable[[Any, Any], Tensor] | None = None,
+    ) -> Begun:
+        """What this rank begins, in the present modes; the size of its batch is not known yet."""
+        kind = self.device.type
+        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
+        return Begun(
+            call.number,
+            self._model,
             micro_batches=micro_batches,
             learns=learns,
             grad_mode=torch.is_grad_enabled(),
             training=self._placement.training,
             counts_classes=len({*self._placement.programs.output_parts}) > 1
             and class_loss(loss_fn) is not None,
+            autocast=DTYPES.index(autocast),
         )
 
-    def agreed_size(
-        self, inputs: Sequence[Tensor | None], batch_size: int | None, own: Batch
-    ) -> int:
-        """Number of samples in the batch that all ranks now begin.
+    def begin_call(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> CalledWith:
+        """Begin a forward pass with all ranks, which compare what they have of its inputs.
 
-        Errors about the batch size alone occur on all ranks: nobody has to be told.
+        An input may be another model's result, which only some ranks have: those that read it get
+        it. Errors about the batch size alone occur on all ranks: nobody has to be told.
+
+        Raises
+        ------
+        ArgumentError
+            If no rank knows the batch size, or they begin different things.
+        PlacementError
+            If a rank reads an input that no rank has.
         """
+        programs = self._placement.programs
+        own = self.beginning(Call.FORWARD)._replace(samples=self._said_size(batch_size) or 0)
+        with self.whole_pass():
+            if batch_size is None:
+                own = own._replace(samples=programs.arguments.batch_size(inputs) or 0)
+            samples = self._connection.begin(own).samples
+            if not samples:
+                raise ArgumentError(
+                    "neither inputs nor a batch size on any rank: accepted is one of them, as in "
+                    "batch_size=32"
+                )
+            reads = [*map(programs.reads, [self.rank] * len(inputs), range(len(inputs)))]
+            known = [*map(_Has.of, inputs, reads)]
+            learns = any(parameter.requires_grad for parameter in self._placement.parameters())
+            wanted = gradients_wanted(inputs)
+            by_rank = self._connection.numbers([learns, wanted, *known])
+            learns, wanted = (any(row[at] for row in by_rank) for at in range(2))
+            arrived = [
+                self._arrived(at, value, known[at], [row[2 + at] for row in by_rank], samples)
+                for at, value in enumerate(inputs)
+            ]
+        grad = torch.is_grad_enabled()
+        return CalledWith(arrived, samples, grad and learns, grad and wanted)
+
+    def _arrived(
+        self, at: int, value: Tensor | None, has: int, on_ranks: Sequence[int], samples: int
+    ) -> Tensor | None:
+        """An input's values, sent to all by a rank that has them if one that reads it has not."""
+        if _Has.STAND_IN_THAT_IS_READ not in on_ranks:
+            return value
+        programs = self._placement.programs
+        name = programs.arguments.names[at]
+        if _Has.VALUES not in on_ranks:
+            raise PlacementError(
+                f"rank {on_ranks.index(_Has.STAND_IN_THAT_IS_READ)} reads {name}, whose values no "
+                "rank has alone, as of a sum of two models' results: accepted is a tensor that one "
+                "rank has"
+            )
+        if len(programs.shares) > 1:
+            raise PlacementError(
+                f"{name} is another model's result on other ranks than those that read it: over "
+                "slices accepted are models whose plans divide the batch alike"
+            )
+        like = value
+        if has != _Has.VALUES:
+            shape = programs.blueprint.input_shapes(samples)[at] if value is None else value.shape
+            like = torch.empty(shape, dtype=programs.dtype, device=self.device)
+        assert like is not None
+        body = self._connection.spread(like.detach(), on_ranks.index(_Has.VALUES))
+        if has != _Has.STAND_IN_THAT_IS_READ:
+            return value
+        arrived: Tensor = _Arrived.apply(value, body)  # type: ignore[no-untyped-call]
+        return arrived
+
+    def _said_size(self, batch_size: int | None) -> int | None:
+        """The batch size that a call says, checked."""
         if batch_size is not None:
             check_size(batch_size)
         elif len(self._placement.programs.shares) > 1:
@@ -100,17 +218,44 @@ class Together:
                 "no batch size, and with a plan over slices inputs may hold only this process's "
                 "samples: accepted is the size of the whole batch, as in batch_size=32"
             )
+        return batch_size
+
+    def next_pass(self) -> int:
+        """Number of a forward pass that begins, by which ranks know it when they go back."""
+        self._connection.passes += 1
+        return self._connection.passes
+
+    def begin_back(self, number: int, weights: bool) -> None:
+        """Begin to go back through a pass, if all ranks do.
+
+        Raises
+        ------
+        ArgumentError
+            If another rank goes back through another pass, or does something else.
+        """
+        call = Call.BACKWARD.number
+        self._connection.begin(Begun(call, self._model, number, learns=weights))
+
+    def sum_of(self, tensor: Tensor) -> Tensor:
+        """The sum of what all ranks have."""
+        return self._connection.sum_of(tensor)
+
+    def agreed_size(
+        self, inputs: Sequence[Tensor | None], batch_size: int | None, own: Begun
+    ) -> int:
+        """Number of samples in the batch of a step that all ranks now begin.
+
+        Errors about the batch size alone occur on all ranks: nobody has to be told.
+        """
+        size = self._said_size(batch_size)
         with self.whole_pass():
             if gradients_wanted(inputs):
                 raise PlacementError(
-                    "an input requires a gradient, like the result of another model, which "
-                    "processes do not compute: accepted are inputs without one, as from detach()"
+                    "an input requires a gradient, which a step does not compute: accepted are "
+                    "inputs without one, as from detach(), or model(...) and loss.backward()"
                 )
-            size = (
-                self._placement.programs.arguments.batch_size(inputs)
-                if batch_size is None
-                else batch_size
-            )
+            if size is None:
+                size = self._placement.programs.arguments.batch_size(inputs)
             if size is None:
                 raise ArgumentError(
                     f"neither inputs nor a batch size on rank {self._connection.rank}: accepted is "
@@ -119,7 +264,7 @@ class Together:
             self.check_same(size, own)
         return size
 
-    def check_same(self, batch_size: int, own: Batch) -> None:
+    def check_same(self, batch_size: int, own: Begun) -> None:
         """Raise an ArgumentError if other ranks begin another batch, or in another mode.
 
         This comes before anything that all do together, which may be more in another mode.
@@ -127,7 +272,7 @@ class Together:
         check_size(batch_size)
         own = own._replace(samples=batch_size)
         if len(self._placement.programs.shares) > 1:  # where a rank may send nothing
-            self.agreement.check_among_all(own)
+            self._connection.begin(own)
             return
         messages = [
             (transfer.sender, transfer.receiver, transfer)

@@ -24,8 +24,8 @@ from hgpart.execution.records.events import Doing, Event
 from hgpart.execution.records.totals import Timing, Traffic
 from hgpart.execution.runtime import Placed, RunRecord, Runtime
 from hgpart.execution.step_run import Score, backward_from
-from hgpart.execution.threads.as_function import called
 from hgpart.execution.threads.crew import Crew
+from hgpart.execution.threads.local_call import called
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 

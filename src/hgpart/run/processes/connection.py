@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ import torch
 # frees a tensor while Python shuts down aborts the process (pytorch#190489). So it is imported
 # here, while there is no group.
 import torch.distributed.nn.functional
+from torch import Tensor
 from torch import distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
@@ -30,7 +31,8 @@ from hgpart.errors import (
     first_line,
     is_out_of_memory,
 )
-from hgpart.run.processes.heartbeats import Heartbeats
+from hgpart.run.processes.begun import Begun, Call, check_same
+from hgpart.run.processes.heartbeats import Heartbeats, Others
 from hgpart.run.processes.transports import check_transport
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
@@ -52,6 +54,9 @@ class Connection:
         Device that this process computes on.
     nccl : bool
         Whether messages are sent between GPUs directly, and not by way of the hosts.
+    models, passes : int
+        Number of models that were placed over it, and of forward passes that were called; ranks
+        know models and passes by these numbers.
     """
 
     def __init__(
@@ -65,6 +70,7 @@ class Connection:
         self.rank, self.k, self.device, self.nccl = rank, k, device, nccl
         self._heartbeats = heartbeats
         self._failed = False
+        self.models = self.passes = 0
         # NCCL knows no tags. In each of its groups a pair of ranks sends one way only, so that
         # both see the same order: the global order of transfers.
         self.upward = dist.new_group(backend="nccl") if nccl else None
@@ -87,9 +93,37 @@ class Connection:
         """The group in which a rank sends messages to another."""
         return self.upward if sender < receiver else self.downward
 
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all processes, in their order; all processes call it."""
+    def begin(self, own: Begun) -> Begun:
+        """Begin something with all processes, which all call it.
+
+        Without this, gloo may end a process that is sent another number of bytes than it expects.
+
+        Returns
+        -------
+        Begun
+            What all begin, with the samples that some process knows.
+
+        Raises
+        ------
+        ArgumentError
+            If processes begin different things.
+        """
+        begun = [Begun(*row) for row in self.numbers(own)]
+        samples = next((one.samples for one in begun if one.samples), 0)
+        known = [one._replace(samples=one.samples or samples) for one in begun]
+        check_same(dict(enumerate(known)))
+        return known[0]
+
+    def gather(self, value: Any, call: Call = Call.GATHER) -> list[Any]:
+        """The values of all processes, in their order; all processes call it.
+
+        Raises
+        ------
+        ArgumentError
+            If another process calls something else.
+        """
         values: list[Any] = [None] * self.k
+        self.begin(Begun(call.number))
         self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
         return values
 
@@ -100,8 +134,9 @@ class Connection:
         self.guard(lambda: dist.all_gather(all_numbers, own_numbers), "gathered what all have")
         return [numbers.tolist() for numbers in all_numbers]
 
-    def collect(self, value: Any) -> list[Any] | None:
+    def collect(self, value: Any, call: Call = Call.GATHER) -> list[Any] | None:
         """The values of all processes, in their order, on the first process; None on the others."""
+        self.begin(Begun(call.number))
         values = [None] * self.k if self.rank == 0 else None
         self.guard(lambda: dist.gather_object(value, values), "told rank 0 what it has", 0)
         return values
@@ -133,6 +168,30 @@ class Connection:
 
         return wait
 
+    def sum_of(self, tensor: Tensor) -> Tensor:
+        """Add up tensors of one shape over all processes, which all call it; returns a new one."""
+        place = self.device if self.nccl else torch.device("cpu")
+        total = tensor.to(place, copy=True).contiguous()
+        self.guard(lambda: dist.all_reduce(total), "added up what all have")
+        return total.to(tensor.device)
+
+    def spread(self, tensor: Tensor, source: int) -> Tensor:
+        """The tensor that process `source` has; all call it with tensors of its shape and type."""
+        place = self.device if self.nccl else torch.device("cpu")
+        body = tensor.to(place).contiguous()
+        doing = f"got what rank {source} has"
+        self.guard(lambda: dist.broadcast(body, source), doing, source)
+        return body.to(self.device)
+
+    @contextmanager
+    def calling(self, call: Call) -> Iterator[None]:
+        """A call that all processes make: who waits for them in vain can tell what they do."""
+        before, self._heartbeats.call = self._heartbeats.call, call.value
+        try:
+            yield
+        finally:
+            self._heartbeats.call = before
+
     def guard(self, call: Callable[[], Result], doing: str, peer: int | None = None) -> Result:
         """Call torch.distributed; its errors become a `RunError` that names the rank."""
         self._heartbeats.waits = True
@@ -145,17 +204,27 @@ class Connection:
 
     def lost(self, error: Exception, doing: str, peer: int | None) -> RunError:
         """The error that says which process is gone, or does not answer."""
+        others = Others((), ())
         if "imed out" in str(error):
-            what = self._unanswered(peer)
+            others = self._heartbeats.look()
+            what = self._unanswered(others, peer)
         elif any(sign in str(error) for sign in ("onnection", "not connected", "pair closure")):
             what = self._left(peer)
         else:
             what = f"{_of(peer)} can't be reached ({_text(error)})"
-        return RunError(self._heartbeats.tell(f"{what}: seen when rank {self.rank} {doing}"))
+        seen = f"seen when rank {self.rank} {doing}{self._calls(others)}"
+        return RunError(self._heartbeats.tell(f"{what}: {seen}"))
 
-    def _unanswered(self, peer: int | None) -> str:
+    def _calls(self, others: Others) -> str:
+        """The calls that ranks are in, in words, if they differ: then they wait for ever."""
+        calls = {**others.calls, self.rank: self._heartbeats.call}
+        if len({*calls.values()}) == 1:
+            return ""
+        said = (f"rank {rank} is in {calls[rank] or 'no call of hgpart'}" for rank in sorted(calls))
+        return f" ({', '.join(said)}: accepted are the same calls on all ranks)"
+
+    def _unanswered(self, others: Others, peer: int | None) -> str:
         """The process to blame for no answer: not always `peer`, which may itself be waiting."""
-        others = self._heartbeats.look()
         if others.silent:
             return f"{_are(others.silent)} silent, as if stopped or cut off"
         if others.working:
@@ -195,7 +264,9 @@ class Connection:
         if self._failed:
             self._heartbeats.leave()
         elif dist.is_initialized():
-            self.guard(dist.barrier, "was done and waited for the others")
+            with self.calling(Call.END):
+                self.begin(Begun(Call.END.number))
+                self.guard(dist.barrier, "was done and waited for the others")
             self._heartbeats.stop()
             dist.destroy_process_group()
 

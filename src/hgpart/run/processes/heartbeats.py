@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -38,10 +38,13 @@ class Others:
         Ranks that have not beaten for `SILENCE` intervals.
     working : tuple of int
         Ranks that have beaten, and do not wait for anybody.
+    calls : mapping of int to str
+        The call that each rank was in when it last beat; empty outside of calls.
     """
 
     silent: tuple[int, ...]
     working: tuple[int, ...]
+    calls: Mapping[int, str] = field(default_factory=dict)
 
 
 class Heartbeats:
@@ -60,6 +63,8 @@ class Heartbeats:
         Seconds between beats, and seconds without a beat that count as silence.
     waits : bool
         Whether this process waits for another; set by the code that makes it wait.
+    call : str
+        The call that this process is in, as it is written; empty outside of calls.
     cause : str, optional
         Why the run fails, as the first process told it.
     """
@@ -67,7 +72,7 @@ class Heartbeats:
     def __init__(
         self, store: Store, rank: int, k: int, timeout: float, keeper: int | None = None
     ) -> None:
-        self.waits = False
+        self.waits, self.call = False, ""
         self.cause: str | None = None
         self._store_is_lost = False
         self.interval = min(LONGEST_INTERVAL, timeout / (2 * SILENCE))
@@ -124,7 +129,7 @@ class Heartbeats:
                 if rank not in last or last[rank][0] != beat:
                     last[rank] = beat, now
             if all(
-                beat.endswith(b"told") or now - since > 2 * self.silence
+                beat.split()[1] == b"told" or now - since > 2 * self.silence
                 for beat, since in last.values()
             ):
                 return
@@ -136,7 +141,7 @@ class Heartbeats:
         if self.cause is None and self._store.check(["cause"]):
             self.cause = self._store.get("cause").decode()
         state = "told" if self.cause is not None else "waits" if self.waits else "works"
-        self._store.set(f"beat/{self._rank}", f"{self._count} {state}")
+        self._store.set(f"beat/{self._rank}", f"{self._count} {state} {self.call}")
 
     def look(self) -> Others:
         """Wait for a beat of each other process, but no longer than for silence, or a cause."""
@@ -155,8 +160,10 @@ class Heartbeats:
             if not silent or self.told or time.monotonic() > deadline:
                 break
             time.sleep(self.interval / 4)
+        states = {rank: beat.decode().split(" ", 2) for rank, beat in beats.items()}
         alive = (rank for rank in self._others if rank not in silent)
-        return Others(silent, tuple(rank for rank in alive if beats[rank].endswith(b"works")))
+        working = tuple(rank for rank in alive if states[rank][1] == "works")
+        return Others(silent, working, {rank: state[2] for rank, state in states.items()})
 
     def _beats(self) -> dict[int, bytes]:
         keys = [f"beat/{rank}" for rank in self._others]
