@@ -53,7 +53,12 @@ class Generator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.ConvTranspose2d(5, 8, 4), nn.ReLU(), nn.ConvTranspose2d(8, 3, 5), nn.Tanh()
+            nn.ConvTranspose2d(5, 8, 4),
+            nn.ReLU(),
+            nn.ConvTranspose2d(8, 6, 3),
+            nn.ReLU(),
+            nn.Conv2d(6, 3, 3, padding=2),
+            nn.Tanh(),
         )
 
     def forward(self, z: Tensor) -> Any:
@@ -289,7 +294,9 @@ def sharpness_aware(how: Alone) -> tuple[list[float], list[nn.Module]]:
         loss = sum(losses_of(how, model, seed))
         loss.backward()
         norm = hgpart.clip_grad_norm_(model, float("inf"))
-        moved = [(one, 0.05 * one.grad / norm) for one in model.parameters() if one.grad is not None]
+        moved = [
+            (one, 0.05 * one.grad / norm) for one in model.parameters() if one.grad is not None
+        ]
         with torch.no_grad():
             for parameter, step in moved:
                 parameter.add_(step)
@@ -377,6 +384,36 @@ def resumed(how: Alone) -> tuple[list[float], list[nn.Module]]:
     return told, [model]
 
 
+def mixed(how: Alone, dtype: torch.dtype) -> tuple[list[float], list[nn.Module]]:
+    """Mixed precision: in 16 bits the order of additions shows."""
+    torch.manual_seed(1)
+    model, told = how.placed(Critic(), batch(0)[0].float()), []
+    optimizer = how.optimizer(torch.optim.SGD, model, lr=0.01)
+    scaler = hgpart.GradScaler(model, "cpu", init_scale=16.0)
+    for seed in range(STEPS):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype):
+            out = how.call(model, batch(seed)[0].float())
+            loss = how.mean((out.float() - 1).square().mean())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        told.append(float(hgpart.clip_grad_norm_(model, 1.0)))
+        scaler.step(optimizer)
+        scaler.update()
+        told.append(how.value(model, loss))
+    return told, [model]
+
+
+@loop
+def mixed_bfloat16(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    return mixed(how, torch.bfloat16)
+
+
+@loop
+def mixed_float16(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    return mixed(how, torch.float16)
+
+
 def state_of(model: Any) -> dict[str, Tensor] | None:
     if isinstance(model, hgpart.DistributedModel):
         return model.gathered_state_dict()
@@ -396,7 +433,9 @@ def compared(connection: Connection, plan: str, train: Loop) -> str:
     if states[0] is not None:
         pairs = zip(expected, states, strict=True)
         apart += [
-            float((whole[name] - state[name]).abs().max()) for whole, state in pairs for name in whole
+            float((whole[name] - state[name]).abs().max())
+            for whole, state in pairs
+            for name in whole
         ]
     return f"{max(apart):.1e}"
 

@@ -36,6 +36,7 @@ from hgpart.placement.batches.micro_batches import score_of
 from hgpart.placement.programs import Programs
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import connect
+from hgpart.run.processes.map_types import MapTypes
 from hgpart.run.processes.rank_messages import RankMessages
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -415,7 +416,7 @@ def message_of_several_tensors(connection):
     outlines += [nothing] * (connection.k - 2)
     schedule = make_schedule(outlines, "sequential", 1, Costs())
     post = RankMessages(
-        connection, dict(enumerate(transfers)), mail(schedule, connection.rank), [3]
+        connection, MapTypes(dict(enumerate(transfers))), mail(schedule, connection.rank), [3]
     )
     there, there_and_back = (
         [Piece(direction, 0, transfer.number) for transfer in transfers]

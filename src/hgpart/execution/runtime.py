@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import PlanError, RunError
+from hgpart.execution.autocast import autocast_type
 from hgpart.execution.outlines import check_fits, outline, uses
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.events import Event
@@ -424,6 +425,7 @@ class RunningPass:
         self.runs = runs
         self._runtime, self._schedule, self._sizes = runtime, schedule, sizes
         self._travelling = travelling
+        self._autocast = autocast_type(next(iter(runtime.devices.values())))
         self._execute, self._is_back = runtime.transport.executor(), False
 
     def backward(
@@ -459,7 +461,8 @@ class RunningPass:
         If a part fails, `stop` is called, too, to wake those that wait for something else.
         """
         runtime, runs = self._runtime, self.runs
-        channel = runtime.transport.open(schedule, runtime.programs, self._sizes, self._travelling)
+        facts = schedule, runtime.programs, self._sizes, self._travelling, self._autocast
+        channel = runtime.transport.open(*facts)
 
         def stop_all() -> None:
             channel.stop()

@@ -86,6 +86,7 @@ class Transport(Protocol):
         programs: Mapping[int, PartProgram],
         sizes: Sequence[int],
         travelling: Travelling | None,
+        autocast: torch.dtype | None = None,
     ) -> Channel:
         """Begin to send and receive the messages of a schedule.
 
@@ -97,6 +98,8 @@ class Transport(Protocol):
             Samples of each micro-batch.
         travelling : Travelling, optional
             Weights that travel in the schedule.
+        autocast : torch.dtype, optional
+            The type of autocast in the pass's forward, which decides the types of maps.
         """
 
     def batches(self, source: Iterator[Any], under_way: int) -> StreamBatches:

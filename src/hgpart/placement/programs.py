@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from hgpart.errors import PlacementError, check_whole
+from hgpart.execution.autocast import autocast_type
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.step_run import Score
@@ -301,10 +302,8 @@ class Programs:
         """Raise a PlacementError if statistics would have 16 bits per element."""
         if not self.has_norms_of_batch:
             return
-        kinds = {device.type for device in devices}
-        cast = [torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)]
-        for dtype in (self.dtype, *cast):
-            if dtype.itemsize < 4:
+        for dtype in (self.dtype, *map(autocast_type, devices)):
+            if dtype is not None and dtype.itemsize < 4:
                 raise PlacementError(
                     f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
                     "float64, without autocast"

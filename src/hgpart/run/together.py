@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.execution.autocast import autocast_type
 from hgpart.execution.first_order import first_order
 from hgpart.placement import Placement
 from hgpart.placement.batches.loss_counts import class_loss
@@ -128,8 +129,6 @@ class Together:
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
     ) -> Begun:
         """What this rank begins, in the present modes; the size of its batch is not known yet."""
-        kind = self.device.type
-        autocast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
         return Begun(
             call.number,
             self._model,
@@ -139,7 +138,7 @@ class Together:
             training=self._placement.training,
             counts_classes=len({*self._placement.programs.output_parts}) > 1
             and class_loss(loss_fn) is not None,
-            autocast=DTYPES.index(autocast),
+            autocast=DTYPES.index(autocast_type(self.device)),
         )
 
     def begin_call(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> CalledWith:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hgpart.execution.autocast import autocast_type
 from hgpart.execution.program import PartProgram
 from hgpart.execution.threads.local_channel import LocalChannel
 from hgpart.execution.threads.shared_batches import SharedBatches
@@ -55,6 +56,7 @@ class Crew:
         programs: Mapping[int, PartProgram],
         sizes: Sequence[int],
         travelling: Travelling | None,
+        autocast: torch.dtype | None = None,
     ) -> LocalChannel:
         """Open new queues."""
         return LocalChannel(self._devices)
@@ -127,11 +129,8 @@ class _Modes:
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._inference = torch.is_inference_mode_enabled()
         self._grad = torch.is_grad_enabled()
-        self._autocast = [
-            (kind, torch.get_autocast_dtype(kind))
-            for kind in dict.fromkeys(device.type for device in devices)
-            if torch.is_autocast_enabled(kind)
-        ]
+        types = {device.type: autocast_type(device) for device in devices}
+        self._autocast = [(kind, dtype) for kind, dtype in types.items() if dtype is not None]
 
     @contextmanager
     def entered(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -11,6 +12,7 @@ from hgpart.execution.program import PartProgram
 from hgpart.execution.transport import Executor
 from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
+from hgpart.run.processes.map_types import MapTypes
 from hgpart.run.processes.rank_messages import RankMessages
 from hgpart.schedules.mail import mail
 from hgpart.schedules.schedule import Schedule
@@ -22,6 +24,8 @@ class Rank:
     def __init__(self, connection: Connection) -> None:
         self.parts: Sequence[int] = (connection.rank,)
         self._connection = connection
+        self._types: WeakKeyDictionary[PartProgram, dict[torch.dtype | None, MapTypes]]
+        self._types = WeakKeyDictionary()
 
     def device(self, part: int) -> torch.device:
         """The device of the part."""
@@ -47,12 +51,16 @@ class Rank:
         programs: Mapping[int, PartProgram],
         sizes: Sequence[int],
         travelling: Travelling | None,
+        autocast: torch.dtype | None = None,
     ) -> RankMessages:
         """Begin to receive what comes first."""
         (part,) = self.parts
+        types = self._types.setdefault(programs[part], {})
+        if autocast not in types:
+            types[autocast] = MapTypes(programs[part].transfers, are_known=autocast is None)
         return RankMessages(
             self._connection,
-            programs[part].transfers,
+            types[autocast],
             mail(schedule, part),
             sizes,
             travelling=travelling,
@@ -89,4 +97,10 @@ class OwnBatches:
 
 
 def _do(jobs: Sequence[Callable[[], Any]], stop: Callable[[], object]) -> Sequence[Any]:
-    return [job() for job in jobs]
+    # A cast that is remembered would belong to the graphs of several micro-batches.
+    before = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        return [job() for job in jobs]
+    finally:
+        torch.set_autocast_cache_enabled(before)

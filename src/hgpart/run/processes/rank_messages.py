@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from hgpart.errors import RunError
-from hgpart.execution.transfers import Transfer
 from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
+from hgpart.run.processes.map_types import MapTypes, as_bytes
 from hgpart.schedules.mail import Mail, Mailbox
 from hgpart.schedules.schedule import OF_WEIGHTS, Direction, Message, Piece
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """The bytes of a tensor's elements, in their order.
-
-    For a conjugate, or its imaginary part, torch keeps the memory and only notes the difference.
-    >>> as_bytes(torch.tensor([1.0 + 2.0j]).conj().imag).view(torch.float32)
-    tensor([-2.])
-    """
-    made = tensor.resolve_conj().resolve_neg().contiguous()
-    return made.as_strided((made.numel(),), (1,)).view(torch.uint8)  # of one element, any stride
 
 
 class RankMessages(Mailbox):
@@ -36,8 +24,8 @@ class RankMessages(Mailbox):
 
     Parameters
     ----------
-    transfers : mapping of int to Transfer
-        The transfers of this part, by number.
+    types : MapTypes
+        The transfers of this part, in the types in which maps travel.
     mail : Mail
         The mail of this part.
     sizes : sequence of int
@@ -52,13 +40,14 @@ class RankMessages(Mailbox):
     def __init__(
         self,
         connection: Connection,
-        transfers: Mapping[int, Transfer],
+        types: MapTypes,
         mail: Mail,
         sizes: Sequence[int],
         travelling: Travelling | None = None,
         in_place: bool = True,
     ) -> None:
-        self._connection, self._transfers, self._sizes = connection, transfers, sizes
+        self._connection, self._types, self._sizes = connection, types, sizes
+        self._says_types = not types.are_known
         self._travelling, self._in_place = travelling, in_place
         # Messages lie on this device while they are sent.
         self._place = connection.device if connection.nccl else torch.device("cpu")
@@ -72,12 +61,10 @@ class RankMessages(Mailbox):
         """Send tensors as soon as all pieces of their message are there."""
         message = self.leaving(piece)
         pieces = [as_bytes(tensor) for tensor in tensors]
-        size, wanted = sum(map(len, pieces)), self._nbytes(piece)
-        if size != wanted:  # the receiver expects `wanted` bytes
-            raise RunError(
-                f"{self._layer(piece)} sends {size} bytes, accepted is {wanted}, as it was placed "
-                "(autocast changes types)"
-            )
+        if piece.direction not in OF_WEIGHTS:
+            where = piece.number, self._sizes[piece.micro_batch]
+            pieces = self._types.packed(*where, tensors, self._says_types)
+            self._types.note(piece.number, tensors)
         begun = self._begun.setdefault(message.number, {})
         begun[piece] = pieces
         if len(begun) == len(message.pieces):
@@ -88,13 +75,14 @@ class RankMessages(Mailbox):
         if piece.direction in OF_WEIGHTS:
             assert self._travelling is not None
             return self._travelling.copies.nbytes(self._travelling.exchanges[piece.number])
-        return self._transfers[piece.number].nbytes(self._sizes[piece.micro_batch])
+        size = self._sizes[piece.micro_batch]
+        return self._types.nbytes(piece.number, size, self._says_types)
 
     def _layer(self, piece: Piece) -> str:
         if piece.direction in OF_WEIGHTS:
             assert self._travelling is not None
             return f"weights of {self._travelling.exchanges[piece.number].layer}"
-        return self._transfers[piece.number].layer
+        return self._types.layer(piece.number)
 
     def _depart(self, message: Message, pieces: Sequence[Tensor]) -> None:
         body = (pieces[0] if len(pieces) == 1 else torch.cat([*pieces])).to(self._place)
@@ -120,14 +108,11 @@ class RankMessages(Mailbox):
             return
         size, at = self._sizes[message.micro_batch], 0
         for arrived in message.pieces:
-            tensors = []
-            for tensor in self._transfers[arrived.number].tensors:
-                piece = body[at : at + tensor.nbytes(size)]
-                at += len(piece)
-                if piece.storage_offset() % tensor.dtype.itemsize:
-                    piece = piece.clone()
-                tensors.append(piece.view(tensor.dtype).view(tensor.shape(size)))
-            self._arrived[arrived] = tuple(tensors)
+            end = at + self._nbytes(arrived)
+            where = arrived.number, size
+            tensors = self._types.unpacked(*where, body[at:end], self._says_types)
+            self._types.note(arrived.number, tensors)
+            self._arrived[arrived], at = tensors, end
 
     def settle(self) -> bool:
         """Wait until everything that was sent has left."""

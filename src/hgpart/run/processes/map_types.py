@@ -1,0 +1,142 @@
+"""Transfers + autocast -> MapTypes: the types in which a part's maps travel.
+
+Autocast gives maps other types than those that were placed, and only who computes a map knows
+which. So in the first pass under autocast each message says the types of its tensors, and has room
+for the largest; from then on both ends know them, and messages have the bytes of their tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from hgpart.errors import RunError
+from hgpart.execution.transfers import Transfer, TransferredTensor
+
+TYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
+WORD = 8  # bytes that say a type, before the tensor
+
+
+class MapTypes:
+    """The types of the tensors that a part sends and receives, in one state of autocast.
+
+    Parameters
+    ----------
+    transfers : mapping of int to Transfer
+        The part's transfers, as they were placed.
+    are_known : bool
+        Whether maps have the types that were placed.
+    """
+
+    def __init__(self, transfers: Mapping[int, Transfer], are_known: bool = True) -> None:
+        self._transfers = dict(transfers)
+        self._open = set[int]() if are_known else {*transfers}
+
+    @property
+    def are_known(self) -> bool:
+        """Whether messages have the bytes of their tensors, and do not say types."""
+        return not self._open
+
+    def layer(self, number: int) -> str:
+        """Layer of a transfer."""
+        return self._transfers[number].layer
+
+    def nbytes(self, number: int, samples: int, says_types: bool) -> int:
+        """Bytes of a transfer in a message."""
+        transfer = self._transfers[number]
+        if not says_types:
+            return transfer.nbytes(samples)
+        return sum(WORD + _room(tensor, samples) for tensor in transfer.tensors)
+
+    def packed(
+        self, number: int, samples: int, tensors: Sequence[Tensor], says_types: bool
+    ) -> list[Tensor]:
+        """The bytes of a transfer's tensors in a message.
+
+        Raises
+        ------
+        RunError
+            If they have other types or sizes than the receiver expects.
+        """
+        transfer, pieces = self._transfers[number], [as_bytes(tensor) for tensor in tensors]
+        if not says_types:
+            sent, wanted = sum(map(len, pieces)), transfer.nbytes(samples)
+            if sent != wanted:
+                raise RunError(f"{transfer.layer} sends {sent} bytes, accepted is {wanted}")
+            return pieces
+        body = []
+        for tensor, piece, known in zip(tensors, pieces, transfer.tensors, strict=True):
+            room = _room(known, samples) - len(piece)
+            if tensor.shape != known.shape(samples) or room < 0:
+                raise RunError(
+                    f"{transfer.layer} sends {tuple(tensor.shape)} of {tensor.dtype}, accepted is "
+                    f"{known.shape(samples)} of {known.dtype} or fewer bytes"
+                )
+            word = torch.tensor([TYPES.index(tensor.dtype)], device=tensor.device)
+            body += [as_bytes(word), piece, piece.new_zeros(room)]
+        return body
+
+    def unpacked(
+        self, number: int, samples: int, body: Tensor, says_types: bool
+    ) -> tuple[Tensor, ...]:
+        """The tensors of a transfer, from its bytes."""
+        made, at = [], 0
+        for tensor in self._transfers[number].tensors:
+            dtype, room = tensor.dtype, tensor.nbytes(samples)
+            if says_types:
+                dtype = TYPES[int(_as_type(body[at : at + WORD], torch.int64))]
+                at, room = at + WORD, _room(tensor, samples)
+            used = replace(tensor, dtype=dtype).nbytes(samples)
+            made.append(_as_type(body[at : at + used], dtype).view(tensor.shape(samples)))
+            at += room
+        return tuple(made)
+
+    def note(self, number: int, tensors: Sequence[Tensor]) -> None:
+        """Note the types of a transfer that was sent or received."""
+        if number in self._open:
+            self._open.remove(number)
+            transfer = self._transfers[number]
+            pairs = zip(transfer.tensors, tensors, strict=True)
+            typed = tuple(replace(known, dtype=tensor.dtype) for known, tensor in pairs)
+            self._transfers[number] = replace(transfer, tensors=typed)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a tensor's elements, in their order.
+
+    For a conjugate, or its imaginary part, torch keeps the memory and only notes the difference.
+    >>> as_bytes(torch.tensor([1.0 + 2.0j]).conj().imag).view(torch.float32)
+    tensor([-2.])
+    """
+    made = tensor.resolve_conj().resolve_neg().contiguous()
+    return made.as_strided((made.numel(),), (1,)).view(torch.uint8)  # of one element, any stride
+
+
+def _room(tensor: TransferredTensor, samples: int) -> int:
+    """Bytes that a tensor can have under autocast, which makes no type larger than float32."""
+    size = tensor.dtype.itemsize
+    if tensor.dtype.is_floating_point:
+        size = max(size, torch.float32.itemsize)
+    return tensor.nbytes(samples) // tensor.dtype.itemsize * size
+
+
+def _as_type(body: Tensor, dtype: torch.dtype) -> Tensor:
+    """Bytes as elements of a type, which can begin only at multiples of its size."""
+    aligned = body.clone() if body.storage_offset() % dtype.itemsize else body
+    return aligned.view(dtype)
