@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from hgpart.execution.program import PartProgram, pack, receive, send
+from hgpart.execution.program import PartProgram, Transfer, TransferredTensor, pack, receive, send
 from hgpart.execution.runtime import Placed
 from hgpart.execution.threads.crew import Crew
 from hgpart.execution.threads.local import LocalRuntime
-from hgpart.execution.transfers import Transfer, TransferredTensor
 
 INPUT_CHANNELS = 3
 

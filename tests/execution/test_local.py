@@ -18,11 +18,10 @@ from torch import Tensor, fx, nn
 from toy_programs import Cut, Dense, Model, cuts, local, program, toy, transfer
 
 from hgpart.errors import PlacementError, RunError
-from hgpart.execution.program import receive, send
+from hgpart.execution.program import TransferredTensor, receive, send
 from hgpart.execution.records.totals import Timing
 from hgpart.execution.threads.crew import Crew
 from hgpart.execution.threads.local import LocalRuntime
-from hgpart.execution.transfers import TransferredTensor
 
 
 class Call(nn.Module):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
-from hgpart.execution.first_order import first_order, outputs_for
-from hgpart.execution.runtime import Runtime
+from hgpart.errors import PlacementError
+
+R = TypeVar("R")
 
 
 class CalledPass(Protocol):
@@ -48,11 +49,34 @@ def inputs_with_gradients(values: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in tensors.items() if tensor.requires_grad}
 
 
-def learns(runtime: Runtime) -> bool:
-    """Whether a parameter of the parts in this process requires gradients."""
-    modules = (program.module for program in runtime.programs.values())
-    parameters = chain.from_iterable(module.parameters() for module in modules)
-    return any(parameter.requires_grad for parameter in parameters)
+def first_order(backward: Callable[..., R]) -> Callable[..., R]:
+    """Let a backward pass raise a PlacementError under ``create_graph=True``.
+
+    Grad mode in a backward pass means just that: a graph of the gradients is wanted. torch's
+    `once_differentiable` says so only where the incoming gradient requires one. A second backward
+    pass that begins from constants, as a gradient penalty's does, would find nothing and go on.
+    """
+
+    @wraps(backward)
+    def checked(*args: object) -> R:
+        if torch.is_grad_enabled():
+            raise PlacementError(
+                "a backward pass with create_graph=True: a placement has no second derivatives, as "
+                "gradient penalties need; accepted are backward passes without it, or the model "
+                "itself"
+            )
+        return backward(*args)
+
+    return checked
+
+
+def outputs_for(ctx: Any, leaves: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Outputs of a function for leaves; its backward gives leaves that require it a gradient."""
+    ctx.set_materialize_grads(False)
+    outputs = tuple(leaf.detach() for leaf in leaves)
+    pairs = zip(leaves, outputs, strict=True)
+    ctx.mark_non_differentiable(*(out for leaf, out in pairs if not leaf.requires_grad))
+    return outputs
 
 
 # Two functions, because of GPUs: autograd runs the backward of `_Results` in the thread of the

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.first_order import first_order
+from hgpart.execution.as_function import first_order
 from hgpart.execution.recomputation import notes_statistics
 
 aten = torch.ops.aten

@@ -16,8 +16,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hgpart.errors import PlacementError, RunError
 from hgpart.execution.part_state import PartState
-from hgpart.execution.program import PartProgram, pack, receive, send
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.program import PartProgram, Transfer, pack, receive, send
 from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
 from hgpart.operators.calls import has_gradients
 

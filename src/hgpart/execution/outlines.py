@@ -18,8 +18,7 @@ from hgpart.execution.instructions import (
     Send,
     prepare,
 )
-from hgpart.execution.program import CARRY, PartProgram
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.program import CARRY, PartProgram, Transfer
 from hgpart.schedules.outline import Chunk, Computation, Outline, Sent, Uses
 from hgpart.schedules.schedule import Schedule, outlines_fingerprint
 

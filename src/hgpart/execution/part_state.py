@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
+from hgpart.execution.program import Transfer
 from hgpart.execution.records.events import Doing, Span
 from hgpart.execution.records.totals import Traffic
-from hgpart.execution.transfers import Transfer
 from hgpart.execution.transport import Channel
 from hgpart.execution.weights.gradients import WeightProduct
 from hgpart.execution.weights.versions import BatchWeights

@@ -37,7 +37,7 @@ import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, TraceError, first_line
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.program import Transfer
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition

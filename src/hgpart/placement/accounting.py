@@ -19,9 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError, not_one_of
-from hgpart.execution.program import PartProgram, receive
+from hgpart.execution.program import PartProgram, Transfer, receive
 from hgpart.execution.records.totals import Traffic
-from hgpart.execution.transfers import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.placement.batches.micro_batches import named_by_share
 from hgpart.placement.building.blueprint import UNUSED

@@ -11,8 +11,7 @@ import torch
 from torch import fx, nn
 
 from hgpart.errors import PlacementError
-from hgpart.execution.program import PartProgram
-from hgpart.execution.transfers import WHOLE, Share, Transfer
+from hgpart.execution.program import WHOLE, PartProgram, Share, Transfer
 from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
 from hgpart.placement.building.blueprint import OWN, UNUSED, Blueprint, shared_statistics

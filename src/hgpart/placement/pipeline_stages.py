@@ -11,8 +11,7 @@ from typing import Any
 from torch import Tensor, fx
 
 from hgpart.errors import PlacementError
-from hgpart.execution.program import receive, send
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.program import Transfer, receive, send
 from hgpart.placement.placement import Placement
 from hgpart.tracing.forms import said_of
 

@@ -15,10 +15,9 @@ from torch import fx
 
 from hgpart.errors import PlacementError, check_whole
 from hgpart.execution.autocast import autocast_type
-from hgpart.execution.program import PartProgram
+from hgpart.execution.program import PartProgram, Share, Transfer
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.step_run import Score
-from hgpart.execution.transfers import Share, Transfer
 from hgpart.hypergraph.metrics import Evaluation
 from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
@@ -383,17 +382,17 @@ class Programs:
 
     def inputs_of_shares(self, batch_size: int) -> dict[str, torch.Tensor]:
         """Meta tensors like the inputs that can have gradients, by name in programs of parts."""
-        found = {}
+        tensors = {}
         for blueprint, size in zip(self.blueprints, sizes_of(self.shares, batch_size), strict=True):
             shapes = blueprint.input_shapes(size)
-            for name, shape, example in zip(
-                self.inputs, shapes, self.arguments.tensors, strict=True
-            ):
+            facts = zip(self.inputs, shapes, self.arguments.tensors, strict=True)
+            for name, shape, example in facts:
                 if has_gradients(example.dtype):
-                    found[f"{blueprint.prefix}{name}"] = torch.empty(
-                        shape, dtype=self._sent_as(example.dtype), device="meta"
+                    dtype = self._sent_as(example.dtype)
+                    tensors[blueprint.prefix + name] = torch.empty(
+                        shape, dtype=dtype, device="meta"
                     )
-        return found
+        return tensors
 
     def results_without_data(self, part: int, batch_size: int) -> list[torch.Tensor]:
         """Meta tensors like the results of the samples that a part needs, or else of all."""

@@ -23,7 +23,7 @@ from hgpart.placement import Placement
 from hgpart.placement.batches.micro_batches import schedule_for_mode
 from hgpart.placement.batches.streams import StreamedBatches, check_modules_of_stream
 from hgpart.run.elsewhere import Elsewhere
-from hgpart.run.processes.begun import Begun, Call
+from hgpart.run.processes.begun import Begun, JointCall
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
 from hgpart.run.rank_call import RankCall
@@ -142,7 +142,7 @@ class DistributedModel(nn.Module):
         """
         given = self.placement.programs.arguments.tensors_here(inputs, named)
         rank, programs = self.connection.rank, self.placement.programs
-        with self.connection.calling(Call.FORWARD):
+        with self.connection.calling(JointCall.FORWARD):
             called = self._together.begin_call(given, batch_size)
             self.for_batch(called.samples)
             programs = self.placement.programs
@@ -190,18 +190,19 @@ class DistributedModel(nn.Module):
             self._results = ()
             loss.backward()  # type: ignore[no-untyped-call]
             return
-        if self.makes_result:
-            raise ArgumentError(
-                f"rank {self.connection.rank} got no loss: accepted is one on each rank that has "
-                "results, and None on others"
-            )
         results, self._results = self._results, ()
         results = tuple(result for result in results if result.requires_grad)
-        if not results:
-            raise RunError(
-                "backward without a forward pass in grad mode before it: accepted is one for each "
-                "such pass"
-            )
+        with self._together.whole_pass():
+            if self.makes_result:
+                raise ArgumentError(
+                    f"rank {self.connection.rank} got no loss: accepted is one on each rank that "
+                    "has results, and None on others"
+                )
+            if not results:
+                raise RunError(
+                    "backward without a forward pass in grad mode before it: accepted is one for "
+                    "each such pass"
+                )
         torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -228,13 +229,12 @@ class DistributedModel(nn.Module):
                 f"rank {self.connection.rank} has not all values of this tensor, which is also "
                 "computed from results of other ranks: accepted are the values of each one's part"
             )
-        with self.connection.calling(Call.VALUE):
-            mine = own.cpu() if self.makes_result else None
-            known = [one for one in self.connection.gather(mine, Call.VALUE) if one is not None]
-        total: Tensor = reduce(add, known)
+        here = own.cpu() if self.makes_result else None
+        gathered = self.connection.gather(here, JointCall.VALUE)
+        total: Tensor = reduce(add, (values for values in gathered if values is not None))
         return total.to(own.device)
 
-    def numbers(self, own: float, call: Call) -> list[float]:
+    def numbers(self, own: float, call: JointCall) -> list[float]:
         """A number of each rank, in order of ranks, which all make the same call."""
         with self.connection.calling(call):
             self.connection.begin(Begun(call.number))
@@ -296,7 +296,9 @@ class DistributedModel(nn.Module):
             schedule = schedule_for_mode(schedule, loss_fn is not None)
         given, rank = self._given(inputs), self.connection.rank
         micro_batches = 1 if schedule is None else schedule.micro_batches
-        own = self._together.beginning(Call.STEP, micro_batches, torch.is_grad_enabled(), loss_fn)
+        own = self._together.beginning(
+            JointCall.STEP, micro_batches, torch.is_grad_enabled(), loss_fn
+        )
         batch = self._together.agreed_size(given, batch_size, own)
         self.for_batch(batch)
         if schedule is None:
@@ -339,7 +341,7 @@ class DistributedModel(nn.Module):
         """
         placement, rank = self.placement, self.connection.rank
         own_held = [(held, tensor.detach().cpu()) for held, tensor in placement.held(rank)]
-        parts = self.connection.collect(own_held, Call.STATE)
+        parts = self.connection.collect(own_held, JointCall.STATE)
         return None if parts is None else placement.held_state.whole(chain.from_iterable(parts))
 
     def load_state_dict(  # type: ignore[override]  # tensors are always copied, never assigned
@@ -409,7 +411,7 @@ class DistributedModel(nn.Module):
         with self._together.whole_pass():
             self._together.check_same(
                 batch_size,
-                self._together.beginning(Call.STREAM, schedule.micro_batches, learns=True),
+                self._together.beginning(JointCall.STREAM, schedule.micro_batches, learns=True),
             )
         self.for_batch(batch_size)
         losses: list[Tensor] = []
@@ -458,7 +460,7 @@ class DistributedModel(nn.Module):
             For the reasons of `Placement.for_inputs`; if it fails on a rank, all stay as they were.
         """
         own = [None if value is None else tuple(value.shape[1:]) for value in self._given(inputs)]
-        by_input = zip(*self.connection.gather(own, Call.SIZES), strict=True)
+        by_input = zip(*self.connection.gather(own, JointCall.SIZES), strict=True)
         sizes = []
         for name, sizes_of_input in zip(
             self.placement.programs.arguments.names, by_input, strict=True

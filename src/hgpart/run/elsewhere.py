@@ -17,22 +17,6 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from hgpart.errors import RunError
 
-aten = torch.ops.aten
-# What these return depends on the shape and type of their argument, not on its values.
-OF_SHAPE = {
-    aten.ones_like.default,
-    aten.zeros_like.default,
-    aten.full_like.default,
-    aten.empty_like.default,
-    aten.rand_like.default,
-    aten.randn_like.default,
-    aten.new_ones.default,
-    aten.new_zeros.default,
-    aten.new_full.default,
-    aten.new_empty.default,
-    aten.new_empty_strided.default,
-}
-
 
 class Elsewhere(Tensor):
     """Stands in for a tensor whose values other ranks have.
@@ -50,9 +34,6 @@ class Elsewhere(Tensor):
     >>> loss = (result - torch.ones(2, 3)).mean()
     >>> loss
     Elsewhere(shape=(), dtype=float32, rank 1)
-    >>> loss.item()
-    Traceback (most recent call last):
-    hgpart.errors.RunError: item() of a result that rank 1 has: accepted are ...
     """
 
     meta: Tensor
@@ -87,15 +68,16 @@ class Elsewhere(Tensor):
         stand_ins = [tensor for tensor in tensors if isinstance(tensor, cls)]
         ranks = sorted({rank for tensor in stand_ins for rank in tensor.ranks})
         first = stand_ins[0]
-        draws = torch.Tag.nondeterministic_seeded in function.tags
-        if function in OF_SHAPE or draws:
+        name = function.overloadpacket.__name__
+        if name.startswith("new_") or name.endswith("_like"):  # they go by the shape alone
+            here = pytree.tree_map_only(cls, _ones, given)
+            return function(*here[0], **here[1])
+        if torch.Tag.nondeterministic_seeded in function.tags:
             # Other ranks draw as many random numbers: generators stay alike.
             here = pytree.tree_map_only(cls, _ones, given)
             made = function(*here[0], **here[1])
-            if function in OF_SHAPE:
-                return made
             return pytree.tree_map_only(
-                Tensor, lambda one: cls(one.to("meta"), one.device, ranks), made
+                Tensor, lambda drawn: cls(drawn.to("meta"), drawn.device, ranks), made
             )
         for written in _written(function, args, given[1]):
             if not isinstance(written, cls):
@@ -117,7 +99,7 @@ class Elsewhere(Tensor):
             isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(made) if leaf is not None
         ):
             raise _no_values(_name(function), ranks)
-        wrapped = pytree.tree_map_only(Tensor, lambda one: cls(one, device, ranks), made)
+        wrapped = pytree.tree_map_only(Tensor, lambda meta: cls(meta, device, ranks), made)
         return return_and_correct_aliasing(function, *given, wrapped)  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:  # type: ignore[override]
@@ -159,9 +141,11 @@ def _on_meta(tensor: Tensor) -> Tensor:
 def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """The tensors that an operator changes."""
     arguments = function._schema.arguments
-    given = {**{one.name: value for one, value in zip(arguments, args, strict=False)}, **kwargs}
-    written = (one.name for one in arguments if one.alias_info and one.alias_info.is_write)
-    return [given[name] for name in written if isinstance(given.get(name), Tensor)]
+    named = zip((argument.name for argument in arguments), args, strict=False)
+    given = {**dict(named), **kwargs}
+    aliases = ((argument.name, argument.alias_info) for argument in arguments)
+    written = (given.get(name) for name, alias in aliases if alias and alias.is_write)
+    return [value for value in written if isinstance(value, Tensor)]
 
 
 def _needs_values(function: Any, error: Exception) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.processes.begun import Call
+from hgpart.run.processes.begun import JointCall
 
 
 def clip_grad_norm_(
@@ -50,16 +50,14 @@ def clip_grad_norm_(
     """
     if not norm_type > 0:
         raise ArgumentError(f"norm_type {norm_type}: accepted are numbers above 0, and inf")
-    parameters = [one for one in model.parameters() if one.grad is not None]
-    total = torch.nn.utils.get_total_norm(
-        [one.grad for one in parameters if one.grad is not None], norm_type
-    )
+    gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
+    total = torch.nn.utils.get_total_norm(gradients, norm_type)
     if isinstance(model, DistributedModel):
-        norms = torch.tensor(model.numbers(float(total), Call.CLIP), dtype=torch.float64)
+        norms = torch.tensor(model.numbers(float(total), JointCall.CLIP), dtype=torch.float64)
         total = torch.linalg.vector_norm(norms, norm_type).to(model.connection.device, total.dtype)
     if error_if_nonfinite and not math.isfinite(total):
         raise ArgumentError(f"a total norm of {float(total)}: accepted are finite gradients")
-    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+    torch.nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, total)
     return total
 
 
@@ -80,13 +78,13 @@ class GradScaler(torch.amp.GradScaler):
 
     def __init__(self, model: nn.Module, device: str = "cuda", **options: Any) -> None:
         super().__init__(device, **options)
-        self._model, self._of = model, device
+        self._model = model
 
     def _unscale_grads_(self, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
-        found = super()._unscale_grads_(*args, **kwargs)
+        overflows = super()._unscale_grads_(*args, **kwargs)
         if isinstance(self._model, DistributedModel):
-            own = max(map(float, found.values()), default=0.0)
-            anywhere = max(self._model.numbers(own, Call.UNSCALE))
+            own = max(map(float, overflows.values()), default=0.0)
+            anywhere = max(self._model.numbers(own, JointCall.UNSCALE))
             device = self._model.connection.device
-            found = {device: torch.tensor(anywhere, device=device)}
-        return found
+            overflows = {device: torch.tensor(anywhere, device=device)}
+        return overflows

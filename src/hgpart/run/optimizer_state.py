@@ -18,7 +18,7 @@ from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.held_state import assembled
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.processes.begun import Call
+from hgpart.run.processes.begun import JointCall
 
 State = dict[str, Any]
 
@@ -60,7 +60,7 @@ def gathered_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer)
                 here.append((held, kind, own))
     parts = [(here, groups)]
     if isinstance(model, DistributedModel):
-        collected = model.connection.collect((here, groups), Call.OPTIMIZER_STATE)
+        collected = model.connection.collect((here, groups), JointCall.OPTIMIZER_STATE)
         if collected is None:
             return None
         parts = collected

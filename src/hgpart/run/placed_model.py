@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hgpart.execution.program import WHOLE
 from hgpart.execution.records.events import Event, planned_events
 from hgpart.execution.records.totals import Totals
-from hgpart.execution.transfers import WHOLE
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice

@@ -39,7 +39,9 @@ class RankCall:
         self._results: tuple[Tensor, ...] = self._run.results.pop(0, ())
         self._has_results = not elsewhere
         if elsewhere:
-            self._results = tuple(one.requires_grad_(has_gradients(one.dtype)) for one in elsewhere)
+            for stand_in in elsewhere:
+                stand_in.requires_grad_(has_gradients(stand_in.dtype))
+            self._results = (*elsewhere,)
 
     def taken_results(self) -> tuple[Tensor, ...]:
         """Results of this rank, or stand-ins."""
@@ -73,10 +75,10 @@ class RankCall:
             return self._gradients_of_inputs()
 
     def _gradients_of_inputs(self) -> dict[str, Tensor | None]:
-        found: dict[str, Tensor | None] = {}
+        total: dict[str, Tensor | None] = {}
         for name, like in self._inputs.items():
             own = self._run.input_gradients.get(name)
             if own is None:
                 own = torch.zeros(like.shape, dtype=like.dtype, device=self._together.device)
-            found[name] = self._together.sum_of(own)
-        return found
+            total[name] = self._together.sum_of(own)
+        return total

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.execution.as_function import first_order
 from hgpart.execution.autocast import autocast_type
-from hgpart.execution.first_order import first_order
 from hgpart.placement import Placement
 from hgpart.placement.batches.loss_counts import class_loss
 from hgpart.placement.batches.micro_batches import Counts
 from hgpart.placement.passes import gradients_wanted
 from hgpart.run.elsewhere import Elsewhere
 from hgpart.run.processes.agreement import Agreement
-from hgpart.run.processes.begun import DTYPES, Begun, Call
+from hgpart.run.processes.begun import DTYPES, Begun, JointCall
 from hgpart.run.processes.connection import Connection
 from hgpart.tracing.forms import Sizes
 
@@ -113,7 +113,7 @@ class Together:
             self._placement.forms.for_sizes(sizes, batch_size)
         except Exception as error:
             failed = error
-        reasons = self._connection.gather(failed and str(failed), Call.SIZES)
+        reasons = self._connection.gather(failed and str(failed), JointCall.SIZES)
         if failed is not None:
             raise failed
         for rank, reason in enumerate(reasons):
@@ -123,7 +123,7 @@ class Together:
 
     def beginning(
         self,
-        call: Call,
+        call: JointCall,
         micro_batches: int = 1,
         learns: bool = False,
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
@@ -155,7 +155,7 @@ class Together:
             If a rank reads an input that no rank has.
         """
         programs = self._placement.programs
-        own = self.beginning(Call.FORWARD)._replace(samples=self._said_size(batch_size) or 0)
+        own = self.beginning(JointCall.FORWARD)._replace(samples=self._said_size(batch_size) or 0)
         with self.whole_pass():
             if batch_size is None:
                 own = own._replace(samples=programs.arguments.batch_size(inputs) or 0)
@@ -232,7 +232,7 @@ class Together:
         ArgumentError
             If another rank goes back through another pass, or does something else.
         """
-        call = Call.BACKWARD.number
+        call = JointCall.BACKWARD.number
         self._connection.begin(Begun(call, self._model, number, learns=weights))
 
     def sum_of(self, tensor: Tensor) -> Tensor:

@@ -11,18 +11,24 @@ import pytest
 
 from hgpart.errors import ArgumentError
 from hgpart.run.processes import agreement
-from hgpart.run.processes.agreement import Agreement, Batch, check_same
+from hgpart.run.processes.agreement import Agreement
+from hgpart.run.processes.begun import Begun, JointCall, check_same
 
-OURS = Batch(4, 1, False, True, True, False)
+OURS = Begun(JointCall.STEP.number, samples=4, grad_mode=True, training=True)
 OTHERS = [
-    (OURS._replace(samples=3), "of 4 samples, rank 1 one of 3 samples"),
-    (OURS._replace(micro_batches=2), "in 1 micro-batch, rank 1 one in 2 micro-batches"),
-    (OURS._replace(learns=True), "without backward passes, rank 1 one with backward passes"),
-    (OURS._replace(grad_mode=False), "in grad mode, rank 1 one under no_grad"),
-    (OURS._replace(training=False), "in training, rank 1 one in evaluation"),
+    (OURS._replace(samples=3), "of 4 samples, rank 1 a batch of 3 samples"),
+    (OURS._replace(micro_batches=2), "in 1 micro-batch, rank 1 a batch in 2 micro-batches"),
+    (OURS._replace(learns=True), "without backward passes, rank 1 a batch with backward passes"),
+    (OURS._replace(grad_mode=False), "in grad mode, rank 1 a batch under no_grad"),
+    (OURS._replace(training=False), "in training, rank 1 a batch in evaluation"),
     (
         OURS._replace(counts_classes=True),
-        "with no mean over classes as its loss, rank 1 one with a mean over classes as its loss",
+        "with no mean over classes as its loss, rank 1 a batch with a mean over classes as its "
+        "loss",
+    ),
+    (
+        OURS._replace(autocast=2),
+        "without autocast, rank 1 a batch under autocast to torch.bfloat16",
     ),
 ]
 
@@ -88,7 +94,7 @@ def test_those_that_begin_the_same_are_told_nothing(begun):
 @pytest.mark.parametrize(("other", "said"), OTHERS)
 def test_who_receives_names_both(begun, other, said):
     """Of a message of another size than it waited for, gloo ended the process."""
-    sentence = f"rank 0 begins a batch {said}: accepted is the same on all ranks"
+    sentence = f"rank 0 begins a batch {said}: accepted is the same on all ranks, in one order"
     assert begun(OURS, other) == [None, sentence]
     assert begun(OURS, other, both_ways=True) == [sentence] * 2
 
@@ -105,5 +111,7 @@ def test_the_first_of_a_chain_does_not_wait_for_the_last_to_begin(monkeypatch):
 
 def test_ranks_that_send_nothing_are_compared_too():
     check_same({0: OURS, 1: OURS, 2: OURS})
-    with pytest.raises(ArgumentError, match="rank 0 begins a batch of 4 samples, rank 2 one of 3"):
+    with pytest.raises(
+        ArgumentError, match="begins a batch of 4 samples, rank 2 a batch of 3"
+    ):
         check_same({0: OURS, 1: OURS, 2: OTHERS[0][0]})

@@ -92,7 +92,7 @@ def test_the_gpu_of_the_local_rank(monkeypatch):
 class Looking:
     """What a look at the others finds, and what one of them tells meanwhile."""
 
-    interval, silence = 0.01, 1.0
+    interval, silence, call = 0.01, 1.0, "model.step(...)"
 
     def __init__(self, found, meanwhile=None):
         self.found, self.meanwhile, self.cause = found, meanwhile, None
@@ -132,6 +132,19 @@ def test_who_is_to_blame_is_named(said, peer, found, named):
         connection.guard(partial(failing, said), "waited for conv1", peer)
     assert str(caught.value).startswith(named)
     assert str(caught.value).endswith(": seen when rank 0 waited for conv1")
+
+
+def test_the_calls_of_ranks_that_wait_for_ever_are_named():
+    """Of an evaluation on one rank alone only a message in vain was said."""
+    found = Others((), (), {1: "model.gathered_state_dict()", 2: ""})
+    connection = Connection(0, 3, torch.device("cpu"), False, Looking(found))
+    with pytest.raises(RunError) as caught:
+        connection.guard(partial(failing, TIMED_OUT), "waited for conv1", 1)
+    assert str(caught.value) == (
+        "rank 1 has not answered in time: seen when rank 0 waited for conv1 (rank 0 is in "
+        "model.step(...), rank 1 is in model.gathered_state_dict(), rank 2 is in no call of "
+        "hgpart: accepted are the same calls on all ranks)"
+    )
 
 
 def failing(said):

@@ -50,7 +50,10 @@ def test_who_beats_no_more_is_silent_and_who_waits_is_not_to_blame(
                 other.beat()
 
     monkeypatch.setattr("hgpart.run.processes.heartbeats.time", Clock(all_beat))
-    assert beats[0].look() == Others(silent, working)
+    beats[2].call = "model.step(...)"
+    seen = beats[0].look()
+    assert (seen.silent, seen.working) == (silent, working)
+    assert seen.calls == {1: "", 2: "" if 2 in silent else "model.step(...)", 3: ""}
 
 
 def test_what_is_told_ends_the_look(monkeypatch):
@@ -63,7 +66,7 @@ def test_what_is_told_ends_the_look(monkeypatch):
 
     clock = Clock(tell)
     monkeypatch.setattr("hgpart.run.processes.heartbeats.time", clock)
-    assert first.look() == Others((1,), ())
+    assert first.look() == Others((1,), (), {1: ""})
     assert first.cause == "rank 1: out of memory"
     assert clock.now == first.interval / 4
 
@@ -102,10 +105,10 @@ def test_a_process_beats_until_it_stops():
     first, second = (Heartbeats(store, rank, 2, 0.4) for rank in range(2))
     second.waits = True
     second.start()
-    assert first.look() == Others((), ())
+    assert first.look() == Others((), (), {1: ""})
     second.stop()
     assert "hgpart heartbeat" not in [thread.name for thread in threading.enumerate()]
-    assert first.look() == Others((1,), ())
+    assert first.look() == Others((1,), (), {1: ""})
 
 
 def test_who_keeps_the_store_leaves_last(monkeypatch):

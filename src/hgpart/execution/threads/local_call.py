@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgpart.execution.as_function import inputs_with_gradients, learns, results_of
+from hgpart.execution.as_function import inputs_with_gradients, results_of
 from hgpart.execution.runtime import Runtime
 
 
@@ -54,7 +54,13 @@ class LocalCall:
 def called(runtime: Runtime, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
     """Run several parts; the results are those of `LocalRuntime.run`."""
     in_grad_mode, inputs = torch.is_grad_enabled(), inputs_with_gradients(values)
-    if in_grad_mode and (inputs or learns(runtime)):
+    if in_grad_mode and (inputs or _learns(runtime)):
         return results_of(LocalCall(runtime, values, in_grad_mode), inputs)
     with torch.no_grad():
         return LocalCall(runtime, values, in_grad_mode).taken_results()
+
+
+def _learns(runtime: Runtime) -> bool:
+    modules = (program.module for program in runtime.programs.values())
+    parameters = chain.from_iterable(module.parameters() for module in modules)
+    return any(parameter.requires_grad for parameter in parameters)

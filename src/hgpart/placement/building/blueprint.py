@@ -17,8 +17,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
-from hgpart.execution.program import CARRY
-from hgpart.execution.transfers import WHOLE, Share, Transfer, TransferredTensor
+from hgpart.execution.program import CARRY, WHOLE, Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.table import is_complex, operator_of

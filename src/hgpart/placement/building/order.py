@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.program import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
 from hgpart.placement.building.blueprint import Blueprint

@@ -12,7 +12,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.execution import program
-from hgpart.execution.transfers import Transfer
+from hgpart.execution.program import Transfer
 from hgpart.placement.cutting.growing_module import GrowingModule
 from hgpart.placement.cutting.steps import Step
 

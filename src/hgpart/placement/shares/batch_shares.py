@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hgpart.execution.transfers import Share
+from hgpart.execution.program import Share
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_parts
 from hgpart.partition import Partition
 from hgpart.work.figures import Work

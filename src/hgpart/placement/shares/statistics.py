@@ -18,7 +18,7 @@ from torch import fx
 from hgpart.arrays import Bool, Int64
 from hgpart.errors import PlacementError
 from hgpart.execution.batch_norms import combined, update_running
-from hgpart.execution.transfers import Share, Transfer, TransferredTensor
+from hgpart.execution.program import Share, Transfer, TransferredTensor
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.operators.calls import argument, module_of
 from hgpart.operators.table import operator_of

@@ -13,7 +13,7 @@ from hgpart.errors import ArgumentError
 DTYPES = (None, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
-class Call(Enum):
+class JointCall(Enum):
     """What all ranks call together, as it is written."""
 
     FORWARD = "model(...)"
@@ -32,7 +32,7 @@ class Call(Enum):
     @property
     def number(self) -> int:
         """Its number in messages."""
-        return [*Call].index(self)
+        return [*JointCall].index(self)
 
 
 class Begun(NamedTuple):
@@ -40,7 +40,7 @@ class Begun(NamedTuple):
 
     Attributes
     ----------
-    call : Call
+    call : JointCall
         The call.
     model : int
         Number of the model among those of these processes.
@@ -63,7 +63,7 @@ class Begun(NamedTuple):
         The type of autocast, numbered in `DTYPES`; 0 without it.
     """
 
-    call: int = Call.GATHER.number
+    call: int = JointCall.GATHER.number
     model: int = 0
     number: int = 0
     samples: int = 0
@@ -77,13 +77,13 @@ class Begun(NamedTuple):
     def difference(self, other: Begun) -> str:
         """How it differs from what another rank begins, in words.
 
-        >>> own = Begun(Call.FORWARD.number, samples=4, training=True)
-        >>> own.difference(Begun(Call.FORWARD.number, samples=3))
+        >>> own = Begun(JointCall.FORWARD.number, samples=4, training=True)
+        >>> own.difference(Begun(JointCall.FORWARD.number, samples=3))
         'a batch of 4 samples in training'
-        >>> own.difference(Begun(Call.STATE.number))
+        >>> own.difference(Begun(JointCall.STATE.number))
         'model(...)'
         """
-        call: str = [*Call][self.call].value
+        call: str = [*JointCall][self.call].value
         if self.call != other.call:
             return call
         if self.model != other.model:

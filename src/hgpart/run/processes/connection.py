@@ -31,7 +31,7 @@ from hgpart.errors import (
     first_line,
     is_out_of_memory,
 )
-from hgpart.run.processes.begun import Begun, Call, check_same
+from hgpart.run.processes.begun import Begun, JointCall, check_same
 from hgpart.run.processes.heartbeats import Heartbeats, Others
 from hgpart.run.processes.transports import check_transport
 
@@ -109,12 +109,12 @@ class Connection:
             If processes begin different things.
         """
         begun = [Begun(*row) for row in self.numbers(own)]
-        samples = next((one.samples for one in begun if one.samples), 0)
-        known = [one._replace(samples=one.samples or samples) for one in begun]
+        samples = max(of_rank.samples for of_rank in begun)
+        known = [of_rank._replace(samples=of_rank.samples or samples) for of_rank in begun]
         check_same(dict(enumerate(known)))
         return known[0]
 
-    def gather(self, value: Any, call: Call = Call.GATHER) -> list[Any]:
+    def gather(self, value: Any, call: JointCall = JointCall.GATHER) -> list[Any]:
         """The values of all processes, in their order; all processes call it.
 
         Raises
@@ -123,8 +123,9 @@ class Connection:
             If another process calls something else.
         """
         values: list[Any] = [None] * self.k
-        self.begin(Begun(call.number))
-        self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
+        with self.calling(call):
+            self.begin(Begun(call.number))
+            self.guard(lambda: dist.all_gather_object(values, value), "gathered what all have")
         return values
 
     def numbers(self, own: Sequence[float], dtype: torch.dtype = torch.int64) -> list[list[Any]]:
@@ -134,7 +135,7 @@ class Connection:
         self.guard(lambda: dist.all_gather(all_numbers, own_numbers), "gathered what all have")
         return [numbers.tolist() for numbers in all_numbers]
 
-    def collect(self, value: Any, call: Call = Call.GATHER) -> list[Any] | None:
+    def collect(self, value: Any, call: JointCall = JointCall.GATHER) -> list[Any] | None:
         """The values of all processes, in their order, on the first process; None on the others."""
         self.begin(Begun(call.number))
         values = [None] * self.k if self.rank == 0 else None
@@ -184,7 +185,7 @@ class Connection:
         return body.to(self.device)
 
     @contextmanager
-    def calling(self, call: Call) -> Iterator[None]:
+    def calling(self, call: JointCall) -> Iterator[None]:
         """A call that all processes make: who waits for them in vain can tell what they do."""
         before, self._heartbeats.call = self._heartbeats.call, call.value
         try:
@@ -264,8 +265,8 @@ class Connection:
         if self._failed:
             self._heartbeats.leave()
         elif dist.is_initialized():
-            with self.calling(Call.END):
-                self.begin(Begun(Call.END.number))
+            with self.calling(JointCall.END):
+                self.begin(Begun(JointCall.END.number))
                 self.guard(dist.barrier, "was done and waited for the others")
             self._heartbeats.stop()
             dist.destroy_process_group()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.transfers import Transfer, TransferredTensor
+from hgpart.execution.program import Transfer, TransferredTensor
 
 TYPES = (
     torch.bool,

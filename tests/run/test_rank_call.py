@@ -1,8 +1,9 @@
-"""What a process gets of a forward pass has gradients in that pass's own backward alone."""
+"""A pass that a process calls, of a single part; in several processes: test_loops."""
 
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,20 +12,27 @@ from torch import nn
 from hgpart import place
 from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.run.distributed import DistributedModel
+from hgpart.run.processes.begun import Begun
+from hgpart.run.processes.connection import Connection
 
 FIRST, SECOND = torch.randn(2, 4, 3, dtype=torch.float64)
 
 
-class Alone:
-    """What a `DistributedModel` needs of a connection, of one process."""
-
-    rank, k, nccl, device = 0, 1, False, torch.device("cpu")
+class Alone(Connection):
+    """A connection of one process to itself."""
 
     def __init__(self):
+        super().__init__(0, 1, torch.device("cpu"), False, SimpleNamespace(call=""))
         self.told = []
 
-    def gather(self, value):
+    def numbers(self, own, dtype=torch.int64):
+        return [torch.tensor(own, dtype=dtype).tolist()]
+
+    def gather(self, value, call=None):
         return [value]
+
+    def sum_of(self, tensor):
+        return tensor.clone()
 
     def fail(self, error):
         self.told.append(str(error))
@@ -47,44 +55,34 @@ def assert_same_gradients(placed, model):
         torch.testing.assert_close(held[name].grad, parameter.grad, rtol=1e-12, atol=1e-14)
 
 
-def test_two_passes_and_one_backward_are_refused(placed):
-    """The first pass was forgotten: its part of the gradient was that of the second's results."""
-    first, second = placed(FIRST), placed(SECOND)
-    with pytest.raises(
-        RunError, match="the loss depends on the result of an earlier forward pass: accepted"
-    ):
-        placed.backward(first.square().sum() + second.square().sum())
-    assert len(placed.connection.told) == 1
-    assert all(one.grad is None for one in placed.parameters())
+def test_two_passes_and_one_backward_add_up(placed, model):
+    """The first pass was forgotten, and later refused."""
+    (placed(FIRST).square().sum() + placed(SECOND).square().sum()).backward()
+    (model(FIRST).square().sum() + model(SECOND).square().sum()).backward()
+    assert_same_gradients(placed, model)
 
 
-def test_the_loss_of_a_pass_before_the_last_is_refused(placed):
-    first = placed(FIRST)
-    placed(SECOND)
-    with pytest.raises(RunError, match="the loss depends on the result of an earlier forward pass"):
-        placed.backward(first.square().sum())
-
-
-@pytest.mark.full
-def test_a_step_whose_targets_are_what_a_pass_returned_is_refused(placed):
-    first = placed(FIRST)
-    with pytest.raises(RunError, match="the loss depends on the result of an earlier forward pass"):
-        placed.step([SECOND], first, nn.functional.mse_loss)
-
-
-def test_backward_of_the_loss_itself_is_refused(placed):
-    """Nobody went on from the results: parameters had no gradients."""
-    loss = placed(FIRST).square().sum()
-    with pytest.raises(RunError, match=r"accepted is model\.backward\(loss\), in all processes"):
-        loss.backward()
-    assert placed.connection.told[0].startswith("loss.backward() on the result of a Distributed")
+def test_passes_go_back_in_any_order_and_not_all_of_them(placed, model):
+    passes = [placed(x).square().sum() for x in (FIRST, SECOND, FIRST)]
+    passes[2].backward()
+    passes[0].backward()
+    (2 * model(FIRST).square().sum()).backward()
+    assert_same_gradients(placed, model)
 
 
 def test_a_second_backward_is_refused(placed):
     loss = placed(FIRST).square().sum()
-    placed.backward(loss)
-    with pytest.raises(RunError, match=r"without a forward pass in grad mode before it: accepted"):
-        placed.backward(loss)
+    loss.backward(retain_graph=True)
+    with pytest.raises(RunError, match="backward after backward, accepted is one forward"):
+        loss.backward()
+
+
+def test_second_derivatives_are_refused_before_anything_is_sent(placed):
+    """A gradient penalty would have found nothing and gone on."""
+    x = FIRST.clone().requires_grad_()
+    with pytest.raises(PlacementError, match="create_graph=True: a placement has no second"):
+        torch.autograd.grad(placed(x).sum(), x, create_graph=True)
+    assert not placed.connection.told
 
 
 def test_one_pass_after_the_other_adds_up(placed, model):
@@ -110,32 +108,19 @@ def test_what_has_no_gradients_may_come_between_a_pass_and_its_backward(placed, 
     assert_same_gradients(placed, model)
 
 
-def test_ranks_compare_both_modes_before_they_begin(placed):
+def test_ranks_compare_modes_before_they_begin(placed, monkeypatch):
     """One in evaluation and one in training made a result of no model."""
     begun = []
-    placed._together.agreement.check = lambda own, senders, receivers: begun.append(own)
+    monkeypatch.setattr(
+        placed.connection, "numbers", lambda own, dtype=None: [begun.append(own) or own]
+    )
     placed(FIRST)
-    with torch.no_grad():
-        placed(FIRST)
-        placed.eval().step([FIRST])
-    placed.step([FIRST], SECOND[:, :2], nn.functional.mse_loss)
-    grad_modes, trainings = zip(*((one.grad_mode, one.training) for one in begun), strict=True)
-    assert grad_modes == (True, False, False, True)
-    assert trainings == (True, True, False, False)
-    assert [one.learns for one in begun] == [False, False, False, True]
-
-
-def test_those_in_another_mode_are_refused_before_what_all_do_together(placed):
-    """It gathered what the others had gathered long before, who did not answer."""
-
-    def refuse(own, senders, receivers):
-        raise ArgumentError("another mode")
-
-    placed(FIRST)
-    placed.eval()
-    placed._together.agreement.check, placed.connection.gather = refuse, None
-    with pytest.raises(ArgumentError, match="another mode"):
-        placed(FIRST)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        placed.eval()(FIRST)
+    calls = [own for own in begun if isinstance(own, Begun)]
+    assert [own.grad_mode for own in calls] == [True, False]
+    assert [own.training for own in calls] == [True, False]
+    assert [own.autocast for own in calls] == [0, 2]
 
 
 @pytest.mark.few(2)
@@ -150,7 +135,7 @@ def test_a_batch_size_that_is_none_ends_no_connection(placed, batch_size):
 
 def test_who_is_to_have_a_loss_is_said(placed):
     placed(FIRST)
-    with pytest.raises(ArgumentError, match="rank 0 got no loss: accepted is one on rank 0, where"):
+    with pytest.raises(ArgumentError, match="rank 0 got no loss: accepted is one on each rank"):
         placed.backward()
 
 
@@ -173,13 +158,23 @@ def test_results_without_gradients_are_given_as_they_are():
         assert torch.equal(found[name], one)
 
 
-def test_an_input_that_requires_a_gradient_is_refused(placed):
-    """Its gradient, as that of another model's result, would never come."""
-    x = FIRST.clone().requires_grad_()
-    with torch.no_grad():
-        placed(x)
-    with pytest.raises(PlacementError, match=r"an input requires a gradient, .*: accepted are"):
-        placed(x)
+def test_an_input_gets_its_gradient(placed, model):
+    x, other = (FIRST.clone().requires_grad_() for _ in range(2))
+    placed(x).square().sum().backward()
+    model(other).square().sum().backward()
+    torch.testing.assert_close(x.grad, other.grad, rtol=1e-12, atol=1e-14)
+    assert_same_gradients(placed, model)
+
+
+def test_a_step_refuses_an_input_that_requires_a_gradient(placed):
+    with pytest.raises(PlacementError, match="an input requires a gradient, which a step does not"):
+        placed.step([FIRST.clone().requires_grad_()], SECOND, nn.functional.mse_loss)
+
+
+def test_a_frozen_model_returns_what_has_no_gradient(placed):
+    placed.requires_grad_(False)
+    assert not placed(FIRST).requires_grad
+    assert placed(FIRST.clone().requires_grad_()).requires_grad
 
 
 def test_a_copy_has_parameters_of_its_own(placed, model):
