@@ -117,7 +117,7 @@ def verify(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.stages import solve
-            from hgpart.partition.ways import way_named
+            from hgpart.partition.ways.catalogue import way_named
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
