@@ -41,7 +41,7 @@ from hgpart.partition.external import mtkahypar as mtkahypar_backend
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
-from hgpart.partition.ways import way_named
+from hgpart.partition.ways.catalogue import way_named
 
 SOLVERS = ("native", "whole", "ways", "mtkahypar", "kahypar")
 LONGEST = 600.0  # seconds, of native

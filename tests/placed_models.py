@@ -16,7 +16,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.ways import way_named
+from hgpart.partition.ways.catalogue import way_named
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.tracing.traced_model import TracedModel, trace

@@ -13,7 +13,7 @@ from toy_times import in_proportion
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
-from hgpart.partition.ways import Way
+from hgpart.partition.ways.way import Way
 from hgpart.prediction.predict import Prediction
 from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.recommendation.trials import Trial

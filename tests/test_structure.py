@@ -20,7 +20,7 @@ ORDER = [
     *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem.objectives", "partition.problem", "partition.external"),
     *("partition.baselines", "partition.symmetry"),
-    *("partition.native", "partition.bounds", "partition.exact", "partition"),
+    *("partition.native", "partition.bounds", "partition.exact", "partition", "partition.ways"),
     *("schedules", "schedules.rules", "schedule_wanted", "plan", "partitioned_model"),
     *("execution.weights", "execution.records", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),

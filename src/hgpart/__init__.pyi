@@ -26,8 +26,8 @@ from .partition.problem.objectives import over_links as over_links
 from .partition.problem.memory import memory_limits as memory_limits
 from .partition import Partition as Partition
 from .partition import partition_graph as partition_graph
-from .partition.ways import partition_by as partition_by
-from .partition.ways import way as way
+from .partition.ways.catalogue import partition_by as partition_by
+from .partition.ways.of_users import way as way
 from .partition.backends import load_backend as load_backend
 from .hypergraph.metrics import Evaluation as Evaluation
 from .hypergraph.metrics import evaluate as evaluate

@@ -75,6 +75,17 @@ def end(processes: Sequence[OwnProcess]) -> None:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
 
+def ending(status: int) -> str:
+    """Say how a process ended, by its return code in `subprocess`.
+
+    >>> ending(-15)
+    'was ended by SIGTERM'
+    """
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with status {status}"
+
+
 def end_with(parent: int) -> None:
     """End this process when its parent ends, even if that is killed."""
     if sys.platform == "linux":

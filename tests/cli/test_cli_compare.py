@@ -177,7 +177,7 @@ def test_what_failed_is_kept_told_and_tried_again(capsys, monkeypatch, tmp_path)
     file = tmp_path / "rows.json"
     job = [*LENET, "--k", "2", "--json", str(file)]
     with monkeypatch.context() as patch:
-        patch.setattr("hgpart.partition.ways.random_parts", fail)
+        patch.setattr("hgpart.partition.ways.built_in.random_parts", fail)
         assert run(job) == 9
     out, err = capsys.readouterr()
     assert "failed: ran out of time" in out
@@ -293,7 +293,7 @@ def test_an_interrupt_keeps_what_is_done(capsys, monkeypatch, tmp_path):
 
     job, files, options = job_and_files(tmp_path, jobs=1)
     with monkeypatch.context() as patch:
-        patch.setattr("hgpart.partition.ways.random_parts", stuck)
+        patch.setattr("hgpart.partition.ways.built_in.random_parts", stuck)
         status = run([*job, *options])
         assert left == []
     ended.set()
@@ -327,14 +327,14 @@ def assert_kept(job, files, count, status, out, err):
 STUCK = """
 import os, signal, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from hgpart.partition import ways
+from hgpart.partition.ways import built_in
 from hgpart.cli import main
 
 def stuck(problem, seed):
     open(f"{os.environ['STUCK']}{problem.k}", "w").close()
     time.sleep(600)
 
-ways.random_parts = stuck
+built_in.random_parts = stuck
 main()
 """
 

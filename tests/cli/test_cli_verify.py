@@ -136,6 +136,16 @@ def test_slices_of_the_batch(capfd, way):
     assert found["forward_bytes"] == found["planned_forward_bytes"] > 0
 
 
+@pytest.mark.few(1)
+@pytest.mark.parametrize("backend", ["kahypar", "native"])
+def test_slices_by_a_backend(capfd, backend):
+    """It was refused at the end, for a batch of 1, which nobody had asked for."""
+    assert verify("--k", 2, "--slices", 2, "--backend", backend, "--json", "-") == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["passed"], found["batch_size"]) == (True, 2)
+    assert found["partition"] == {"native": "coarse", "kahypar": "coarse-kahypar"}[backend]
+
+
 def test_arguments(capfd, tmp_path):
     wrong = ArgumentError.exit_status
     fails(capfd, wrong, "neither --k nor --plan given: accepted is one of them", verify())

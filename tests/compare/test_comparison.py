@@ -37,7 +37,7 @@ from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.errors import ArgumentError, FormatError, PlanError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.baselines.random_parts import random_parts
-from hgpart.partition.ways import Way
+from hgpart.partition.ways.way import Way
 from hgpart.work.figures import flops, measured
 
 # ------------------------------------------------------------------ the grid

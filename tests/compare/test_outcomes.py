@@ -45,7 +45,8 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve
 from hgpart.partition.step_traffic import step_flows
-from hgpart.partition.ways import Way, partition_by, ways
+from hgpart.partition.ways.catalogue import partition_by, ways
+from hgpart.partition.ways.way import Way
 from hgpart.report import Report
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import Work, flops, whole_work
@@ -495,7 +496,7 @@ def test_an_interrupted_search_has_no_figures(monkeypatch) -> None:
     def search(*arguments, **options):
         return dataclasses.replace(solve(*arguments, **options), interrupted=True)
 
-    monkeypatch.setattr("hgpart.partition.ways.solve", search)
+    monkeypatch.setattr("hgpart.partition.ways.built_in.solve", search)
     with pytest.raises(KeyboardInterrupt):
         run("coarse", full_size_graph("lenet5"), 2)
 
@@ -541,7 +542,7 @@ def test_a_ring_takes_less_than_one_device_that_sums_all() -> None:
 
 def test_a_partitioner_that_is_not_installed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was called no strategy, and another one suggested."""
-    monkeypatch.setattr("hgpart.partition.ways.find_spec", lambda name: None)
+    monkeypatch.setattr("hgpart.partition.ways.catalogue.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "coarse-mtkahypar" not in ways()
     graph = full_size_graph("lenet5")
@@ -557,7 +558,7 @@ def test_as_many_devices_as_layers_or_samples_can_be_used() -> None:
 
 def test_a_backend_that_is_not_installed_is_no_strategy(monkeypatch) -> None:
     monkeypatch.setattr(
-        "hgpart.partition.ways.find_spec",
+        "hgpart.partition.ways.catalogue.find_spec",
         lambda name: None if name == "mtkahypar" else find_spec(name),
     )
     assert "coarse-kahypar" in ways()

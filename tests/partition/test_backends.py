@@ -326,7 +326,7 @@ def test_missing_package_names_the_install_command(
         ("import sys; sys.exit('\\x1b[1;31mno weight\\x1b[0m')", "status 1; it said last: no wei"),
         ("raise ValueError('two\\nlines')", "status 1; it said last: lines"),
         ("import os; os.abort()", "ended by SIGABRT"),
-        ("pass", "without a partition, with status 0"),
+        ("pass", "no partition: it ended with status 0"),
         ("print(end='0000')", "returned 4 bytes, expected a multiple of 24"),
         ("print(end='0000' * 6)", "parts 808464432 to 808464432, expected 0 to 1"),
     ],

@@ -33,7 +33,7 @@ from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import symmetry_of
-from hgpart.partition.ways import partition_by, ways
+from hgpart.partition.ways.catalogue import partition_by, ways
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
 from hgpart.plan import Plan, load_plan, restore, save_plan

@@ -21,7 +21,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
 from hgpart.partition.stages import solve
-from hgpart.partition.ways import way_named
+from hgpart.partition.ways.catalogue import way_named
 from hgpart.plan import Plan, load_plan, restore, save_plan
 from hgpart.prediction.predict import predict
 from hgpart.recommendation import simulating

@@ -32,7 +32,7 @@ from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.ways import ways
+from hgpart.partition.ways.catalogue import ways
 from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import comparison_page
 from hgpart.report.page.document import write_page

@@ -11,7 +11,7 @@ from hgpart.partition.baselines.layerwise import layerwise
 from hgpart.partition.partition import uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.ways import layers_that_compute
+from hgpart.partition.ways.needs import layers_that_compute
 from hgpart.plan import Plan, check_is_for
 from hgpart.tracing.traced_model import TracedModel
 

@@ -13,7 +13,8 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.checks import check_request, check_search
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.ways import Way, way_named, ways
+from hgpart.partition.ways.catalogue import way_named, ways
+from hgpart.partition.ways.way import Way
 from hgpart.plan import LARGEST_K
 from hgpart.work.figures import Work
 

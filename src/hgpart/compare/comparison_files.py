@@ -14,7 +14,7 @@ from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.row_files import resumed_rows, rows_json, rows_of
 from hgpart.files.writing import replacing
 from hgpart.hypergraph.modelling import LARGEST_FACTOR
-from hgpart.partition.ways import FORMER
+from hgpart.partition.ways.built_in import FORMER
 
 FORMAT = "hgpart comparison 1"
 WHAT = "a comparison of hgpart compare --json"

@@ -18,7 +18,7 @@ from hgpart.layers.channel_graph import INPUT
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.step_traffic import Flow, step_flows, together
-from hgpart.partition.ways import Way
+from hgpart.partition.ways.way import Way
 
 
 @dataclass(frozen=True)

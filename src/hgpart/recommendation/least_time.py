@@ -14,7 +14,7 @@ from hgpart.partition.partition import Partition
 from hgpart.partition.problem.objectives import MICRO_BATCHES
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.ways import way_named
+from hgpart.partition.ways.catalogue import way_named
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.simulating import Asked, Simulations
 from hgpart.recommendation.trials import Trial, trials_within

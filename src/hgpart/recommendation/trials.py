@@ -12,7 +12,10 @@ from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
-from hgpart.partition.ways import HYBRID, Way, way_named, ways_of_users
+from hgpart.partition.ways.built_in import HYBRID
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.partition.ways.of_users import ways_of_users
+from hgpart.partition.ways.way import Way
 from hgpart.recommendation.replicas import MANY
 from hgpart.work.figures import whole_work
 
@@ -112,7 +115,7 @@ def _of(k: int) -> Iterator[Trial]:
     yield Trial(way_named("horizontal"), k)
     yield Trial(way_named("coarse"), k, 0.3)
     yield Trial(way_named("coarse"), k, 0.03)
-    for way in ways_of_users():
+    for way in ways_of_users().values():
         yield Trial(way, k)
 
 
@@ -134,7 +137,7 @@ def trials_within(problem: Problem, micro_batches: Sequence[int]) -> Iterator[Tr
     if slices > 1:
         for share in SHARES_OF_EPS:
             yield Trial(way_named("replicated-stages"), k, share * eps)
-    for way in ways_of_users():
+    for way in ways_of_users().values():
         yield Trial(way, k, eps)
     for narrow in (*(narrow for narrow in NARROW if narrow < eps), eps):
         yield Trial(way_named("coarse"), k, narrow)

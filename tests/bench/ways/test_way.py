@@ -9,7 +9,8 @@ from partitioned_models import graph_of
 
 from hgpart.bench.ways.way import MEANINGS, all_ways, check_ways, chosen_ways, way_of
 from hgpart.errors import ArgumentError
-from hgpart.partition.ways import BUILT_IN, partition_by
+from hgpart.partition.ways.built_in import BUILT_IN
+from hgpart.partition.ways.catalogue import partition_by
 from hgpart.plan import Plan, save_plan
 from hgpart.work.figures import flops
 

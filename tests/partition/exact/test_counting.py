@@ -9,7 +9,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from least_volumes import least_volume
-from ortools.sat.python import cp_model
 from partitioned_models import GraphMaker, chain, channel_graphs, graph_of, read, with_capacities
 from strategies import hypergraphs
 
@@ -30,9 +29,9 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition import Partition, partition_graph
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.exact import contents_bound, cp_sat
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.exact.counts import solve_counts
+from hgpart.partition.exact.cp_sat import Answer, Solver
 from hgpart.partition.exact.net_pins import class_variables
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.problem.balance import capacities
@@ -147,7 +146,7 @@ def test_the_same_seed_gives_the_same_partition() -> None:
 
 
 def test_what_native_proves_itself_needs_no_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cp_model, "CpSolver", None)
+    monkeypatch.setattr("hgpart.partition.exact.cp_sat.OwnProcess", None)
     found = solve(graph_of("branches"), flops(graph_of("branches")), 1, 0)
     assert (found.evaluation.volume, found.lower_bound, found.gap) == (0, 0, 0.0)
 
@@ -244,15 +243,13 @@ def test_missing_package_names_the_install_command(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ctrl-C while CP-SAT solves the counts program; a runner in the background ignores it else."""
-    search = cp_sat.solve
 
-    def solve_and_interrupt(*arguments: Any) -> Any:
-        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-        return search(*arguments)
+    class InterruptedSolver(Solver):
+        def solve(self, *arguments: Any) -> Answer:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            return super().solve(*arguments)
 
-    monkeypatch.setattr(
-        "hgpart.partition.exact.counts.cp_sat", SimpleNamespace(solve=solve_and_interrupt)
-    )
+    monkeypatch.setattr("hgpart.partition.exact.counts.Solver", InterruptedSolver)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -302,17 +299,34 @@ def test_ctrl_c_returns_the_best_where_one_part_is_looked_at(
 
 
 def test_ctrl_c_in_a_search_for_the_bound_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    search, searches = cp_sat.solve, []
+    search, searches = Solver.solve, []
 
-    def solve_and_say_so(*arguments: Any) -> Any:
-        searches.append(search(*arguments)[0])
-        return searches[-1], True
+    def solve_and_say_so(*arguments: Any) -> Answer:
+        searches.append(replace(search(*arguments), interrupted=True))
+        return searches[-1]
 
-    monkeypatch.setattr(contents_bound, "cp_sat", SimpleNamespace(solve=solve_and_say_so))
+    monkeypatch.setattr(Solver, "solve", solve_and_say_so)
     monkeypatch.setattr("hgpart.partition.exact.counting.solve_counts", None)
     graph, work = LONG
     assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))
     assert len(searches) == 1
+
+
+def test_a_cp_sat_that_ends_its_process_leaves_the_partition_unproven(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """It took the user's program with it, where it aborts: google/or-tools#5025."""
+    aborting = tmp_path / "child.py"
+    aborting.write_text("import os; os.abort()")
+    monkeypatch.setattr("hgpart.partition.exact.cp_sat.CHILD", aborting)
+    graph = graph_of("residual")
+    found = solve(graph, flops(graph), 3, 0.1)
+    assert found.feasible
+    assert not found.interrupted
+    assert found.lower_bound == lower_bound(Problem(graph, flops(graph), found.modelling, 3, 0.1))
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 2  # of what one part can hold, and of the counts
+    assert all(line.startswith("hgpart: warning: CP-SAT was ended by SIGABRT") for line in warnings)
 
 
 def test_ctrl_c_reaches_the_caller_of_a_backend(interrupted: None) -> None:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hgpart.errors import ArgumentError
-from hgpart.partition.ways import HYBRID, Way, way_named, ways_of_users
+from hgpart.partition.ways.built_in import HYBRID
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.partition.ways.of_users import ways_of_users
+from hgpart.partition.ways.way import Way
 from hgpart.plan import Plan, PlanFile, load_plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
@@ -139,7 +142,7 @@ def all_ways(workers: int) -> tuple[TrainingWay, ...]:
     divided = f":{workers}" if workers > MICRO_BATCHES else ""  # a stage's micro-batch, or more
     pipelines = [f"{name}{divided}" for name in PIPELINES]
     hybrids = [f"{HYBRID}{count}" for count in range(2, workers) if workers % count == 0]
-    of_users = [way.name for way in ways_of_users()]
+    of_users = [*ways_of_users()]
     names = (SINGLE, APART, *REPLICATED, *pipelines, *servers, *DIVISIONS, *hybrids, *of_users)
     return tuple(way_of(name) for name in names)
 

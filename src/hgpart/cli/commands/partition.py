@@ -149,7 +149,7 @@ def partition(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.stages import solve, solve_in_slices
-            from hgpart.partition.ways import way_named
+            from hgpart.partition.ways.catalogue import way_named
             from hgpart.partitioned_model import evaluate_layerwise
             from hgpart.plan import Plan, save_plan
             from hgpart.recommendation.least_time import partition_of
@@ -230,7 +230,7 @@ def _check_together(
     counting: AnyCounting, modelling: Modelling, search: SearchOptions, devices: DeviceOptions
 ) -> None:
     """Refuse options that have no use beside others."""
-    from hgpart.partition.ways import way_named
+    from hgpart.partition.ways.catalogue import way_named
 
     given = {
         "way": search.way is not None and f"--way {search.way}",

@@ -96,7 +96,7 @@ def _written_plan(
 ) -> Partition:
     """Write the plan that `hgpart partition MODEL --way transformed-parts -o` writes."""
     from hgpart.compare.comparison import DEFAULT_EPS
-    from hgpart.partition.ways import partition_by
+    from hgpart.partition.ways.catalogue import partition_by
     from hgpart.plan import Plan, save_plan
     from hgpart.work.figures import flops
 

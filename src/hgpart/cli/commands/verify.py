@@ -117,7 +117,7 @@ def verify(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.stages import solve
-            from hgpart.partition.ways import way_named
+            from hgpart.partition.ways.catalogue import way_named
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
@@ -181,7 +181,7 @@ def verify(
     about = {
         "model": model,
         "grain": placement.programs.partition.modelling.grain,
-        "partition": (divided.way or _by_backend(divided)) if plan is None else str(plan),
+        "partition": str(plan or divided.way or _by_backend(divided.backend, modelling.grain)),
         "seed": seed,
     }
     unit = unit_of(context)
@@ -223,10 +223,9 @@ def _check_beside(divided: HowDivided, plan: Path | None) -> None:
         )
 
 
-def _by_backend(divided: HowDivided) -> str:
+def _by_backend(backend: str, grain: str) -> str:
     """The name of the way that --backend makes."""
-    grain = divided.modelling_of(1).grain
-    return grain if divided.backend == "native" else f"{grain}-{divided.backend}"
+    return grain if backend == "native" else f"{grain}-{backend}"
 
 
 def _divided(

@@ -21,14 +21,13 @@ import operator
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.arrays import Int64
-from hgpart.partition.exact import cp_sat
 from hgpart.partition.exact.counts import LARGEST_SUM
+from hgpart.partition.exact.cp_sat import Solver
 from hgpart.partition.exact.net_pins import nets_by_pins
 from hgpart.partition.symmetry.divisions import Division
 from hgpart.partition.symmetry.symmetry import Symmetry
@@ -77,14 +76,16 @@ def contents_bound(
     covering = _Covering(symmetry, capacities, start)
     if covering.scale == 0:  # the sums are too large for CP-SAT
         return bound, False
-    return _raised(covering, volume, bound, seed, deadline)
+    with Solver() as solver:
+        cheapest = _Cheapest(covering, solver, seed)
+        return _raised(covering, cheapest, volume, bound, deadline)
 
 
 def _raised(
-    covering: _Covering, volume: int, bound: int, seed: int, deadline: float
+    covering: _Covering, cheapest: _Cheapest, volume: int, bound: int, deadline: float
 ) -> tuple[int, bool]:
     k, once, scale, unit = covering.k, covering.once, covering.scale, covering.cost_unit
-    known, cheapest = _Prices(covering), _Cheapest(covering, seed)
+    known = _Prices(covering)
     known.learn(list(covering.first))
     best, best_prices = -math.inf, covering.first_prices()
     weight_of_best = 1.0
@@ -257,10 +258,10 @@ class _Prices:
 class _Cheapest:
     """The integer program of one part: what it touches, less the prices of what it meets."""
 
-    def __init__(self, covering: _Covering, seed: int) -> None:
+    def __init__(self, covering: _Covering, solver: Solver, seed: int) -> None:
         from ortools.sat.python import cp_model
 
-        self.cp_model, self.seed = cp_model, seed
+        self.cp_model, self.solver, self.seed = cp_model, solver, seed
         self.model = model = cp_model.CpModel()
         room = covering.largest[0]
         weight_unit = math.gcd(*covering.weights) or 1
@@ -302,34 +303,17 @@ class _Cheapest:
         """A lower bound of the least, contents that come near, and whether Ctrl-C ended it.
 
         Prices, slack and bound are `scale` times as large as in units of cost. The bound is None
-        where no contents were found in time, or CP-SAT refuses weights as large as these.
+        where no contents were found in time, CP-SAT refuses weights as large as these, or it ended.
         """
         paid = sum(price * met for price, met in zip(prices, self.met, strict=True) if price)
         self.model.minimize(self.touched - paid)
-        solver = self.cp_model.CpSolver()
-        settings = solver.parameters
+        settings = self.cp_model.SatParameters()
         settings.random_seed = self.seed % 2**31
         settings.num_workers = 1
         settings.linearization_level = 2  # ten times as fast as the default here
-        settings.max_time_in_seconds = max(0.0, deadline - time.monotonic())
         settings.absolute_gap_limit = slack
-        seen = _collector(self.held)
-        status, interrupted = cp_sat.solve(solver, self.model, seen)
-        if status not in (self.cp_model.OPTIMAL, self.cp_model.FEASIBLE):
-            return None, [], interrupted
-        return int(solver.response_proto.inner_objective_lower_bound), seen.contents, interrupted
-
-
-def _collector(held: list[Any]) -> Any:
-    """A callback that keeps all contents that CP-SAT finds on its way."""
-    from ortools.sat.python import cp_model
-
-    class Collector(cp_model.CpSolverSolutionCallback):
-        def __init__(self) -> None:
-            super().__init__()
-            self.contents: list[Contents] = []
-
-        def on_solution_callback(self) -> None:
-            self.contents.append(tuple(self.value(variable) for variable in held))
-
-    return Collector()
+        answer = self.solver.solve(self.model, settings, deadline)
+        contents = [
+            tuple(values[variable.index] for variable in self.held) for values in answer.solutions
+        ]
+        return answer.bound if contents else None, contents, answer.interrupted

@@ -15,9 +15,8 @@ of a class are divided by the parts of all their vertices (*ways*).
 from __future__ import annotations
 
 import itertools
-import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +24,7 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, BackendError
-from hgpart.partition.exact import cp_sat
+from hgpart.partition.exact.cp_sat import Solver
 from hgpart.partition.exact.laying import Counted, Parts, division_of_counts
 from hgpart.partition.exact.net_pins import Pins, is_forest, is_loose, nets_by_pins, pin_sets_of
 from hgpart.partition.symmetry.divisions import Division
@@ -34,8 +33,7 @@ from hgpart.partition.symmetry.symmetry import Symmetry
 LARGEST_SUM = 2**60  # CP-SAT refuses expressions that may leave 62 bits
 
 # Two that branch with the help of linear programs: they prove most. No local search (LNS, jumps):
-# the native solver's start is seldom improved on, and what LNS finds is not always feasible
-# (ortools 9.15 says so on stderr, older ones end the process).
+# the native solver's start is seldom improved on, and what LNS finds is not always feasible.
 SEARCHES = ("default_lp", "max_lp")
 
 
@@ -350,35 +348,37 @@ class _Program:
             self.model.add(total >= self._reached(bound))
             if volume is not None:
                 self.model.add(total <= self._reached(volume))
-        solver = cp_model.CpSolver()
-        settings = solver.parameters
+        settings = cp_model.SatParameters()
         settings.num_workers = len(SEARCHES)
         settings.subsolvers.extend(SEARCHES)
         settings.interleave_search = True
         settings.use_lns = False
         settings.use_feasibility_jump = False
         settings.random_seed = seed % 2**31
-        settings.max_time_in_seconds = max(0.0, deadline - time.monotonic())
-        status, interrupted = cp_sat.solve(solver, self.model)
-        if status == cp_model.MODEL_INVALID:
+        with Solver() as solver:
+            answer = solver.solve(self.model, settings, deadline)
+        if answer.status == "MODEL_INVALID":
             raise BackendError(f"CP-SAT refuses its program: {self.model.validate()}")
-        if status == cp_model.INFEASIBLE and volume is not None:
+        if answer.status == "INFEASIBLE" and volume is not None:
             raise BackendError(
                 "CP-SAT says that no division is within the capacities; one is known"
             )
         division = None
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            division = division_of_counts(self.symmetry, self._counted(solver.value))
-        if self.reaches and status != cp_model.INFEASIBLE:
-            least = solver.response_proto.inner_objective_lower_bound - self.once
-            bound = max(bound, least * self.cost_unit)
-        return Solved(division, bound, interrupted)
+        if answer.solutions:
+            division = division_of_counts(self.symmetry, self._counted(answer.solutions[-1]))
+        if self.reaches and answer.bound is not None and answer.status != "INFEASIBLE":
+            bound = max(bound, (answer.bound - self.once) * self.cost_unit)
+        return Solved(division, bound, answer.interrupted)
 
     def _reached(self, volume: int) -> int:
         """Objective of a volume, or of the next larger one that is possible."""
         return -(-volume // self.cost_unit) + self.once
 
-    def _counted(self, value: Callable[[Any], int]) -> Counted:
+    def _counted(self, values: Sequence[int]) -> Counted:
+        def value(variable: Any) -> int:
+            index: int = variable.index
+            return values[index]
+
         return Counted(
             held=[[value(count) for count in own] for own in self.counts],
             ways={

@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +28,7 @@ from hgpart.partition.external.contract import (
     easy_parts,
 )
 from hgpart.partition.problem.balance import scale_costs, scale_weights
+from hgpart.processes import ending
 
 COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -126,17 +126,12 @@ def _answer(package: str, message: bytes, time_limit: float | None, size: int) -
     if child.returncode != 0 or not child.stdout:
         said = ANSI_CODE.sub("", child.stderr.decode(errors="replace")).split("\n")
         last = next((line.strip() for line in reversed(said) if line.strip()), "nothing")
-        raise BackendError(f"{package} {_ending(child.returncode)}; it said last: {last}")
+        raise BackendError(
+            f"{package} returned no partition: it {ending(child.returncode)}; it said last: {last}"
+        )
     if len(child.stdout) % size:
         raise BackendError(
             f"{package} returned {len(child.stdout)} bytes, expected a multiple of {size}: 4 for "
             "the part of each vertex"
         )
     return child.stdout[-size:]
-
-
-def _ending(status: int) -> str:
-    """Put a return code of `subprocess` into words."""
-    if status < 0:
-        return f"was ended by {signal.Signals(-status).name}"
-    return f"ended without a partition, with status {status}"

@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.freed_memory import keep_freed_memory
-from hgpart.processes import OwnProcess, end
+from hgpart.processes import OwnProcess, end, ending
 from hgpart.terminal import printable
 
 if TYPE_CHECKING:
@@ -198,11 +198,10 @@ def how_it_ended(rank: int, status: int, last: str = "nothing") -> str:
     >>> how_it_ended(1, -15)
     'rank 1 was ended by SIGTERM'
     """
+    ended = f"rank {rank} {ending(status)}"
     if status == -signal.SIGKILL:
-        return f"rank {rank} was ended by SIGKILL; the system does so when memory runs out"
-    if status < 0:
-        return f"rank {rank} was ended by {signal.Signals(-status).name}"
-    return f"rank {rank} ended with status {status}; it said last: {last}"
+        return f"{ended}; the system does so when memory runs out"
+    return ended if status < 0 else f"{ended}; it said last: {last}"
 
 
 def _watch(ranks: Sequence[_Rank]) -> list[_Rank]:

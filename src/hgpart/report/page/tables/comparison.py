@@ -15,7 +15,7 @@ from hgpart.compare.comparison import (
     winners,
 )
 from hgpart.compare.outcomes import Failed, Outcome
-from hgpart.partition.ways import way_named
+from hgpart.partition.ways.catalogue import way_named
 from hgpart.report.page.tables.table import glossary, reason_row, row, table
 
 
