@@ -233,7 +233,7 @@ class _Training:
             loss.backward()
 
     def _results(self, made: Any) -> list[Tensor]:
-        return [] if made is None else leaves(made)
+        return leaves(made) if self.connection is None or self.run.makes_result else []
 
 
 def main(file: str, first: str, last: str, how: str = "") -> None:

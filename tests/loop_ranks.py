@@ -98,6 +98,11 @@ class Alone:
         """A mean over the batch, of a mean over the samples here."""
         return loss
 
+    def step(self, model: nn.Module, x: Tensor, wanted: Tensor, loss_fn: Any) -> float:
+        loss = loss_fn(model(x), wanted)
+        loss.backward()
+        return float(loss)
+
 
 class InProcesses(Alone):
     """The same in processes: what differs."""
@@ -128,6 +133,11 @@ class InProcesses(Alone):
 
     def mean(self, loss: Tensor) -> Tensor:
         return loss * (len(self.samples) / BATCH)
+
+    def step(self, model: Any, x: Tensor, wanted: Tensor, loss_fn: Any) -> float:
+        order = hgpart.schedule(model, "1f1b", 2, batch_size=BATCH)
+        loss = model.step([x], wanted, loss_fn, order, batch_size=BATCH)
+        return sum(self._connection.gather(0.0 if loss is None else loss.item()))
 
 
 Loop = Callable[[Any], tuple[list[float], list[nn.Module]]]
@@ -232,11 +242,12 @@ def averaged(how: Alone) -> tuple[list[float], list[nn.Module]]:
     for seed in range(STEPS):
         optimizer.zero_grad()
         loss = sum(losses_of(how, model, seed))
-        average.module.eval()
-        with torch.no_grad():
-            out = how.call(average.module, batch(seed)[0])
-            told.append(how.value(average.module, out["map"].square().sum()))
-        average.module.train()
+        for tested in (average.module, model):
+            tested.eval()
+            with torch.no_grad():
+                out = how.call(tested, batch(seed)[0])
+                told.append(how.value(tested, out["map"].square().sum()))
+            tested.train()
         loss.backward()
         optimizer.step()
         average.update_parameters(model)
@@ -412,6 +423,28 @@ def mixed_bfloat16(how: Alone) -> tuple[list[float], list[nn.Module]]:
 @loop
 def mixed_float16(how: Alone) -> tuple[list[float], list[nn.Module]]:
     return mixed(how, torch.float16)
+
+
+def apart_in_float32(out: Tensor, wanted: Tensor) -> Tensor:
+    return functional.mse_loss(out.float(), wanted)
+
+
+@loop
+def stepped_mixed(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    """Steps by a schedule under autocast, whose messages say their types in the first."""
+    torch.manual_seed(1)
+    model, told = how.placed(Critic(), batch(0)[0].float()), []
+    optimizer = how.optimizer(torch.optim.SGD, model, lr=0.01)
+    for seed in range(STEPS):
+        optimizer.zero_grad()
+        images, wanted = batch(seed)[0].float(), torch.ones(BATCH, 1)
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = how.step(
+                model, images, wanted, lambda out, ones: (out.float() - ones).square().mean()
+            )
+        optimizer.step()
+        told.append(loss)
+    return told, [model]
 
 
 def state_of(model: Any) -> dict[str, Tensor] | None:

@@ -159,7 +159,7 @@ def test_torchrun_starts_them_again(tmp_path):
 class Told:
     """A connection of one of two processes, of which the other one says what it likes."""
 
-    rank, k = 0, 2
+    rank, k, device, models = 0, 2, torch.device("cpu"), 0
 
     def __init__(self, other):
         self.other = other

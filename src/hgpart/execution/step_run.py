@@ -277,7 +277,7 @@ class StepRun:
                 body = self._own.pop((batch, number)) if versions else copies.values(exchange)
             if versions is not None:
                 versions.let_go(copies.copy(exchange, key) for key in exchange.copy_keys)
-            copies.put(exchange, body)
+            copies.put(exchange, body, at_once=self._travelling.is_counted)
         elif direction is Direction.REDUCE:
             self._complete(copies.copy(exchange, key) for key in exchange.copy_keys)
             leaves = None if versions is None else versions.leaves(batch)

@@ -34,8 +34,8 @@ def test_data_parallelism_is_torchs(tmp_path):
     # Each computed samples of a batch of its own: some counted twice, others not at all.
     (said,) = found["sizes"]
     assert said == (
-        "rank 0 begins a batch of 8 samples, rank 1 one of 6 samples: accepted is the same on all "
-        "ranks"
+        "rank 0 begins a batch of 8 samples, rank 1 a batch of 6 samples: accepted is the same on "
+        "all ranks, in one order"
     )
 
 
