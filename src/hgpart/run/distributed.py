@@ -27,7 +27,7 @@ from hgpart.run.processes.begun import Begun, JointCall
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
 from hgpart.run.rank_call import RankCall
-from hgpart.run.together import Together, check_size
+from hgpart.run.together import Together, check_size, joint
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs, as_called
@@ -106,6 +106,7 @@ class DistributedModel(nn.Module):
         """Whether this rank gets the result, or that of some samples if the batch is in slices."""
         return self.connection.rank in self.placement.programs.output_parts
 
+    @joint(JointCall.FORWARD)
     def forward(self, *inputs: Any, batch_size: int | None = None, **named: Any) -> Any:
         """Compute a batch with all ranks, as the model does.
 
@@ -113,10 +114,9 @@ class DistributedModel(nn.Module):
         ----------
         inputs, named
             The arguments of the model, which may be another model's result. In place of tensors, a
-            rank that does not read them may have
-            None, tensors on the meta device, or nothing at all. With a batch size, other ranks may
-            have tensors of only their own samples: see `Programs.samples_needed` and
-            `Programs.samples_read`.
+            rank that does not read them may have None, tensors on the meta device, or nothing at
+            all. With a batch size, other ranks may have tensors of only their own samples: see
+            `Programs.samples_needed` and `Programs.samples_read`.
         batch_size : int, optional
             Number of all ranks' samples. It is required if no input says it, and if the batch is in
             slices, because inputs may hold only this rank's samples. A model's own argument of this
@@ -141,31 +141,34 @@ class DistributedModel(nn.Module):
             If another rank is gone, or refuses to begin.
         """
         given = self.placement.programs.arguments.tensors_here(inputs, named)
+        called = self._together.begin_call(given, batch_size)
+        self.for_batch(called.samples)
+        self.placement.passes.check_alike((called.samples,))
+        here = called.inputs if called.with_gradients else self._here(called.inputs)
+        self._input_gradients = called.with_gradients
+        graph, learns = called.learns or called.with_gradients, torch.is_grad_enabled()
         rank, programs = self.connection.rank, self.placement.programs
-        with self.connection.calling(JointCall.FORWARD):
-            called = self._together.begin_call(given, batch_size)
-            self.for_batch(called.samples)
-            programs = self.placement.programs
-            self.placement.passes.check_alike((called.samples,))
-            here = called.inputs if called.with_gradients else self._here(called.inputs)
-            self._input_gradients = called.with_gradients
-            elsewhere = []
-            if not self.makes_result:
-                without = programs.results_without_data(rank, called.samples)
-                device, makers = self.connection.device, sorted({*programs.output_parts})
-                elsewhere = [Elsewhere(like, device, makers) for like in without]
-            graph, learns = called.learns or called.with_gradients, torch.is_grad_enabled()
-            with self._together.whole_pass():
-                (values,) = self.placement.passes.batches(here, (called.samples,), rank)
-                with programs.batch(), torch.set_grad_enabled(graph):
-                    begun = self.runtime.forward(values, called.samples, learns)
-                self._together.agreement.settle()
-            wanted = programs.inputs_of_shares(called.samples) if called.with_gradients else {}
-            call = RankCall(begun, self._together, elsewhere, wanted)
-            if not graph:
-                return self._own_result(call.taken_results())
-            self._results = results_of(call, inputs_with_gradients(values))
-        return self._own_result(self._results)
+        with self._together.whole_pass():
+            (values,) = self.placement.passes.batches(here, (called.samples,), rank)
+            with programs.batch(), torch.set_grad_enabled(graph):
+                begun = self.runtime.forward(values, called.samples, learns)
+            self._together.agreement.settle()
+        elsewhere = self._elsewhere(called.samples)
+        wanted = programs.inputs_of_shares(called.samples) if called.with_gradients else {}
+        call = RankCall(begun, self._together, elsewhere, wanted)
+        if not graph:
+            return self._own_result(call.taken_results())
+        results = results_of(call, inputs_with_gradients(values))
+        self._results = results if elsewhere else ()
+        return self._own_result(results)
+
+    def _elsewhere(self, samples: int) -> list[Elsewhere]:
+        """Stand-ins for the results, if this rank makes none."""
+        if self.makes_result:
+            return []
+        programs, device = self.placement.programs, self.connection.device
+        without_data = programs.results_without_data(self.connection.rank, samples)
+        return [Elsewhere(like, device, sorted({*programs.output_parts})) for like in without_data]
 
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of all parts, by a loss that only ranks with results have.
@@ -249,6 +252,7 @@ class DistributedModel(nn.Module):
         """
         yield
 
+    @joint(JointCall.STEP)
     def step(
         self,
         inputs: Inputs,
@@ -363,6 +367,7 @@ class DistributedModel(nn.Module):
         by_share = [results[at * per_share : (at + 1) * per_share] for at in range(here)]
         return self.placement.programs.whole_result(by_share)
 
+    @joint(JointCall.STREAM)
     def stream(
         self,
         batches: Iterable[tuple[Inputs, Any]],

@@ -11,6 +11,7 @@ from hgpart.errors import RunError
 from hgpart.execution.runtime import RunningPass
 from hgpart.operators.calls import has_gradients
 from hgpart.run.elsewhere import Elsewhere
+from hgpart.run.processes.begun import JointCall
 from hgpart.run.together import Together
 
 
@@ -60,7 +61,7 @@ class RankCall:
         ArgumentError
             If other ranks do something else.
         """
-        with self._together.whole_pass():
+        with self._together.whole_pass(), self._together.calling(JointCall.BACKWARD):
             self._together.begin_back(self.number, weights)
             own: list[Tensor | None] = []
             for gradient in gradients if self._has_results else ():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from functools import wraps
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from hgpart.run.processes.agreement import Agreement
 from hgpart.run.processes.begun import DTYPES, Begun, JointCall
 from hgpart.run.processes.connection import Connection
 from hgpart.tracing.forms import Sizes
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class CalledWith(NamedTuple):
@@ -82,7 +85,7 @@ class Together:
     def __init__(self, placement: Placement, connection: Connection) -> None:
         self._placement, self._connection = placement, connection
         self.agreement, self.rank = Agreement(connection), connection.rank
-        self.device = connection.device
+        self.device, self.calling = connection.device, connection.calling
         self._model, self._failed = connection.models, False
         connection.models += 1
 
@@ -294,6 +297,20 @@ class Together:
             return counts
         first, second = zip(*self._connection.numbers(counts, torch.float64), strict=True)
         return sum(first), sum(second)
+
+
+def joint(call: JointCall) -> Callable[[Method], Method]:
+    """Decorate a method of a model that all ranks call, so that who waits in vain can name it."""
+
+    def decorated(method: Method) -> Method:
+        @wraps(method)
+        def called(model: Any, *args: Any, **kwargs: Any) -> Any:
+            with model.connection.calling(call):
+                return method(model, *args, **kwargs)
+
+        return cast(Method, called)
+
+    return decorated
 
 
 def check_size(batch_size: object) -> None:

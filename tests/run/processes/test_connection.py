@@ -141,9 +141,9 @@ def test_the_calls_of_ranks_that_wait_for_ever_are_named():
     with pytest.raises(RunError) as caught:
         connection.guard(partial(failing, TIMED_OUT), "waited for conv1", 1)
     assert str(caught.value) == (
-        "rank 1 has not answered in time: seen when rank 0 waited for conv1 (rank 0 is in "
-        "model.step(...), rank 1 is in model.gathered_state_dict(), rank 2 is in no call of "
-        "hgpart: accepted are the same calls on all ranks)"
+        "rank 1 has not answered in time: seen when rank 0 waited for conv1 (rank 0: "
+        "model.step(...), rank 1: model.gathered_state_dict(), rank 2: no call of hgpart; accepted "
+        "are the same calls on all ranks)"
     )
 
 

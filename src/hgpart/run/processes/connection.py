@@ -137,9 +137,10 @@ class Connection:
 
     def collect(self, value: Any, call: JointCall = JointCall.GATHER) -> list[Any] | None:
         """The values of all processes, in their order, on the first process; None on the others."""
-        self.begin(Begun(call.number))
         values = [None] * self.k if self.rank == 0 else None
-        self.guard(lambda: dist.gather_object(value, values), "told rank 0 what it has", 0)
+        with self.calling(call):
+            self.begin(Begun(call.number))
+            self.guard(lambda: dist.gather_object(value, values), "told rank 0 what it has", 0)
         return values
 
     def share_later(self, value: float | None, source: int) -> Callable[[], float]:
@@ -221,8 +222,8 @@ class Connection:
         calls = {**others.calls, self.rank: self._heartbeats.call}
         if len({*calls.values()}) == 1:
             return ""
-        said = (f"rank {rank} is in {calls[rank] or 'no call of hgpart'}" for rank in sorted(calls))
-        return f" ({', '.join(said)}: accepted are the same calls on all ranks)"
+        said = (f"rank {rank}: {calls[rank] or 'no call of hgpart'}" for rank in sorted(calls))
+        return f" ({', '.join(said)}; accepted are the same calls on all ranks)"
 
     def _unanswered(self, others: Others, peer: int | None) -> str:
         """The process to blame for no answer: not always `peer`, which may itself be waiting."""
