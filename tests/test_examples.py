@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import difflib
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 COMMAND = re.compile(r"^    (?:.*\\\n)*.*", re.MULTILINE)
@@ -122,6 +124,43 @@ def test_lightning_module(tmp_path: Path) -> None:
     last = re.search(r"loss (\S+)", text)
     assert last is not None
     assert float(last[1]) < 2  # that of ten classes is 2.3 before
+
+
+PAIRS = ("classifier", "segmentation", "gan", "fine_tuning")
+
+
+def test_there_is_a_page_of_all_scripts_from_ddp() -> None:
+    assert {file.stem for file in (EXAMPLES / "from_ddp").glob("*.py")} == {
+        f"{name}_{way}" for name in PAIRS for way in ("ddp", "hgpart")
+    }
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_six_lines_of_a_ddp_script_change(name: str) -> None:
+    """Those that the guide shows."""
+    scripts = (EXAMPLES / "from_ddp" / f"{name}_{way}.py" for way in ("ddp", "hgpart"))
+    before, after = (script.read_text(encoding="utf-8").splitlines()[1:] for script in scripts)
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and line[2:]]
+    assert sum(line[0] == "+" for line in changed) <= 6
+    page = (EXAMPLES.parent / "docs/guides/from-ddp.md").read_text(encoding="utf-8")
+    shown = "\n".join(f"{line[0]} {line[2:].strip()}" for line in changed)
+    assert f"```diff\n{shown}\n```" in page
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_script_from_ddp_learns_what_it_learned(name: str, tmp_path: Path) -> None:
+    states = []
+    for way in ("ddp", "hgpart"):
+        script = str(EXAMPLES / "from_ddp" / f"{name}_{way}.py")
+        command = "torchrun", "--nproc-per-node", "2", script
+        printed("bash", "-c", " ".join(command), cwd=tmp_path)
+        states.append(torch.load(tmp_path / "trained.pt"))
+    before, after = states
+    assert before.keys() == after.keys()
+    close = 0.05 if name == "fine_tuning" else 1e-4  # in 16 bits, the order of additions shows
+    for key, value in before.items():
+        torch.testing.assert_close(after[key], value, rtol=0, atol=close)
 
 
 @pytest.mark.full

@@ -115,7 +115,7 @@ def place(
     if plan is None:
         if k is None or example is None:
             raise ArgumentError(
-                "place without a plan: accepted are place(model, plan) and "
+                "a model without a plan: accepted are place(model, plan) and "
                 "place(model, k=2, example=images)"
             )
         plan = partition_model(model, example, k)

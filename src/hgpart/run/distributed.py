@@ -19,9 +19,11 @@ from hgpart.execution.as_function import inputs_with_gradients, results_of
 from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Placed, Runtime
 from hgpart.execution.step_run import Score
-from hgpart.placement import Placement
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.placement import Placement, place
 from hgpart.placement.batches.micro_batches import schedule_for_mode
 from hgpart.placement.batches.streams import StreamedBatches, check_modules_of_stream
+from hgpart.plan import Plan, PlanFile
 from hgpart.run.elsewhere import Elsewhere
 from hgpart.run.processes.begun import Begun, JointCall
 from hgpart.run.processes.connection import Connection
@@ -42,19 +44,41 @@ class DistributedModel(nn.Module):
 
     Parameters
     ----------
-    placement : Placement
-        Holds at least the part of this rank.
+    model : nn.Module
+        A placement that holds at least the part of this rank; or the model itself, with a plan or
+        an example, by which this rank's part is placed on its device.
+    plan : Plan, PlanFile or PartitionedModel, optional
+        The same on all ranks; see `hgpart.place`.
+    example : tensor, sequence or mapping, optional
+        Inputs of the model, without a plan: `hgpart.partition_model` then makes one.
 
     Raises
     ------
     RunError
         If there are more or fewer processes than parts.
+    ArgumentError, PlanError
+        If there is not one of a placement, a plan and an example; see `hgpart.place`.
     PlacementError
         If not exactly one process holds each element of the model's parameters.
     """
 
-    def __init__(self, placement: Placement, connection: Connection) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        connection: Connection,
+        plan: Plan | PlanFile | PartitionedModel | None = None,
+        *,
+        example: Inputs | None = None,
+    ) -> None:
         super().__init__()
+        placement: Any = model
+        if not hasattr(model, "programs"):
+            k, here = connection.k if plan is None else None, [connection.rank]
+            placement = place(model, plan, connection.device, k=k, example=example, parts=here)
+        elif plan is not None or example is not None:
+            raise ArgumentError(
+                "a placement with a plan or an example: accepted is a placement alone, or the model"
+            )
         if placement.k != connection.k:
             raise RunError(
                 f"the placement has k={placement.k}, there are {connection.k} processes: accepted "

@@ -1,0 +1,70 @@
+"""Train a head on a frozen backbone, in mixed precision, with torch's DDP."""
+
+import torch
+from torch import distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+BATCH = 32
+
+
+class Classifier(nn.Module):
+    """A backbone and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        first = nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)
+        second = nn.Conv2d(32, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2)
+        self.backbone = nn.Sequential(*first, *second)
+        self.head = nn.Sequential(nn.Flatten(), nn.Linear(2048, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a score for each class."""
+        scores: torch.Tensor = self.head(self.backbone(x))
+        return scores
+
+
+def main() -> None:
+    """Train, and save the weights."""
+    torch.manual_seed(0)
+    net = Classifier()
+    net.backbone.requires_grad_(False).eval()
+    labels = torch.randint(10, (256,))
+    images = torch.randn(10, 3, 32, 32)[labels] + torch.randn(256, 3, 32, 32)
+
+    dist.init_process_group("gloo")
+    shard, shards = dist.get_rank(), dist.get_world_size()
+    data = TensorDataset(images, labels)
+    sampler = DistributedSampler(data, shards, shard)
+    loader = DataLoader(data, BATCH // shards, sampler=sampler)
+    model = DistributedDataParallel(net)
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW([{"params": learned}], lr=0.003)
+    for epoch in range(3):
+        sampler.set_epoch(epoch)
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+        value = mean(loss)
+        if dist.get_rank() == 0:
+            print(f"epoch {epoch}: loss {value:.3f}")
+    state = net.state_dict()
+    if dist.get_rank() == 0:
+        torch.save(state, "trained.pt")
+    dist.destroy_process_group()
+
+
+def mean(loss: torch.Tensor) -> float:
+    """Average a loss over all processes."""
+    total = loss.detach().clone()
+    dist.all_reduce(total)
+    return total.item() / dist.get_world_size()
+
+
+if __name__ == "__main__":
+    main()
