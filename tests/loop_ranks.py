@@ -395,6 +395,22 @@ def resumed(how: Alone) -> tuple[list[float], list[nn.Module]]:
     return told, [model]
 
 
+@loop
+def quasi_newton(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    model, told = classifier(how), []
+    optimizer = hgpart.LBFGS(model, lr=0.3, max_iter=3, line_search_fn="strong_wolfe")
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = sum(losses_of(how, model, 0))
+        loss.backward()
+        return loss
+
+    for _ in range(STEPS):
+        told.append(float(optimizer.step(closure)))
+    return told, [model]
+
+
 def mixed(how: Alone, dtype: torch.dtype) -> tuple[list[float], list[nn.Module]]:
     """Mixed precision: in 16 bits the order of additions shows."""
     torch.manual_seed(1)

@@ -54,6 +54,7 @@ from .run.processes.connection import connect as connect
 from .run.distributed import DistributedModel as DistributedModel
 from .run.gradients import GradScaler as GradScaler
 from .run.gradients import clip_grad_norm_ as clip_grad_norm_
+from .run.lbfgs import LBFGS as LBFGS
 from .run.optimizer_state import gathered_optimizer_state as gathered_optimizer_state
 from .run.optimizer_state import load_optimizer_state as load_optimizer_state
 from .run.scheduling import schedule as schedule
