@@ -69,7 +69,7 @@ from hgpart.plan import LARGEST_K
 from hgpart.report import as_json, print_comparison, print_report
 from hgpart.run.training import checkpoints
 from hgpart.run.training.checkpoints import CheckpointReader, Held, Manifest
-from hgpart.run.training.image_folder import ImageFiles
+from hgpart.run.training.sources.image_folder import ImageFiles
 from hgpart.terminal import PlainConsole, printable
 from hgpart.work.figures import load_work, save_work
 

@@ -167,11 +167,13 @@ def test_accuracy_counts_every_sample_once(data):
     model = network()
     options = TrainingOptions(60, 32, lr=0.05)
     result = train(Learner(model), data, options)
-    everything = range(len(data.test))
+    everything = range(len(data.validation))
     model.eval()
-    right = model(data.test.images(everything)).argmax(1) == data.test.labels(everything)
+    right = model(data.validation.images(everything)).argmax(1) == data.validation.labels(
+        everything
+    )
     assert result.accuracy == right.sum().item() / len(right) > 0.8
-    few = ImagesInMemory(data.test.images(range(5)), data.test.labels(range(5)))
+    few = ImagesInMemory(data.validation.images(range(5)), data.validation.labels(range(5)))
     small = Data("few", few, few, 10, 0)
     assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
@@ -272,7 +274,7 @@ def test_a_training_by_any_rule_is_resumed_to_the_same_losses(rule, norms, data,
         placement = place(network(), plan(3, "fine"), norms=norms)
         return PlacedModel(placement, Scheduling(rule, 3))
 
-    options, data = replace(OPTIONS["adam"], steps=7), replace(data, test=None)
+    options, data = replace(OPTIONS["adam"], steps=7), replace(data, validation=None)
     expected = train(learner(), data, options)
     interrupted(learner(), data, options, tmp_path, at=5, every=3)
     torch.manual_seed(99)  # a new process
@@ -421,7 +423,7 @@ def test_going_on_from_an_end_with_batches_in_flight_is_said_to_be_no_training_i
     data, tmp_path
 ):
     """The end of a training is a step behind which none is in flight, as in no longer one."""
-    options, data, warnings = replace(OPTIONS["sgd"], steps=12), replace(data, test=None), []
+    options, data, warnings = replace(OPTIONS["sgd"], steps=12), replace(data, validation=None), []
     whole = train(streamed(3), data, options, Checkpointing(tmp_path / "whole", 4))
 
     def resumed(first, steps=12, in_flight=3):
@@ -501,7 +503,7 @@ def test_norms_of_other_samples_than_a_checkpoints_are_said(has_norms, data, tmp
     model = nn.Sequential(
         *(one for one in network() if has_norms or one._get_name()[:5] != "Batch")
     )
-    said, data = [], replace(data, test=None)
+    said, data = [], replace(data, validation=None)
     for step, slices in enumerate((2, 2, 3, 1), start=1):
         sliced = of_data_parallel(model, [torch.zeros(16, 1, 8, 8)], slices)
         learner = PlacedModel(place(model, sliced))

@@ -43,7 +43,9 @@ class Learning(Options):
     ----------
     data : synthetic|digits|imagefolder:PATH
         Training data: synthetic (random images), digits (scikit-learn's handwritten digits) or
-        imagefolder:PATH (a folder per class).
+        imagefolder:PATH (a folder per class, or such folders in PATH/train and PATH/val). Append
+        ,augment=yes for random crops, mirrored half of the time, and pixels normalised as
+        ImageNet's.
     optimizer : sgd|adam
         Update rule of the weights. Append ,momentum=M (sgd; default 0.9), ,weight-decay=W (default
         0) and ,decay=yes to multiply the learning rate by 0.8 when the test accuracy has not

@@ -203,7 +203,7 @@ def check_training(
         If they do not; see `train`.
     """
     data.check_batch(options.batch_size)
-    if options.decay and data.test is None:
+    if options.decay and data.validation is None:
         raise ArgumentError(f"decay needs the accuracy on test samples, and {data.spec} has none")
     if options.decay and checkpointing is not None:
         raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
@@ -361,13 +361,13 @@ def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
     The last batch is filled up with the first samples, which are not counted twice, because a model
     may accept only one batch size.
     """
-    if data.test is None:
+    if data.validation is None:
         return None
     learner.train(False)
-    count, correct = len(data.test), 0
+    count, correct = len(data.validation), 0
     firsts, sizes = range(0, count, batch_size), (batch_size,)
     batches = SampleBatches(
-        data.test, lambda first: [at % count for at in range(first, first + batch_size)]
+        data.validation, lambda first: [at % count for at in range(first, first + batch_size)]
     )
     with torch.no_grad():
         tests = batches_here(learner, batches, firsts, sizes)
