@@ -30,7 +30,8 @@ from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule
 from hgpart.run.training.data import Data
-from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.run.training.loop import train
+from hgpart.run.training.options import TrainingOptions
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 

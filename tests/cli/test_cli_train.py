@@ -33,7 +33,8 @@ from hgpart.plan import Plan, save_plan
 from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
-from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.run.training.loop import train
+from hgpart.run.training.options import TrainingOptions
 from hgpart.schedules.rules import DEFAULT
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops

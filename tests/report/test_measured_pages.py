@@ -37,7 +37,8 @@ from hgpart.report.partition.looks import hatch_of, part_colour
 from hgpart.report.prediction.record import PredictionReport
 from hgpart.report.training import TrainingReport
 from hgpart.run.measuring import Measurement
-from hgpart.run.training.loop import TrainingOptions, TrainingResult
+from hgpart.run.training.loop import TrainingResult
+from hgpart.run.training.options import TrainingOptions
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule

@@ -11,7 +11,8 @@ from rich.console import Console
 from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.report.running import print_contradiction
 from hgpart.report.training import TrainingReport, print_training, training_json
-from hgpart.run.training.loop import TrainingOptions, TrainingResult
+from hgpart.run.training.loop import TrainingResult
+from hgpart.run.training.options import TrainingOptions
 
 
 def report(losses, accuracy=None, steps=None, seconds=1.0):

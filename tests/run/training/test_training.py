@@ -32,8 +32,10 @@ from hgpart.run.training import checkpoints as checkpoint_files
 from hgpart.run.training import loop
 from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
 from hgpart.run.training.data import Data, ImagesInMemory, load_data
-from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
+from hgpart.run.training.loop import train
+from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import UNSAID, Checkpointing
+from hgpart.run.training.scores import accuracy, class_scores
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.plan import PlanFile
     from hgpart.run.processes.connection import Connection
-    from hgpart.run.training.loop import TrainingOptions
+    from hgpart.run.training.options import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
 
 DTYPES = ("float32", "float64")
@@ -71,7 +71,7 @@ class Learning(Options):
 
     def options(self, steps: int, batch_size: int) -> TrainingOptions:
         """How to train, checked."""
-        from hgpart.run.training.loop import TrainingOptions
+        from hgpart.run.training.options import TrainingOptions
 
         values, settings = keyed(
             "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no

@@ -10,104 +10,29 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
-from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
+from hgpart.errors import ArgumentError, CheckpointError
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, timeline_of
 from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
+from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.plateau import Plateau
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
+from hgpart.run.training.scores import accuracy, cross_entropy
 from hgpart.schedules.rules import LONGEST
 
-# Defaults of each optimizer. The loss of resnet50 rises by sgd with 0.01 and, on random labels,
-# with 0.003.
-RATES = {
-    "sgd": {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0},
-    "adam": {"lr": 0.001, "weight_decay": 0.0},
-}
 TIMELINE_STEPS = 100  # most steps in a timeline, which are the last ones
-LARGEST_RATE = 1e30  # what torch computes from it by division is still a float32
 SHARES = "samples of shares"  # in manifests
-SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Options of a training.
-
-    Attributes
-    ----------
-    steps : int
-        Number of steps in total, including those of a checkpoint.
-    optimizer : str
-        ``sgd`` or ``adam``.
-    lr : float or None
-        Learning rate. None, here and for the next two: the rate of the checkpoint that is resumed,
-        or else that of `RATES`.
-    momentum : float or None
-        Momentum of sgd; 0 for none. Adam has its own, torch's defaults.
-    seed : int
-        Seed of torch's own generator, which dropout draws from.
-    decay : bool
-        Whether the learning rate decays, and training may end before `steps`, by the accuracy on
-        the test samples after each epoch: see `Plateau`.
-    """
-
-    steps: int
-    batch_size: int
-    optimizer: str = "sgd"
-    lr: float | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    seed: int = 0
-    decay: bool = False
-
-    def __post_init__(self) -> None:
-        """Raise an ArgumentError if an option is not accepted."""
-        if self.optimizer not in RATES:
-            raise not_one_of("optimizer", self.optimizer, RATES)
-        for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
-            if getattr(self, name) < low:
-                raise ArgumentError(
-                    f"{name.replace('_', ' ')} {getattr(self, name)}: accepted is {low} or more"
-                )
-        if self.momentum is not None and "momentum" not in RATES[self.optimizer]:
-            raise ArgumentError(
-                f"momentum {self.momentum}: {self.optimizer} has its own, sgd takes one"
-            )
-        for name, value in self.rates.items():
-            accepted = f"from 0 to {LARGEST_RATE:g}" if name != "momentum" else "from 0 and below 1"
-            if not 0 <= value <= LARGEST_RATE or (name == "momentum" and value >= 1):
-                raise ArgumentError(
-                    f"{name.replace('_', ' ')} {value}: accepted is a number {accepted}"
-                )
-
-    @property
-    def rates(self) -> Mapping[str, float]:
-        """The rates among lr, momentum and weight_decay that are not None."""
-        asked = {name: getattr(self, name) for name in RATES[self.optimizer]}
-        return {name: value for name, value in asked.items() if value is not None}
-
-    def completed(self, written: Mapping[str, float]) -> TrainingOptions:
-        """These options with all rates: as `written` in a checkpoint, or as the optimizer's.
-
-        >>> TrainingOptions(1, 1, lr=0.5).completed({"lr": 0.1, "momentum": 0.8}).rates
-        {'lr': 0.5, 'momentum': 0.8, 'weight_decay': 0.0}
-        """
-        rates: Mapping[str, Any] = {**RATES[self.optimizer], **written, **self.rates}
-        return replace(self, **rates)
 
 
 @dataclass(frozen=True)
@@ -355,77 +280,6 @@ def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: in
     return f"{learner.sums(batch_size)}, none every {checkpointing.every} steps, plan {plan}"
 
 
-def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
-    """Fraction of the test samples whose largest class score is that of their class.
-
-    The last batch is filled up with the first samples, which are not counted twice, because a model
-    may accept only one batch size.
-    """
-    if data.validation is None:
-        return None
-    learner.train(False)
-    count, correct = len(data.validation), 0
-    firsts, sizes = range(0, count, batch_size), (batch_size,)
-    batches = SampleBatches(
-        data.validation, lambda first: [at % count for at in range(first, first + batch_size)]
-    )
-    with torch.no_grad():
-        tests = batches_here(learner, batches, firsts, sizes)
-        for first, (images, labels) in zip(firsts, tests, strict=True):
-            result = learner.forward(images, batch_size)
-            if labels is not None:
-                right = class_scores(result, len(labels)).argmax(1).cpu() == labels.cpu()
-                scored = learner.samples_of_result(sizes)
-                counts = torch.tensor([first + at < count for at in scored])
-                correct += int((right & counts).sum())
-    learner.train(True)
-    return learner.add_later(float(correct))() / count
-
-
-def class_scores(result: Any, samples: int) -> Tensor:
-    """A number for each sample and class.
-
-    Raises
-    ------
-    RunError
-        If the result is anything else; the message says what.
-
-    >>> class_scores(torch.zeros(8, 10, 4, 4), samples=8).shape
-    torch.Size([8, 10])
-    """
-    several = isinstance(result, (tuple, list)) and len(result) > 0
-    scores = result[0] if several else result
-    if (
-        not isinstance(scores, Tensor)
-        or not scores.is_floating_point()
-        or scores.dim() not in SCORES
-        or scores.shape[0] != samples
-        or scores.shape[1] < 2
-    ):
-        received = f"a {type(result).__name__} that begins with " * several + _described(scores)
-        raise RunError(
-            f"for {samples} samples the model returns {received}: accepted are class scores, "
-            f"{samples} x classes, or maps of them, alone or first in a tuple"
-        )
-    return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
-
-
-def _described(result: Any) -> str:
-    """What a model returns, in a few words.
-
-    >>> _described({"logits": torch.zeros(2, 10)}), _described(torch.zeros(2, 5, 10))
-    ("a dict of 'logits'", 'float32 numbers, 2 x 5 x 10')
-    """
-    if isinstance(result, Mapping):
-        return f"a {type(result).__name__} of {', '.join(map(repr, result))}"
-    if not isinstance(result, Tensor):
-        return f"a {type(result).__name__}"
-    kind = str(result.dtype).removeprefix("torch.")
-    if not result.dim():
-        return f"one {kind} number"
-    return f"{kind} numbers, {' x '.join(map(str, result.shape))}"
-
-
 def _resumed(
     options: TrainingOptions, path: Path, manifest: Manifest, say: Callable[[str], None]
 ) -> TrainingOptions:
@@ -465,11 +319,6 @@ def _shares(sizes: Sequence[Sequence[int]]) -> str:
     '2+4, 1+4'
     """
     return ", ".join(dict.fromkeys("+".join(map(str, shares)) for shares in sizes))
-
-
-def cross_entropy(result: Any, labels: Tensor) -> Tensor:
-    """The loss of a batch's class scores, a mean over samples and pixels; see `class_scores`."""
-    return functional.cross_entropy(class_scores(result, len(labels)), labels)
 
 
 def _optimizers(learner: Learner, options: TrainingOptions) -> dict[int, torch.optim.Optimizer]:
