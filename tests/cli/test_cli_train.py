@@ -88,12 +88,9 @@ def on_one_device(options, data, double=False):
 
 
 def written(options):
-    given = {
-        name: value
-        for name, value in vars(options).items()
-        if value is not None and value is not False
-    }
-    settings = {name: given.pop(name) for name in ("momentum", "weight_decay") if name in given}
+    names = ("steps", "batch_size", "optimizer", "lr", "seed", "momentum", "weight_decay")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    settings = {name: given.pop(name) for name in names[-2:] if name in given}
     texts = [f",{name.replace('_', '-')}={value}" for name, value in settings.items()]
     given["optimizer"] += "".join(texts)
     return [text for name in given for text in (f"--{name.replace('_', '-')}", given[name])]
@@ -672,6 +669,12 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--data", "imagefolder:/none"], 3, "there is no such folder"),
         (["--batch-size", "2000", "--data", "digits"], 3, "accepted is 1 to 1442"),
         (["--lr", "-1"], 3, "lr -1.0: accepted is a number from 0"),
+        (["--lr", "fast"], 3, "--lr fast: accepted is a number"),
+        (["--lr", "0.1,warmup=x"], 3, "warmup=x: accepted is a number of steps, or of epochs as"),
+        (["--lr", "0.1,schedule=step"], 3, "rate 'step': accepted are constant and cosine"),
+        (["--loss", "mse"], 3, "loss 'mse': accepted "),
+        (["--loss", "cross-entropy,smoothing=1"], 3, "smoothing 1.0: accepted is a number from 0"),
+        (["--steps", "-1"], 3, "--steps -1: accepted is a number of steps, or of epochs as in"),
         (["--lr", "1e308"], 3, "lr 1e+308: accepted is a number from 0 to 1e+30"),
         (["--checkpoint", "x,every=0"], 3, "every 0 steps: accepted is 1 or more"),
         (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),

@@ -35,7 +35,7 @@ from hgpart.run.training.data import Data, ImagesInMemory, load_data
 from hgpart.run.training.loop import train
 from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import UNSAID, Checkpointing
-from hgpart.run.training.scores import accuracy, class_scores
+from hgpart.run.training.scores import accuracy, class_scores, smoothed
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
@@ -163,6 +163,48 @@ def test_losses_are_those_of_the_original(kind, options, dtype, tolerance, data)
     assert told == [*enumerate(result.losses, start=1)]
     assert result.steps == 20
     assert result.samples_per_second > 0
+
+
+@pytest.mark.parametrize("kind", ["whole", "placed fine"])
+def test_the_rate_takes_its_course_and_labels_are_smoothed(kind, data):
+    options = replace(OPTIONS["sgd"], steps=9, warmup=3, lr_schedule="cosine")
+    model = network(torch.float64)
+    by_step = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(by_step.parameters(), momentum=0.9, weight_decay=1e-3)
+    torch.manual_seed(options.seed)
+    expected = []
+    for step in range(9):
+        optimizer.param_groups[0]["lr"] = 0.05 * options.factor(step)
+        chosen = data.training_indices(step, 16)
+        scores = by_step(data.train.images(chosen).double())
+        smooth = nn.CrossEntropyLoss(label_smoothing=0.2)
+        loss = smooth(scores, data.train.labels(chosen))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    result = train(LEARNERS[kind](model), data, options, loss=smoothed(0.2))
+    assert result.losses == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_course_of_the_rate_and_the_loss_stay_when_resumed(data, tmp_path):
+    options = TrainingOptions(8, 16, warmup=2, lr_schedule="cosine")
+    expected = train(Learner(network()), data, options)
+    interrupted(Learner(network()), data, options, tmp_path, at=6)
+    said = []
+    again = Checkpointing(tmp_path, 4, resume=True, warn=said.append)
+    refused = {"2 steps of warmup, cosine, not constant": {"options": TrainingOptions(8, 16)}}
+    refused["loss cross-entropy, not cross-entropy, smoothing 0.1"] = {"loss": smoothed(0.1)}
+    for message, changed in refused.items():
+        with pytest.raises(CheckpointError, match=message):
+            train(Learner(network()), data, **{"options": options, **changed}, checkpointing=again)
+    assert train(Learner(network()), data, options, again).losses == expected.losses
+    assert said == []
+    train(Learner(network()), data, replace(options, steps=9), again)
+    assert said == [
+        f"the learning rate falls until step 9 now, from step 9 on; {tmp_path / 'step-000008'} "
+        "was written with 8"
+    ]
 
 
 def test_accuracy_counts_every_sample_once(data):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from hgpart.cli.forms import keyed, one_value, yes_or_no
+from hgpart.cli.forms import Span, keyed, one_value, read, span, yes_or_no
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from hgpart.run.processes.connection import Connection
     from hgpart.run.training.options import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
+    from hgpart.run.training.scores import Loss
 
 DTYPES = ("float32", "float64")
 EVERY = 100  # steps between two checkpoints
@@ -52,7 +53,10 @@ class Learning(Options):
         improved for two epochs, and to stop when three such steps have not helped. With --resume
         the defaults are those of the checkpoint.
     lr : RATE
-        Learning rate. Default: that of the checkpoint, or else 0.001.
+        Learning rate. Default: that of the checkpoint, or else 0.001. Append ,warmup=N to rise to
+        it in N steps (or epochs, as in 5ep), and ,schedule=cosine to fall from it to 0 by --steps.
+    loss : cross-entropy
+        Loss of a batch. Append ,smoothing=S to divide a share S of each label among all classes.
     seed : N
         Seed of the initial weights, the order of the samples and dropout.
     checkpoint : FOLDER
@@ -64,20 +68,45 @@ class Learning(Options):
     panel: ClassVar[str] = "Training"
     data: str = "synthetic"
     optimizer: str = "sgd"
-    lr: float | None = None
+    lr: str | None = None
+    loss: str = "cross-entropy"
     seed: int = 0
     checkpoint: str | None = None
     resume: bool = False
 
-    def options(self, steps: int, batch_size: int) -> TrainingOptions:
+    def options(self, steps: str, batch_size: int, steps_per_epoch: int) -> TrainingOptions:
         """How to train, checked."""
         from hgpart.run.training.options import TrainingOptions
+
+        def counted(span: Span) -> int:
+            return span.steps(steps_per_epoch)
 
         values, settings = keyed(
             "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
         )
         name = one_value("--optimizer", self.optimizer, values) or "sgd"
-        return TrainingOptions(steps, batch_size, name, self.lr, seed=self.seed, **settings)
+        rates, course = keyed("--lr", self.lr, warmup=span, schedule=str)
+        rate = one_value("--lr", self.lr or "", rates)
+        return TrainingOptions(
+            counted(read(f"--steps {steps}", steps, span)),
+            batch_size,
+            name,
+            None if rate is None else read(f"--lr {self.lr}", rate, float),
+            seed=self.seed,
+            warmup=counted(course.get("warmup", Span(0, in_epochs=False))),
+            lr_schedule=course.get("schedule", "constant"),
+            **settings,
+        )
+
+    def loss_function(self) -> Loss:
+        """What the training makes small, checked."""
+        from hgpart.run.training.scores import smoothed
+
+        values, settings = keyed("--loss", self.loss, smoothing=float)
+        name = one_value("--loss", self.loss, values) or "cross-entropy"
+        if name != "cross-entropy":
+            raise not_one_of("loss", name, ("cross-entropy",))
+        return smoothed(settings.get("smoothing", 0.0))
 
     def checkpointing(self, model: str, plan: PlanFile) -> Checkpointing | None:
         """Where checkpoints go, and what they say that they are of."""
@@ -137,7 +166,7 @@ def train(
     ranks: Ranks,
     results: TrainResults,
     model: PlannedModel = None,
-    steps: int = 100,
+    steps: str = "100",
     batch_size: int | None = None,
 ) -> None:
     """Train a model on the devices of a plan, to the losses that one device would have.
@@ -149,7 +178,7 @@ def train(
     plan : PLAN
         Plan file, written by 'hgpart partition -o'.
     steps : N
-        Steps in all, those before a checkpoint included.
+        Steps in all, those before a checkpoint included; or epochs, as in 30ep.
     batch_size : N
         Samples per step. Default: the plan's batch size if it has a schedule, or else 32.
 
@@ -183,7 +212,7 @@ def train(
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
-        options = learning.options(steps, samples)
+        loss = learning.loss_function()
         scheduling = step.scheduling(loaded.scheduling)
         sizes = scheduling.sizes(samples)
         checkpointing = learning.checkpointing(named, loaded)
@@ -191,6 +220,7 @@ def train(
         placing = Placing(named, loaded, devices, step.weights, learning.seed, dtype, step.norms)
         with stage("data"):  # before any process is started that would miss it
             data = load_data(learning.data, loaded.input_shape, placing.classes(), learning.seed)
+            options = learning.options(steps, samples, data.steps_per_epoch(samples))
             check_training(data, options, checkpointing)
 
     def trained(
@@ -198,14 +228,15 @@ def train(
     ) -> tuple[TrainingReport, Mapping[str, Tensor] | None] | None:
         whole = placement if connection is None else DistributedModel(placement, connection)
         learner = PlacedModel(whole, scheduling)
-        with progress("training", steps, learner.first) as (bar, task):
+        with progress("training", options.steps, learner.first) as (bar, task):
 
             def on_step(done: int, loss: float) -> None:
                 bar.update(task, completed=done, description=f"loss {loss:.4f}")
 
             learner.train(True)
             peaks, timed = learner.peak_bytes(samples), results.draws_timeline
-            result = run_training(learner, data, options, checkpointing, on_step, timeline=timed)
+            run = learner, data, options, checkpointing, on_step
+            result = run_training(*run, loss=loss, timeline=timed)
         state = None if output is None else learner.whole_state()
         if not learner.first:
             return None
@@ -247,4 +278,4 @@ def train(
         if checkpointing is None:
             lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
         else:
-            lead_on(f"the same with --resume and --steps {2 * steps}")
+            lead_on(f"the same with --resume and --steps {2 * options.steps}")

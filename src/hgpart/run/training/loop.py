@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,17 @@ from hgpart.errors import ArgumentError, CheckpointError
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, timeline_of
-from hgpart.run.training.batches import SampleBatches, batches_here
+from hgpart.run.training.batches import batches_here, training_batches
 from hgpart.run.training.checkpoints import Manifest, locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.plateau import Plateau
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
-from hgpart.run.training.scores import accuracy, cross_entropy
+from hgpart.run.training.scores import CROSS_ENTROPY, Loss, accuracy
 from hgpart.schedules.rules import LONGEST
 
 TIMELINE_STEPS = 100  # most steps in a timeline, which are the last ones
-SHARES = "samples of shares"  # in manifests
+SHARES, STEPS = "samples of shares", "steps asked for"  # in manifests
 
 
 @dataclass(frozen=True)
@@ -85,9 +84,10 @@ def train(
     checkpointing: Checkpointing | None = None,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
     *,
+    loss: Loss = CROSS_ENTROPY,
     timeline: bool = False,
 ) -> TrainingResult:
-    """Train with cross entropy, then test.
+    """Train, then validate.
 
     Called in every process, with its own part of the model and the same of everything else. If the
     result has pixels after (samples, classes), as in a segmentation, it is averaged over them; of
@@ -97,6 +97,8 @@ def train(
     ----------
     on_step : callable
         Called with the number of steps done and the last loss.
+    loss : Loss, optional
+        Default: cross entropy.
     timeline : bool
         Whether to keep what each part did and when.
 
@@ -114,7 +116,7 @@ def train(
         if checkpointing is not None and learner.first
         else nullcontext()
     ):
-        return _train(learner, data, options, checkpointing, on_step, timeline)
+        return _train(learner, data, options, checkpointing, on_step, loss, timeline)
 
 
 def check_training(
@@ -140,11 +142,14 @@ def _train(
     options: TrainingOptions,
     checkpointing: Checkpointing | None,
     on_step: Callable[[int, float], None],
+    loss: Loss,
     timeline: bool,
 ) -> TrainingResult:
     learner.train(True)
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
+        "learning rate": options.course,
+        "loss": loss.name,
         "data": data.spec,
         "batch size": options.batch_size,
         "micro-batches": learner.scheduling.micro_batches,
@@ -183,37 +188,43 @@ def _train(
     kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
     events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
 
-    def on_loss(loss: float) -> None:
-        losses.append(loss)
-        on_step(len(losses), loss)
+    def on_loss(value: float) -> None:
+        losses.append(value)
+        on_step(len(losses), value)
 
     def keep_events() -> None:
         if not learner.scheduling.is_stream:
             events.append(tuple(learner.events))
 
+    updates = dict.fromkeys(optimizers, before)
+    plateau = Plateau(options.rates["lr"])
+
     def update(part: int) -> None:
         if part in optimizers:
+            for group in optimizers[part].param_groups:
+                group["lr"] = plateau.rate * options.factor(updates[part])
             optimizers[part].step()
+            updates[part] += 1
 
     every = options.steps if checkpointing is None else checkpointing.every
     if options.decay:
         every = len(data.train) // options.batch_size  # an epoch
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
-    batches = SampleBatches(data.train, partial(data.training_indices, batch_size=size))
-    plateau = Plateau(options.rates["lr"])
+    batches = training_batches(data, size)
     learner.count_anew()
     totals = learner.totals()
     count = 0  # consecutive steps
     for end in _drains(before, options.steps, every):
         count = end - len(losses)
         here = batches_here(learner, batches, range(len(losses), end), sizes)
-        run = here, count, size, cross_entropy, update, on_loss, keep_events
+        run = here, count, size, loss.function, update, on_loss, keep_events
         stale.append(learner.learn(*run))
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
         if checkpointing is not None and (end % every == 0 or end == options.steps):
             about: dict[str, str | float] = {
                 **options.rates,
+                STEPS: options.steps,
                 SHARES: _shares(learner.shares(options.batch_size)),
             }
             save(learner, optimizers, settings, about, checkpointing, losses)
@@ -224,9 +235,6 @@ def _train(
             start += time.perf_counter() - pause
             if accuracy_now is None or not plateau.goes_on(accuracy_now):
                 break
-            for optimizer in optimizers.values():
-                for group in optimizer.param_groups:
-                    group["lr"] = plateau.rate
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = totals + learner.totals()
     planned = learner.planned(count, options.batch_size) if timeline and count else ()
@@ -295,6 +303,12 @@ def _resumed(
         if rate != written.get(name, rate):
             was = f"{path} was written with {written[name]:g}"
             say(f"{name.replace('_', ' ')} {rate:g} from step {manifest.step + 1} on; {was}")
+    then = manifest.about.get(STEPS, options.steps)
+    if options.lr_schedule == "cosine" and then != options.steps:
+        say(
+            f"the learning rate falls until step {options.steps} now, from step "
+            f"{manifest.step + 1} on; {path} was written with {then}"
+        )
     return options.completed(written)
 
 

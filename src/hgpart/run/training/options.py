@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import cos, pi
 from typing import Any
 
 from hgpart.errors import ArgumentError, not_one_of
@@ -14,6 +15,7 @@ RATES = {
     "sgd": {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "weight_decay": 0.0},
 }
+LR_SCHEDULES = ("constant", "cosine")
 LARGEST_RATE = 1e30  # what torch computes from it by division is still a float32
 
 
@@ -36,7 +38,11 @@ class TrainingOptions:
         Seed of torch's own generator, which dropout draws from.
     decay : bool
         Whether the learning rate decays, and training may end before `steps`, by the accuracy on
-        the test samples after each epoch: see `Plateau`.
+        the validation samples after each epoch: see `Plateau`.
+    warmup : int
+        Number of steps in which the learning rate rises to `lr`.
+    lr_schedule : str
+        ``constant``, or ``cosine``: after the warmup the learning rate falls to 0 as half a wave.
     """
 
     steps: int
@@ -47,12 +53,16 @@ class TrainingOptions:
     weight_decay: float | None = None
     seed: int = 0
     decay: bool = False
+    warmup: int = 0
+    lr_schedule: str = LR_SCHEDULES[0]
 
     def __post_init__(self) -> None:
         """Raise an ArgumentError if an option is not accepted."""
         if self.optimizer not in RATES:
             raise not_one_of("optimizer", self.optimizer, RATES)
-        for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
+        if self.lr_schedule not in LR_SCHEDULES:
+            raise not_one_of("schedule of the learning rate", self.lr_schedule, LR_SCHEDULES)
+        for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0), ("warmup", 0)):
             if getattr(self, name) < low:
                 raise ArgumentError(
                     f"{name.replace('_', ' ')} {getattr(self, name)}: accepted is {low} or more"
@@ -73,6 +83,31 @@ class TrainingOptions:
         """The rates among lr, momentum and weight_decay that are not None."""
         asked = {name: getattr(self, name) for name in RATES[self.optimizer]}
         return {name: value for name, value in asked.items() if value is not None}
+
+    @property
+    def course(self) -> str:
+        """What the learning rate does, in words.
+
+        >>> TrainingOptions(90, 1, warmup=5, lr_schedule="cosine").course
+        '5 steps of warmup, cosine'
+        """
+        return f"{self.warmup} steps of warmup, " * (self.warmup > 0) + self.lr_schedule
+
+    def factor(self, step: int) -> float:
+        """Share of the learning rate in a step, counted from 0.
+
+        It is that of torch's LinearLR and CosineAnnealingLR, one after the other, but needs no
+        state: parts that update at different times, and a resumed training, ask for any step.
+
+        >>> options = TrainingOptions(6, 1, warmup=2, lr_schedule="cosine")
+        >>> [round(options.factor(step), 2) for step in range(6)]
+        [0.5, 1.0, 1.0, 0.85, 0.5, 0.15]
+        """
+        if step < self.warmup:
+            return (step + 1) / self.warmup
+        if self.lr_schedule == "constant":
+            return 1.0
+        return (1 + cos(pi * (step - self.warmup) / (self.steps - self.warmup))) / 2
 
     def completed(self, written: Mapping[str, float]) -> TrainingOptions:
         """These options with all rates: as `written` in a checkpoint, or as the optimizer's.

@@ -29,7 +29,10 @@ from hgpart.run.training.checkpoints import (
 Settings = Mapping[str, str | int]
 FINGERPRINT = "model fingerprint"
 # Settings of older checkpoints, which do not say them.
-UNSAID: Settings = {"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"}
+UNSAID: Settings = {
+    **{"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"},
+    **{"loss": "cross-entropy", "learning rate": "constant"},
+}
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,65 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hgpart.errors import RunError
-from hgpart.run.learner import Learner
+from hgpart.errors import ArgumentError, RunError
+from hgpart.run.learner import Learner, LossFunction
 from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.data import Data
 
 SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
 
 
-def cross_entropy(result: Any, labels: Tensor) -> Tensor:
-    """The loss of a batch's class scores, a mean over samples and pixels; see `class_scores`."""
-    return functional.cross_entropy(class_scores(result, len(labels)), labels)
+def cross_entropy(result: Any, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The loss of a batch's class scores, a mean over samples and pixels; see `class_scores`.
+
+    A share `smoothing` of each label is divided among all classes.
+    """
+    scores = class_scores(result, len(labels))
+    return functional.cross_entropy(scores, labels, label_smoothing=smoothing)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What a training makes small.
+
+    Attributes
+    ----------
+    name : str
+        Name in checkpoints, which go on with the same loss only.
+    function : callable
+        Function (results, targets) -> mean over the samples, or (sum, count).
+    """
+
+    name: str = "cross-entropy"
+    function: LossFunction = cross_entropy
+
+
+CROSS_ENTROPY = Loss()
+
+
+def smoothed(smoothing: float) -> Loss:
+    """Cross entropy with smoothed labels.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not a share of the label.
+    """
+    if not 0 <= smoothing < 1:
+        raise ArgumentError(f"smoothing {smoothing}: accepted is a number from 0 and below 1")
+    if not smoothing:
+        return CROSS_ENTROPY
+    return Loss(
+        f"cross-entropy, smoothing {smoothing:g}", partial(cross_entropy, smoothing=smoothing)
+    )
 
 
 def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
