@@ -35,6 +35,7 @@ from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import train
 from hgpart.run.training.options import TrainingOptions
+from hgpart.run.training.scores import accuracy
 from hgpart.schedules.rules import DEFAULT
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
@@ -156,7 +157,9 @@ def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp
     assert shown["steps"] == len(shown["losses"]) == 18
     assert shown["forward_bytes"] == 18 * shown["volume_bytes"]
     best = f"{100 * shown['accuracy']:.2f} %"
-    assert f"9 epochs, the best one 1: test accuracy {best}; learning rate 0, 0 in the" in output
+    assert (
+        f"9 epochs, the best one 1: validation accuracy {best}; learning rate 0, 0 in the" in output
+    )
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
@@ -199,6 +202,21 @@ def test_what_was_trained_is_the_models_state(file, plans, digits, tmp_path, cap
         assert all(torch.equal(again[name], state[name]) for name in state)
 
 
+def test_the_file_has_the_best_weights_and_says_so(plans, digits, tmp_path, capsys):
+    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--steps", "4ep")
+    training += ("--lr", 0.3, "--optimizer", "sgd,momentum=0", "--batch-size", 400)
+    figures, file = tmp_path / "figures.json", tmp_path / "trained.pt"
+    hgpart(*training, "--backend", "threads", "--json", figures, "-o", file)
+    shown, said = json.loads(figures.read_text()), capsys.readouterr().out
+    assert (shown["steps"], len(shown["accuracies"])) == (12, 4)
+    best = max(shown["accuracies"])
+    assert shown["best_epoch"] == shown["accuracies"].index(best) + 1
+    assert f"{file} has the trained model's state_dict, after epoch {shown['best_epoch']}, " in said
+    model, _ = load_model("lenet5")
+    model.load_state_dict(torch.load(file))
+    assert accuracy(Learner(model), digits, 400) == best
+
+
 @pytest.mark.full
 def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_path):
     options = TrainingOptions(300, 16, "sgd", lr=0.02, seed=5)
@@ -218,7 +236,7 @@ def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_pa
     assert shown["processes"] == 2
     assert shown["forward_bytes"] == 300 * shown["volume_bytes"]
     first = output.splitlines()[0]
-    assert first.startswith(f"loss {shown['losses'][-1]:.4g}, test accuracy ")
+    assert first.startswith(f"loss {shown['losses'][-1]:.4g}, validation accuracy ")
     assert f"{100 * shown['accuracy']:.2f} %" in first
     for heading in ("Loss", "Time in the parts' forward and backward passes", "Traffic"):
         assert heading in output.splitlines()
@@ -674,6 +692,9 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--lr", "0.1,schedule=step"], 3, "rate 'step': accepted are constant and cosine"),
         (["--loss", "mse"], 3, "loss 'mse': accepted "),
         (["--loss", "cross-entropy,smoothing=1"], 3, "smoothing 1.0: accepted is a number from 0"),
+        (["--until", "0.9"], 3, "--until 0.9: accepted is KEY=VALUE, as in accuracy=0.9"),
+        (["--until", "accuracy=2"], 3, "until accuracy 2.0: accepted is 0 to 1"),
+        (["--until", "val-accuracy=1"], 3, "until val-accuracy needs validation samples, and"),
         (["--steps", "-1"], 3, "--steps -1: accepted is a number of steps, or of epochs as in"),
         (["--lr", "1e308"], 3, "lr 1e+308: accepted is a number from 0 to 1e+30"),
         (["--checkpoint", "x,every=0"], 3, "every 0 steps: accepted is 1 or more"),

@@ -37,6 +37,7 @@ from hgpart.report.partition.looks import hatch_of, part_colour
 from hgpart.report.prediction.record import PredictionReport
 from hgpart.report.training import TrainingReport
 from hgpart.run.measuring import Measurement
+from hgpart.run.training.epochs import Epoch
 from hgpart.run.training.loop import TrainingResult
 from hgpart.run.training.options import TrainingOptions
 from hgpart.schedule_wanted import Scheduling
@@ -159,8 +160,8 @@ def test_losses_are_drawn_each_or_in_means() -> None:
 
 
 def test_a_training_says_its_answer_first_and_what_parts_did() -> None:
-    html = training_page(trained([1.0, 0.5], accuracies=(0.25, 0.5), learning_rates=(0.1, 0.08)))
-    assert "<h1>loss 0.5, test accuracy 50.00 %, 8.0 samples/s</h1>" in html
+    html = training_page(trained([1.0, 0.5], epochs=(Epoch(1, 0.1, 0.25), Epoch(2, 0.08, 0.5))))
+    assert "<h1>loss 0.5, validation accuracy 50.00 %, 8.0 samples/s</h1>" in html
     assert NASTY not in html
     drawn = figures(html)
     works, waits = drawn["seconds"]["data"]

@@ -61,8 +61,8 @@ def yes_or_no(text: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Span:
-    """Steps of a training, or epochs of them."""
+class Length:
+    """A number of steps, or of epochs."""
 
     count: int
     in_epochs: bool
@@ -72,21 +72,21 @@ class Span:
         return self.count * (per_epoch if self.in_epochs else 1)
 
 
-def span(text: str) -> Span:
+def length(text: str) -> Length:
     """A number of steps, or of epochs, as in 30ep; raises a ValueError for anything else.
 
-    >>> span("30ep").steps(per_epoch=100)
+    >>> length("30ep").steps(per_epoch=100)
     3000
     """
     number = text.removesuffix("ep")
     if not number.isdecimal():
         raise ValueError
-    return Span(int(number), in_epochs=number != text)
+    return Length(int(number), in_epochs=number != text)
 
 
 ACCEPTED: Mapping[Callable[[str], Any], str] = {
     **{int: "a whole number", float: "a number", yes_or_no: "yes or no", str: "a name"},
-    span: "a number of steps, or of epochs as in 30ep",
+    length: "a number of steps, or of epochs as in 30ep",
 }
 
 

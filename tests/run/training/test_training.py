@@ -28,11 +28,11 @@ from hgpart.run import scheduling
 from hgpart.run.learner import Learner
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.scheduling import schedule
-from hgpart.run.training import checkpoints as checkpoint_files
-from hgpart.run.training import loop
-from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
+from hgpart.run.training import epochs as epochs_of_training
+from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import Data, ImagesInMemory, load_data
 from hgpart.run.training.loop import train
+from hgpart.run.training.manifest import MANIFEST, as_text
 from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import UNSAID, Checkpointing
 from hgpart.run.training.scores import accuracy, class_scores, smoothed
@@ -227,7 +227,7 @@ def test_accuracy_counts_every_sample_once(data):
 def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
     kind, data, monkeypatch
 ):
-    monkeypatch.setattr(loop, "accuracy", lambda *_: 0.5)
+    monkeypatch.setattr(epochs_of_training, "validated", lambda *_: 0.5)
     model, batch_size = network(torch.float64), 700
     expected, by_epoch = [], copy.deepcopy(model)
     optimizer = torch.optim.SGD(by_epoch.parameters(), lr=0.05, momentum=0.9)
@@ -245,18 +245,16 @@ def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
             expected.append(loss.item())
     options = TrainingOptions(100, batch_size, lr=0.05, decay=True)
     result = train(LEARNERS[kind](model), data, options)
-    assert result.accuracies == (0.5,) * 9
-    assert result.learning_rates == pytest.approx(rates)
+    assert [epoch.validation for epoch in result.epochs] == [0.5] * 9
+    assert [epoch.rate for epoch in result.epochs] == pytest.approx(rates)
     assert result.losses == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_decay_that_nothing_decides_or_that_a_checkpoint_would_lose_is_refused(data, tmp_path):
-    options = TrainingOptions(2, 16, decay=True)
+@pytest.mark.parametrize("wanted", [{"decay": True}, {"until": {"val_accuracy": 0.9}}])
+def test_what_only_validation_can_decide_is_refused_without(wanted):
     synthetic = load_data("synthetic", (1, 8, 8), 10, seed=0)
-    with pytest.raises(ArgumentError, match="and synthetic has none"):
-        train(Learner(network()), synthetic, options)
-    with pytest.raises(ArgumentError, match="accepted is one of them"):
-        train(Learner(network()), data, options, Checkpointing(tmp_path, 1))
+    with pytest.raises(ArgumentError, match="needs validation samples, and synthetic has none"):
+        train(Learner(network()), synthetic, TrainingOptions(2, 16, **wanted))
 
 
 def test_there_is_no_accuracy_without_a_test_set():
@@ -393,7 +391,7 @@ def test_what_an_older_checkpoint_does_not_say_is_as_it_was_then(data, tmp_path)
     manifest = check(path)
     settings = {name: value for name, value in manifest.settings.items() if name not in UNSAID}
     assert len(settings) < len(manifest.settings)
-    (path / MANIFEST).write_text(checkpoint_files._as_text(replace(manifest, settings=settings)))
+    (path / MANIFEST).write_text(as_text(replace(manifest, settings=settings)))
     resuming, options = Checkpointing(tmp_path, 4, resume=True), TrainingOptions(5, 16)
     with pytest.raises(CheckpointError, match="micro-batches 1, not 2"):
         train(divided, data, options, resuming)
@@ -585,7 +583,7 @@ def test_a_rate_that_is_no_number_is_refused(data, tmp_path):
     train(Learner(network()), data, TrainingOptions(1, 4), Checkpointing(tmp_path, 2))
     path = tmp_path / "step-000001"
     about = {"lr": "fast"}
-    (path / MANIFEST).write_text(checkpoint_files._as_text(replace(check(path), about=about)))
+    (path / MANIFEST).write_text(as_text(replace(check(path), about=about)))
     with pytest.raises(CheckpointError, match="written with lr 'fast', which is no number"):
         resuming = Checkpointing(tmp_path, 2, resume=True)
         train(Learner(network()), data, TrainingOptions(2, 4), resuming)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from hgpart.cli.forms import Span, keyed, one_value, read, span, yes_or_no
+from hgpart.cli.forms import Length, keyed, length, one_value, read, yes_or_no
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel
@@ -59,6 +59,9 @@ class Learning(Options):
         Loss of a batch. Append ,smoothing=S to divide a share S of each label among all classes.
     seed : N
         Seed of the initial weights, the order of the samples and dropout.
+    until : KEY=ACCURACY,...
+        End after the epoch that reaches accuracy=A, from 0 to 1, in its own steps, or
+        val-accuracy=A on the validation samples; else after --steps.
     checkpoint : FOLDER
         Write a checkpoint every 100 steps, or every N with ,every=N; the last two are kept.
     resume
@@ -70,6 +73,7 @@ class Learning(Options):
     optimizer: str = "sgd"
     lr: str | None = None
     loss: str = "cross-entropy"
+    until: str | None = None
     seed: int = 0
     checkpoint: str | None = None
     resume: bool = False
@@ -78,23 +82,27 @@ class Learning(Options):
         """How to train, checked."""
         from hgpart.run.training.options import TrainingOptions
 
-        def counted(span: Span) -> int:
-            return span.steps(steps_per_epoch)
+        def counted(asked: Length) -> int:
+            return asked.steps(steps_per_epoch)
 
         values, settings = keyed(
             "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
         )
         name = one_value("--optimizer", self.optimizer, values) or "sgd"
-        rates, course = keyed("--lr", self.lr, warmup=span, schedule=str)
+        values, until = keyed("--until", self.until, accuracy=float, val_accuracy=float)
+        if values:
+            raise ArgumentError(f"--until {values[0]}: accepted is KEY=VALUE, as in accuracy=0.9")
+        rates, course = keyed("--lr", self.lr, warmup=length, schedule=str)
         rate = one_value("--lr", self.lr or "", rates)
         return TrainingOptions(
-            counted(read(f"--steps {steps}", steps, span)),
+            counted(read(f"--steps {steps}", steps, length)),
             batch_size,
             name,
             None if rate is None else read(f"--lr {self.lr}", rate, float),
             seed=self.seed,
-            warmup=counted(course.get("warmup", Span(0, in_epochs=False))),
+            warmup=counted(course.get("warmup", Length(0, in_epochs=False))),
             lr_schedule=course.get("schedule", "constant"),
+            until=until,
             **settings,
         )
 
@@ -152,7 +160,8 @@ class TrainResults(Timeline):
     ----------
     output : FILE
         Write the trained model's whole state_dict, for torch.load; as safetensors if FILE ends in
-        .safetensors.
+        .safetensors. It has the weights of the epoch with the best validation accuracy, or the
+        last ones where nothing is validated.
     """
 
     output: Path | None = None
@@ -221,7 +230,7 @@ def train(
         with stage("data"):  # before any process is started that would miss it
             data = load_data(learning.data, loaded.input_shape, placing.classes(), learning.seed)
             options = learning.options(steps, samples, data.steps_per_epoch(samples))
-            check_training(data, options, checkpointing)
+            check_training(data, options)
 
     def trained(
         placement: Placement, connection: Connection | None
@@ -230,13 +239,15 @@ def train(
         learner = PlacedModel(whole, scheduling)
         with progress("training", options.steps, learner.first) as (bar, task):
 
-            def on_step(done: int, loss: float) -> None:
-                bar.update(task, completed=done, description=f"loss {loss:.4f}")
+            def on_step(done: int, value: float) -> None:
+                speed = bar.tasks[task].speed
+                rate = "" if speed is None else f", {speed * samples:,.0f} samples/s"
+                bar.update(task, completed=done, description=f"loss {value:.4f}{rate}")
 
             learner.train(True)
             peaks, timed = learner.peak_bytes(samples), results.draws_timeline
             run = learner, data, options, checkpointing, on_step
-            result = run_training(*run, loss=loss, timeline=timed)
+            result = run_training(*run, loss=loss, timeline=timed, best=output is not None)
         state = None if output is None else learner.whole_state()
         if not learner.first:
             return None
@@ -274,7 +285,10 @@ def train(
         print_training(report, plain_console(), unit_of(context))
         if output is not None:
             plain_console().print()
-            plain_console().print(f"{output} has the trained model's state_dict", soft_wrap=True)
+            best = report.result.best
+            of_best = "" if best is None else f", after epoch {best.number}, which was the best"
+            said = f"{output} has the trained model's state_dict{of_best}"
+            plain_console().print(said, soft_wrap=True)
         if checkpointing is None:
             lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
         else:

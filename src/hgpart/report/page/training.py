@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from hgpart.report.page.document import Drawn, header, page, plot, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, shortened
 from hgpart.report.page.measured_steps import devices_text, measured_sections
 from hgpart.report.tables import counted
-from hgpart.report.training import TrainingReport, training_answer
+from hgpart.report.training import TrainingReport, training_answer, validated
+from hgpart.run.training.epochs import Epoch
 
 MOST_POINTS = 1000  # points of a curve; more are means of steps
 
@@ -31,13 +33,13 @@ def training_page(report: TrainingReport) -> str:
         figures["losses"] = curve = _losses_figure(result.losses)
         text = "Mean cross entropy of the batch of each step, before its update."
         body.append(section("Loss", text, plot("losses", curve, "Loss against steps")))
-    if result.accuracies:
-        figures["accuracies"] = curve = _accuracies_figure(result.accuracies, result.learning_rates)
+    if validated(result):
+        figures["accuracies"] = curve = _accuracies_figure(validated(result))
         text = (
-            "Share of the test samples that are given their class, after each epoch. Point at one "
-            "for its learning rate."
+            "Share of the validation samples that are given their class, after each epoch. Point "
+            "at one for its learning rate."
         )
-        picture = plot("accuracies", curve, "Test accuracy against epochs")
+        picture = plot("accuracies", curve, "Validation accuracy against epochs")
         body.append(section("Accuracy", text, picture))
     more, drawn = measured_sections(
         result.totals.timings, result.steps, result.timeline, result.planned
@@ -58,14 +60,14 @@ def _losses_figure(losses: tuple[float, ...]) -> Figure:
     return Figure([curve], layout, height=420)
 
 
-def _accuracies_figure(accuracies: tuple[float, ...], rates: tuple[float, ...]) -> Figure:
+def _accuracies_figure(epochs: Sequence[tuple[Epoch, float]]) -> Figure:
     curve = line(
-        "test accuracy",
-        [*range(1, len(accuracies) + 1)],
-        [shortened(100 * accuracy) for accuracy in accuracies],
+        "validation accuracy",
+        [epoch.number for epoch, _ in epochs],
+        [shortened(100 * accuracy) for _, accuracy in epochs],
         "epoch %{x}: %{y:.4~g} %, learning rate %{customdata}",
         look=2,
-        customdata=[f"{rate:.3g}" for rate in rates],
+        customdata=[f"{epoch.rate:.3g}" for epoch, _ in epochs],
     )
-    layout = {"xaxis": axis("epochs"), "yaxis": axis("% of the test samples")}
+    layout = {"xaxis": axis("epochs"), "yaxis": axis("% of the validation samples")}
     return Figure([curve], layout, height=420)

@@ -22,12 +22,13 @@ from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, timeline_of
 from hgpart.run.training.batches import batches_here, training_batches
-from hgpart.run.training.checkpoints import Manifest, locked
+from hgpart.run.training.checkpoints import locked
 from hgpart.run.training.data import Data
+from hgpart.run.training.epochs import BestWeights, Epoch, Epochs, Progress, steps_between_epochs
+from hgpart.run.training.manifest import Manifest
 from hgpart.run.training.options import RATES, TrainingOptions
-from hgpart.run.training.plateau import Plateau
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
-from hgpart.run.training.scores import CROSS_ENTROPY, Loss, accuracy
+from hgpart.run.training.scores import CROSS_ENTROPY, Loss
 from hgpart.schedules.rules import LONGEST
 
 TIMELINE_STEPS = 100  # most steps in a timeline, which are the last ones
@@ -43,7 +44,8 @@ class TrainingResult:
     losses : tuple of float
         The loss of each step, including those before a checkpoint.
     accuracy : float or None
-        Fraction of the test samples that are given their class; None if there is no test set.
+        Fraction of the validation samples that are given their class by the last weights; None if
+        there are none.
     steps : int
         Number of steps done now.
     samples_per_second : float or None
@@ -60,8 +62,11 @@ class TrainingResult:
     staleness : tuple of tuple of int
         For each part, and each of these steps, the number of updates by earlier steps that its
         forward pass lacked; empty if no step lacked any.
-    accuracies, learning_rates : tuple of float
-        Accuracy after, and learning rate in, each epoch, if the rate decays.
+    epochs : tuple of Epoch
+        What is known of each epoch, those before a checkpoint included.
+    best : Epoch or None
+        The epoch whose weights the model now has, as they were the best; None if it has those of
+        the last step.
     """
 
     losses: tuple[float, ...]
@@ -73,8 +78,8 @@ class TrainingResult:
     timeline: Timeline = ()
     planned: tuple[Event, ...] = ()
     staleness: tuple[tuple[int, ...], ...] = ()
-    accuracies: tuple[float, ...] = ()
-    learning_rates: tuple[float, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+    best: Epoch | None = None
 
 
 def train(
@@ -86,8 +91,9 @@ def train(
     *,
     loss: Loss = CROSS_ENTROPY,
     timeline: bool = False,
+    best: bool = False,
 ) -> TrainingResult:
-    """Train, then validate.
+    """Train, and validate after each epoch and at the end.
 
     Called in every process, with its own part of the model and the same of everything else. If the
     result has pixels after (samples, classes), as in a segmentation, it is averaged over them; of
@@ -101,28 +107,29 @@ def train(
         Default: cross entropy.
     timeline : bool
         Whether to keep what each part did and when.
+    best : bool
+        Whether the model shall have its best weights in the end, by the validation samples, rather
+        than the last.
 
     Raises
     ------
     ArgumentError
         If the batch is larger than the data, the folder for checkpoints has some already, or the
-        learning rate is to decay without test samples or with checkpoints.
+        training is to end, or its learning rate to decay, by validation samples that it lacks.
     CheckpointError
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
-    check_training(data, options, checkpointing)
+    check_training(data, options)
     with (
         locked(checkpointing.folder)
         if checkpointing is not None and learner.first
         else nullcontext()
     ):
-        return _train(learner, data, options, checkpointing, on_step, loss, timeline)
+        return _train(learner, data, options, checkpointing, on_step, loss, timeline, best)
 
 
-def check_training(
-    data: Data, options: TrainingOptions, checkpointing: Checkpointing | None
-) -> None:
-    """Refuse a training that such data, or checkpoints, do not allow; see `train`.
+def check_training(data: Data, options: TrainingOptions) -> None:
+    """Refuse a training that such data do not allow; see `train`.
 
     Raises
     ------
@@ -130,10 +137,13 @@ def check_training(
         If they do not; see `train`.
     """
     data.check_batch(options.batch_size)
-    if options.decay and data.validation is None:
-        raise ArgumentError(f"decay needs the accuracy on test samples, and {data.spec} has none")
-    if options.decay and checkpointing is not None:
-        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
+    asked = {"decay": options.decay, "until val-accuracy": "val_accuracy" in options.until}
+    for name in (name for name, is_asked in asked.items() if is_asked):
+        if data.validation is None:
+            raise ArgumentError(
+                f"{name} needs validation samples, and {data.spec} has none: accepted is data with "
+                "labels to learn, as digits"
+            )
 
 
 def _train(
@@ -144,8 +154,11 @@ def _train(
     on_step: Callable[[int, float], None],
     loss: Loss,
     timeline: bool,
+    wants_best: bool,
 ) -> TrainingResult:
     learner.train(True)
+    every = options.steps if checkpointing is None else checkpointing.every
+    pauses = every, *steps_between_epochs(data, options)
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
         "learning rate": options.course,
@@ -172,7 +185,7 @@ def _train(
         if (
             learner.scheduling.most_in_flight > 1
             and manifest.step < options.steps
-            and _is_end(manifest.step, checkpointing.every)
+            and _is_end(manifest.step, *pauses)
         ):
             say(
                 f"{path} is the end of a training, with no batch in flight: losses from step "
@@ -180,13 +193,19 @@ def _train(
             )
     optimizers = _optimizers(learner, options)
     torch.manual_seed(options.seed)
-    losses = [] if checkpoint is None else [*restore(learner, optimizers, *checkpoint)]
+    progress = Progress(BestWeights(learner))
+    if checkpoint is not None:
+        progress = restore(learner, optimizers, *checkpoint)
+    keeps_best = wants_best or checkpointing is not None
+    epochs = Epochs(learner, data, options, loss, progress, keeps_best)
+    losses = progress.losses
     for optimizer in optimizers.values():
         optimizer.zero_grad()
     start, before = time.perf_counter(), len(losses)
     stale: list[Sequence[Sequence[int]]] = []
     kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
     events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
+    updates = dict.fromkeys(optimizers, before)
 
     def on_loss(value: float) -> None:
         losses.append(value)
@@ -196,52 +215,49 @@ def _train(
         if not learner.scheduling.is_stream:
             events.append(tuple(learner.events))
 
-    updates = dict.fromkeys(optimizers, before)
-    plateau = Plateau(options.rates["lr"])
-
     def update(part: int) -> None:
         if part in optimizers:
             for group in optimizers[part].param_groups:
-                group["lr"] = plateau.rate * options.factor(updates[part])
+                group["lr"] = epochs.rate(updates[part])
             optimizers[part].step()
             updates[part] += 1
 
-    every = options.steps if checkpointing is None else checkpointing.every
-    if options.decay:
-        every = len(data.train) // options.batch_size  # an epoch
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
     batches = training_batches(data, size)
     learner.count_anew()
     totals = learner.totals()
     count = 0  # consecutive steps
-    for end in _drains(before, options.steps, every):
+    for end in _drains(before, options.steps, *pauses):
+        if epochs.are_over:
+            break
         count = end - len(losses)
         here = batches_here(learner, batches, range(len(losses), end), sizes)
-        run = here, count, size, loss.function, update, on_loss, keep_events
+        run = here, count, size, epochs.loss_function, update, on_loss, keep_events
         stale.append(learner.learn(*run))
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
-        if checkpointing is not None and (end % every == 0 or end == options.steps):
+        epochs.count()
+        if end % pauses[-1] == 0 and len(pauses) > 1:
+            pause, totals = time.perf_counter(), totals + learner.totals()
+            epochs.end()
+            learner.count_anew()  # validation does not count as steps
+            start += time.perf_counter() - pause
+        is_last = end == options.steps or epochs.are_over
+        if checkpointing is not None and (end % every == 0 or is_last):
             about: dict[str, str | float] = {
                 **options.rates,
                 STEPS: options.steps,
                 SHARES: _shares(learner.shares(options.batch_size)),
             }
-            save(learner, optimizers, settings, about, checkpointing, losses)
-        if options.decay and end % every == 0:
-            pause, totals = time.perf_counter(), totals + learner.totals()
-            accuracy_now = accuracy(learner, data, options.batch_size)
-            learner.count_anew()  # tests do not count as steps
-            start += time.perf_counter() - pause
-            if accuracy_now is None or not plateau.goes_on(accuracy_now):
-                break
+            save(learner, optimizers, settings, about, checkpointing, progress)
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = totals + learner.totals()
     planned = learner.planned(count, options.batch_size) if timeline and count else ()
-    tested = len(plateau.accuracies) * every == steps > 0
+    score = epochs.last_score()
+    best = epochs.take_best(score) if wants_best else None
     return TrainingResult(
         losses=tuple(losses),
-        accuracy=plateau.accuracies[-1] if tested else accuracy(learner, data, options.batch_size),
+        accuracy=score,
         steps=steps,
         samples_per_second=steps * options.batch_size / seconds if steps else None,
         totals=totals,
@@ -249,31 +265,31 @@ def _train(
         timeline=timeline_of(learner, events),
         planned=planned,
         staleness=tuple(tuple(chain(*stale_of_part)) for stale_of_part in zip(*stale, strict=True)),
-        accuracies=tuple(plateau.accuracies),
-        learning_rates=tuple(plateau.rates),
+        epochs=tuple(progress.epochs),
+        best=best,
     )
 
 
-def _drains(begin: int, end: int, every: int) -> Iterator[int]:
+def _drains(begin: int, end: int, *pauses: int) -> Iterator[int]:
     """Steps after which no batch is in flight, so that streams have an end.
 
     They are counted from the first step of the whole training, so a resumed one has the same.
 
-    >>> [*_drains(90, 600, every=100)]
+    >>> [*_drains(90, 600, 100)]
     [100, 200, 256, 300, 400, 500, 512, 600]
     """
     while begin < end:
-        begin = min(end, *((begin // apart + 1) * apart for apart in (every, LONGEST)))
+        begin = min(end, *((begin // apart + 1) * apart for apart in (*pauses, LONGEST)))
         yield begin
 
 
-def _is_end(step: int, every: int) -> bool:
+def _is_end(step: int, *pauses: int) -> bool:
     """Whether the pipeline is drained only because training ends.
 
-    >>> [step for step in (100, 256, 300, 301, 512) if _is_end(step, every=100)]
+    >>> [step for step in (100, 256, 300, 301, 512) if _is_end(step, 100)]
     [301]
     """
-    return bool(step % every and step % LONGEST)
+    return all(step % apart for apart in (*pauses, LONGEST))
 
 
 def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: int) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import cos, pi
 from typing import Any
 
-from hgpart.errors import ArgumentError, not_one_of
+from hgpart.errors import ArgumentError, check_number, not_one_of
 
 # Defaults of each optimizer. The loss of resnet50 rises by sgd with 0.01 and, on random labels,
 # with 0.003.
@@ -15,6 +15,7 @@ RATES = {
     "sgd": {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0},
     "adam": {"lr": 0.001, "weight_decay": 0.0},
 }
+GOALS = ("accuracy", "val_accuracy")
 LR_SCHEDULES = ("constant", "cosine")
 LARGEST_RATE = 1e30  # what torch computes from it by division is still a float32
 
@@ -39,6 +40,9 @@ class TrainingOptions:
     decay : bool
         Whether the learning rate decays, and training may end before `steps`, by the accuracy on
         the validation samples after each epoch: see `Plateau`.
+    until : mapping of str to float
+        Ends the training after an epoch that has reached the value: ``accuracy`` of the epoch's own
+        steps, ``val_accuracy`` on the validation samples.
     warmup : int
         Number of steps in which the learning rate rises to `lr`.
     lr_schedule : str
@@ -53,6 +57,7 @@ class TrainingOptions:
     weight_decay: float | None = None
     seed: int = 0
     decay: bool = False
+    until: Mapping[str, float] = field(default_factory=dict)
     warmup: int = 0
     lr_schedule: str = LR_SCHEDULES[0]
 
@@ -60,6 +65,10 @@ class TrainingOptions:
         """Raise an ArgumentError if an option is not accepted."""
         if self.optimizer not in RATES:
             raise not_one_of("optimizer", self.optimizer, RATES)
+        for name, value in self.until.items():
+            if name not in GOALS:
+                raise not_one_of("until", name, GOALS)
+            check_number(f"until {name}", value, most=1)
         if self.lr_schedule not in LR_SCHEDULES:
             raise not_one_of("schedule of the learning rate", self.lr_schedule, LR_SCHEDULES)
         for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0), ("warmup", 0)):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from hgpart.errors import ArgumentError, RunError
 from hgpart.run.learner import Learner, LossFunction
 from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.data import Data
+from hgpart.run.training.sources.samples import Samples
 
 SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
 
@@ -38,13 +40,42 @@ class Loss:
         Name in checkpoints, which go on with the same loss only.
     function : callable
         Function (results, targets) -> mean over the samples, or (sum, count).
+    of_classes : bool
+        Whether samples have classes, so that there is an accuracy; else validation is by the loss.
     """
 
     name: str = "cross-entropy"
     function: LossFunction = cross_entropy
+    of_classes: bool = True
+
+    def goodness(self, score: float) -> float:
+        """A figure that is larger for better scores; that of a model that diverged is smallest."""
+        if math.isnan(score):
+            return -math.inf
+        return score if self.of_classes else -score
 
 
 CROSS_ENTROPY = Loss()
+
+
+class CountedLoss:
+    """A loss of class scores that also counts the samples that are given their class."""
+
+    def __init__(self, function: LossFunction) -> None:
+        self._function = function
+        self._right: list[Tensor] = []  # threads append to it
+
+    def __call__(self, result: Any, labels: Tensor) -> Tensor:
+        """The loss."""
+        with torch.no_grad():
+            self._right.append(_given_their_class(result, labels).sum())
+        return self._function(result, labels)
+
+    def taken(self) -> int:
+        """Number of samples since the last call that were given their class here."""
+        right = sum(int(count) for count in self._right)
+        self._right.clear()
+        return right
 
 
 def smoothed(smoothing: float) -> Loss:
@@ -64,31 +95,68 @@ def smoothed(smoothing: float) -> Loss:
     )
 
 
+def validated(learner: Learner, data: Data, batch_size: int, loss: Loss) -> float | None:
+    """The accuracy, or a user's loss, on the validation samples, if there are some.
+
+    The loss is a mean over whole batches: those that fill up the last one count as well.
+    """
+    if data.validation is None:
+        return None
+    if loss.of_classes:
+        return accuracy(learner, data, batch_size)
+
+    def sum_and_count(result: Any, labels: Any, is_counted: Tensor) -> tuple[float, float]:
+        value: Any = loss.function(result, labels)
+        total, count = value if isinstance(value, tuple) else (value * len(labels), len(labels))
+        return float(total), float(count)
+
+    return _mean(learner, data.validation, batch_size, sum_and_count)
+
+
 def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
-    """Fraction of the test samples whose largest class score is that of their class.
+    """Fraction of the validation samples whose largest class score is that of their class."""
+
+    def right_of_all(result: Any, labels: Tensor, is_counted: Tensor) -> tuple[float, float]:
+        right = _given_their_class(result, labels).cpu()
+        return int((right & is_counted).sum()), int(is_counted.sum())
+
+    if data.validation is None:
+        return None
+    return _mean(learner, data.validation, batch_size, right_of_all)
+
+
+def _mean(
+    learner: Learner,
+    samples: Samples,
+    batch_size: int,
+    sum_and_count: Callable[[Any, Any, Tensor], tuple[float, float]],
+) -> float:
+    """A mean over samples, in evaluation.
 
     The last batch is filled up with the first samples, which are not counted twice, because a model
     may accept only one batch size.
     """
-    if data.validation is None:
-        return None
     learner.train(False)
-    count, correct = len(data.validation), 0
+    total, weight, count = 0.0, 0.0, len(samples)
     firsts, sizes = range(0, count, batch_size), (batch_size,)
     batches = SampleBatches(
-        data.validation, lambda first: [at % count for at in range(first, first + batch_size)]
+        samples, lambda first: [at % count for at in range(first, first + batch_size)]
     )
+    scored = learner.samples_of_result(sizes)
     with torch.no_grad():
         tests = batches_here(learner, batches, firsts, sizes)
         for first, (images, labels) in zip(firsts, tests, strict=True):
             result = learner.forward(images, batch_size)
             if labels is not None:
-                right = class_scores(result, len(labels)).argmax(1).cpu() == labels.cpu()
-                scored = learner.samples_of_result(sizes)
-                counts = torch.tensor([first + at < count for at in scored])
-                correct += int((right & counts).sum())
+                is_counted = torch.tensor([first + at < count for at in scored])
+                own_total, own_weight = sum_and_count(result, labels, is_counted)
+                total, weight = total + own_total, weight + own_weight
     learner.train(True)
-    return learner.add_later(float(correct))() / count
+    return learner.add_later(total)() / learner.add_later(weight)()
+
+
+def _given_their_class(result: Any, labels: Tensor) -> Tensor:
+    return class_scores(result, len(labels)).argmax(1) == labels
 
 
 def class_scores(result: Any, samples: int) -> Tensor:
