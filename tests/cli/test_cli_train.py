@@ -18,6 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from progress_lines import without_progress
 from torch.utils._pytree import tree_leaves_with_path
 from traces import assert_is_trace
@@ -264,7 +265,60 @@ def test_batches_in_flight_in_threads_and_processes_have_the_same_bits(plans, tm
     assert max(stale) > 0
 
 
+@pytest.mark.full
+def test_images_are_cropped_alike_in_one_process_and_in_two(sliced, tmp_path):
+    """Each process reads only its slices' images."""
+    pixels = np.random.default_rng(0)
+    for at in range(40):
+        path = tmp_path / "photos" / ("train" if at < 32 else "val") / "ab"[at % 2] / f"{at}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.integers(256, size=(40, 36, 3), dtype="uint8")).save(path)
+    data = f"imagefolder:{tmp_path / 'photos'},augment=yes"
+    training = ("train", "lenet5", "--plan", sliced[4, 2], "--data", data, "--batch-size", 16)
+    training += ("--steps", "3ep", "--seed", 5, "--lr", 0.05)
+    threads, processes = tmp_path / "threads.json", tmp_path / "processes.json"
+    hgpart(*training, "--backend", "threads", "--json", threads)
+    _, errors = started(*training, "--json", processes).communicate(timeout=300)
+    assert without_progress(errors) == ""
+    ours, theirs = (json.loads(file.read_text()) for file in (threads, processes))
+    assert ours["losses"] == theirs["losses"]
+    assert ours["accuracies"] == theirs["accuracies"]
+    options = TrainingOptions(6, 16, lr=0.05, seed=5)
+    expected = on_one_device(options, load_data(data, (1, 32, 32), 10, seed=5))
+    assert ours["losses"] == pytest.approx(expected.losses, rel=1e-4)
+
+
 # ------------------------------------------------------------------ death and resurrection
+
+
+@pytest.mark.full
+def test_two_processes_go_on_to_the_bit(plans, tmp_path):
+    """The last checkpoint is gone, and the one before is within an epoch of three steps."""
+    training = ("train", "lenet5", "--plan", plans["coarse"], "--data", "digits", "--steps", 9)
+    training += ("--batch-size", 480, "--optimizer", "adam", "--until", "accuracy=1")
+    training += ("--lr", "0.01,warmup=2,schedule=cosine", "--loss", "cross-entropy,smoothing=0.1")
+    ends = []
+    for resumed in ((), ("--resume",)):
+        figures, state, log = (tmp_path / f"{len(ends)}{end}" for end in (".json", ".pt", ".csv"))
+        if resumed:
+            shutil.rmtree(tmp_path / "checkpoints" / "step-000009")
+            shutil.copy(tmp_path / "0.csv", log)
+        output = ("--json", figures, "-o", state, "--log", log)
+        process = started(
+            *training, *output, "--checkpoint", f"{tmp_path / 'checkpoints'},every=4", *resumed
+        )
+        assert without_progress(process.communicate(timeout=300)[1]) == ""
+        shown = json.loads(figures.read_text())
+        names = "losses", "accuracies", "learning_rates", "best_epoch", "accuracy"
+        columns = [line.split(",") for line in log.read_text().splitlines()]
+        assert len(columns) == 10
+        rows = [(step, loss, rate, score) for step, loss, rate, _, score in columns]
+        ends.append(({name: shown[name] for name in names}, rows, torch.load(state)))
+        assert shown["steps_now"] == (1 if resumed else 9)
+    (first, first_rows, whole), (second, second_rows, again) = ends
+    assert first == second
+    assert first_rows == second_rows
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
 
 
 def ranks_of(launcher):
@@ -788,6 +842,22 @@ def test_a_plan_of_another_model_is_refused(plans, capsys):
     ]
     assert run(given) != 0
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_log_is_a_table_or_a_board(plans, tmp_path, capsys, monkeypatch):
+    training = ("train", "lenet5", "--plan", plans["coarse"], "--backend", "threads", "--steps", 2)
+    hgpart(*training, "--batch-size", 4, "--log", tmp_path / "log.csv")
+    assert (tmp_path / "log.csv").read_text().count("\n") == 3
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    capsys.readouterr()
+    for name, status, message in (
+        ("board", 10, "--log FOLDER needs tensorboard, not installed here: pip install -c con"),
+        ("none/log.csv", 11, "there is no folder"),
+    ):
+        assert run([*map(str, training), "--log", str(tmp_path / name)]) == status
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert message in said.err
 
 
 def test_figures_can_be_printed_alone(plans, capsys):

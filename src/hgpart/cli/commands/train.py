@@ -20,6 +20,7 @@ from hgpart.cli.processes import check_one_clock
 from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
+from hgpart.run.training.log import TABLE, Log
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -162,9 +163,19 @@ class TrainResults(Timeline):
         Write the trained model's whole state_dict, for torch.load; as safetensors if FILE ends in
         .safetensors. It has the weights of the epoch with the best validation accuracy, or the
         last ones where nothing is validated.
+    log : FILE.csv|FOLDER
+        Write loss, learning rate and samples a second of each step, and the validation accuracy of
+        each epoch: a table, or a folder for TensorBoard. With --resume it is continued.
     """
 
+    not_written: ClassVar[tuple[str, ...]] = ("log",)
     output: Path | None = None
+    log: Path | None = None
+
+    def check(self, **files: Path | None) -> None:
+        """Refuse files that can't be written; a log may be a folder."""
+        is_table = self.log is not None and self.log.suffix == TABLE
+        super().check(log=self.log if is_table else None, **files)
 
 
 def train(
@@ -222,6 +233,7 @@ def train(
             loaded, named = plan_and_model(plan, model)
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
         loss = learning.loss_function()
+        log = None if results.log is None else Log(results.log, loss.score)
         scheduling = step.scheduling(loaded.scheduling)
         sizes = scheduling.sizes(samples)
         checkpointing = learning.checkpointing(named, loaded)
@@ -247,7 +259,8 @@ def train(
             learner.train(True)
             peaks, timed = learner.peak_bytes(samples), results.draws_timeline
             run = learner, data, options, checkpointing, on_step
-            result = run_training(*run, loss=loss, timeline=timed, best=output is not None)
+            best = output is not None
+            result = run_training(*run, loss=loss, timeline=timed, best=best, log=log)
         state = None if output is None else learner.whole_state()
         if not learner.first:
             return None

@@ -131,8 +131,8 @@ class Epochs:
             if self._progress.right is not None:
                 self._progress.right += right
 
-    def end(self) -> None:
-        """End an epoch."""
+    def end(self) -> float | None:
+        """End an epoch; returns its score."""
         progress, step = self._progress, len(self._progress.losses)
         score = validated(self._learner, self._data, self._options.batch_size, self._loss)
         trained = None
@@ -143,6 +143,7 @@ class Epochs:
             progress.best.keep()
         progress.epochs.append(Epoch(step // self._steps, self.rate(step - 1), score, trained))
         self._conclude(progress.epochs[-1])
+        return score
 
     def last_score(self) -> float | None:
         """The score of the present weights."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from hgpart.run.training.batches import batches_here, training_batches
 from hgpart.run.training.checkpoints import locked
 from hgpart.run.training.data import Data
 from hgpart.run.training.epochs import BestWeights, Epoch, Epochs, Progress, steps_between_epochs
+from hgpart.run.training.log import Log
 from hgpart.run.training.manifest import Manifest
 from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
@@ -92,6 +93,7 @@ def train(
     loss: Loss = CROSS_ENTROPY,
     timeline: bool = False,
     best: bool = False,
+    log: Log | None = None,
 ) -> TrainingResult:
     """Train, and validate after each epoch and at the end.
 
@@ -110,6 +112,8 @@ def train(
     best : bool
         Whether the model shall have its best weights in the end, by the validation samples, rather
         than the last.
+    log : Log, optional
+        Log of the steps, which the first process writes.
 
     Raises
     ------
@@ -120,12 +124,14 @@ def train(
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
     check_training(data, options)
-    with (
-        locked(checkpointing.folder)
-        if checkpointing is not None and learner.first
-        else nullcontext()
-    ):
-        return _train(learner, data, options, checkpointing, on_step, loss, timeline, best)
+    with ExitStack() as stack:
+        if checkpointing is not None and learner.first:
+            stack.enter_context(locked(checkpointing.folder))
+        if log is not None:
+            stack.callback(log.close)
+        own_log = log if learner.first else None
+        run = learner, data, options, checkpointing, on_step, loss, timeline, best
+        return _train(*run, own_log)
 
 
 def check_training(data: Data, options: TrainingOptions) -> None:
@@ -155,6 +161,7 @@ def _train(
     loss: Loss,
     timeline: bool,
     wants_best: bool,
+    log: Log | None,
 ) -> TrainingResult:
     learner.train(True)
     every = options.steps if checkpointing is None else checkpointing.every
@@ -209,6 +216,8 @@ def _train(
 
     def on_loss(value: float) -> None:
         losses.append(value)
+        if log is not None:
+            log.add(len(losses), value, epochs.rate(len(losses) - 1), size)
         on_step(len(losses), value)
 
     def keep_events() -> None:
@@ -224,6 +233,8 @@ def _train(
 
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
     batches = training_batches(data, size)
+    if log is not None:
+        log.begin(before)
     learner.count_anew()
     totals = learner.totals()
     count = 0  # consecutive steps
@@ -237,11 +248,14 @@ def _train(
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
         epochs.count()
+        score = None
         if end % pauses[-1] == 0 and len(pauses) > 1:
             pause, totals = time.perf_counter(), totals + learner.totals()
-            epochs.end()
+            score = epochs.end()
             learner.count_anew()  # validation does not count as steps
             start += time.perf_counter() - pause
+        if log is not None:
+            log.pause(score)
         is_last = end == options.steps or epochs.are_over
         if checkpointing is not None and (end % every == 0 or is_last):
             about: dict[str, str | float] = {

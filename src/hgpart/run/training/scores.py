@@ -48,6 +48,11 @@ class Loss:
     function: LossFunction = cross_entropy
     of_classes: bool = True
 
+    @property
+    def score(self) -> str:
+        """Name of the score of a validation."""
+        return "val_accuracy" if self.of_classes else "val_loss"
+
     def goodness(self, score: float) -> float:
         """A figure that is larger for better scores; that of a model that diverged is smallest."""
         if math.isnan(score):
