@@ -18,6 +18,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+import user_training
 from PIL import Image
 from progress_lines import without_progress
 from torch.utils._pytree import tree_leaves_with_path
@@ -36,7 +37,7 @@ from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
 from hgpart.run.training.loop import train
 from hgpart.run.training.options import TrainingOptions
-from hgpart.run.training.scores import accuracy
+from hgpart.run.training.scores import accuracy, user_loss
 from hgpart.schedules.rules import DEFAULT
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
@@ -286,6 +287,60 @@ def test_images_are_cropped_alike_in_one_process_and_in_two(sliced, tmp_path):
     options = TrainingOptions(6, 16, lr=0.05, seed=5)
     expected = on_one_device(options, load_data(data, (1, 32, 32), 10, seed=5))
     assert ours["losses"] == pytest.approx(expected.losses, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory):
+    """A model of the score of each pixel, its plan, and options with its data and loss."""
+    named = [f"{user_training.__file__}:{name}" for name in ("network", "masks", "known_pixels")]
+    plan = tmp_path_factory.mktemp("masks") / "plan.json"
+    size = ("--input-shape", "1,12,12", "--batch-size", 16, "--eps", 0.5)
+    hgpart("partition", named[0], "--k", 2, "--effort", 0, *size, "-o", plan)
+    training = ("train", named[0], "--plan", plan, "--data", named[1], "--loss", named[2])
+    return (*training, "--batch-size", 16, "--lr", 0.1)
+
+
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+def test_a_users_loss_of_a_users_data(carrier, masks, tmp_path, capsys):
+    file, log = tmp_path / "figures.json", tmp_path / "log.csv"
+    training = (*masks, "--steps", "3ep", "--json", file, "--log", log, "-o", tmp_path / "best.pt")
+    if carrier == "threads":
+        hgpart(*training, "--backend", "threads")
+        said = capsys.readouterr().out
+    else:
+        said, errors = started(*training).communicate(timeout=100)
+        assert without_progress(errors) == ""
+    shown = json.loads(file.read_text())
+    data = load_data(masks[5], (1, 12, 12), None, seed=0)
+    model, _ = load_model(masks[1], seed=0)
+    loss, options = user_loss(masks[7]), TrainingOptions(6, 16, lr=0.1)
+    expected = train(Learner(model), data, options, loss=loss)
+    assert shown["losses"] == pytest.approx(expected.losses, rel=1e-4)
+    assert shown["validation_loss"] == pytest.approx(expected.validation_loss, rel=1e-4)
+    assert said.splitlines()[0].startswith(f"loss {shown['losses'][-1]:.4g}, validation loss ")
+    assert log.read_text().splitlines()[0].endswith(",val_loss")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--loss", "none.py:loss"], 3, "there is no file 'none.py'; write path/file.py:loss"),
+        (["--loss", f"{user_training.__file__}:known"], 3, "unknown loss 'known'; "),
+        (["--loss", f"{user_training.__file__}:no_tensor"], 3, "a loss of 0.5: accepted is a ten"),
+        (["--loss", f"{user_training.__file__}:failing_loss"], 3, ": AttributeError: 'Tensor' o"),
+        (["--data", f"{user_training.__file__}:alone"], 3, "sample 0 is Tensor: accepted is (inp"),
+        (["--data", f"{user_training.__file__}:failing"], 3, ": KeyError: 'photos'"),
+        (["--until", "accuracy=0.9"], 3, "an accuracy to end at with the loss "),
+    ],
+)
+def test_mistakes_in_a_users_data_and_loss_are_one_line(options, status, message, masks, capsys):
+    given = [*masks, "--backend", "threads", "--steps", 1, *options]
+    assert run([str(argument) for argument in given]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
 
 
 # ------------------------------------------------------------------ death and resurrection

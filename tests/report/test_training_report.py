@@ -15,6 +15,7 @@ from hgpart.report.training import TrainingReport, print_training, training_json
 from hgpart.run.training.epochs import Epoch
 from hgpart.run.training.loop import TrainingResult
 from hgpart.run.training.options import TrainingOptions
+from hgpart.run.training.scores import Loss
 
 
 def report(losses, accuracy=None, steps=None, seconds=1.0):
@@ -78,6 +79,18 @@ def test_the_best_epoch_is_said_and_the_rate_if_it_changes():
     assert figures["best_epoch"] == 1
     alike = replace(result, epochs=epochs[:1])
     assert printed(replace(shown, result=alike))[2] == f"1 {said}".replace("epochs", "epoch")
+
+
+def test_a_users_loss_stands_where_an_accuracy_would():
+    shown, loss = report([2.0, 1.0]), Loss("net.py:loss", of_classes=False)
+    epochs = Epoch(1, 0.1, 0.75), Epoch(2, 0.1, 0.25), Epoch(3, 0.1, 0.5)
+    of_loss = replace(shown.result, epochs=epochs, loss=loss, validation_loss=0.5)
+    lines = printed(replace(shown, result=of_loss))
+    assert lines[0].startswith("loss 1, validation loss 0.5, ")
+    assert lines[2] == "3 epochs, the best one 2: validation loss 0.25"
+    figures = json.loads(training_json(replace(shown, result=of_loss)))
+    assert figures["validation_losses"] == [0.75, 0.25, 0.5]
+    assert (figures["accuracy"], figures["validation_loss"]) == (None, 0.5)
 
 
 def test_the_curve_has_ten_rows_at_most_and_bars_in_proportion():

@@ -23,6 +23,7 @@ from hgpart.report.running import (
 from hgpart.report.tables import counted, even_decimals, print_columns, print_table
 from hgpart.run.training.epochs import Epoch
 from hgpart.run.training.loop import TrainingResult
+from hgpart.run.training.scores import Loss
 from hgpart.schedule_wanted import Scheduling
 
 CURVE_ROWS = 10
@@ -88,6 +89,7 @@ def training_json(report: TrainingReport) -> str:
     A loss that is no number (of a training that diverged) is null.
     """
     options, result = report.result.options, report.result
+    classes = result.loss.of_classes
     columns = training_columns(report)
     return report_json(
         {
@@ -106,7 +108,10 @@ def training_json(report: TrainingReport) -> str:
             "steps": len(result.losses),
             "steps_now": result.steps,
             "accuracy": result.accuracy,
-            "accuracies": [epoch.validation for epoch in result.epochs],
+            **({} if classes else {"validation_loss": result.validation_loss}),
+            "accuracies" if classes else "validation_losses": [
+                epoch.validation for epoch in result.epochs
+            ],
             "learning_rates": [epoch.rate for epoch in result.epochs],
             "best_epoch": None if result.best is None else result.best.number,
             "samples_per_second": result.samples_per_second,
@@ -122,8 +127,9 @@ def training_answer(report: TrainingReport) -> str:
     """What a training came to: its loss, its accuracy, its speed."""
     result = report.result
     facts = [f"loss {result.losses[-1]:.4g}" if result.losses else "no steps"]
-    if result.accuracy is not None:
-        facts.append(f"validation accuracy {100 * result.accuracy:.2f} %")
+    score = result.accuracy if result.loss.of_classes else result.validation_loss
+    if score is not None:
+        facts.append(_score_said(score, result.loss))
     if result.samples_per_second is not None:
         facts.append(f"{result.samples_per_second:,.1f} samples/s")
     return ", ".join(facts)
@@ -162,15 +168,21 @@ def validated(result: TrainingResult) -> list[tuple[Epoch, float]]:
     return [(epoch, epoch.validation) for epoch in result.epochs if epoch.validation is not None]
 
 
+def _score_said(score: float, loss: Loss) -> str:
+    if loss.of_classes:
+        return f"validation accuracy {100 * score:.2f} %"
+    return f"validation loss {score:.4g}"
+
+
 def _epochs(result: TrainingResult) -> str:
     """The number of epochs, the best of them, and the learning rates."""
     scored = validated(result)
-    best, score = max(scored, key=lambda item: item[1])
+    best, score = max(scored, key=lambda item: result.loss.goodness(item[1]))
     first, last = scored[0][0].rate, scored[-1][0].rate
     changes = "" if first == last else f"; learning rate {first:.3g}, {last:.3g} in the last one"
     return (
-        f"{counted(len(scored), 'epoch')}, the best one {best.number}: validation accuracy "
-        f"{100 * score:.2f} %{changes}"
+        f"{counted(len(scored), 'epoch')}, the best one {best.number}: "
+        f"{_score_said(score, result.loss)}{changes}"
     )
 
 

@@ -43,11 +43,12 @@ class Learning(Options):
 
     Attributes
     ----------
-    data : synthetic|digits|imagefolder:PATH
-        Training data: synthetic (random images), digits (scikit-learn's handwritten digits) or
-        imagefolder:PATH (a folder per class, or such folders in PATH/train and PATH/val). Append
-        ,augment=yes for random crops, mirrored half of the time, and pixels normalised as
-        ImageNet's.
+    data : synthetic|digits|imagefolder:PATH|FILE.py:FUNCTION
+        Training data: synthetic (random images), digits (scikit-learn's handwritten digits),
+        imagefolder:PATH (a folder per class, or such folders in PATH/train and PATH/val), or a
+        function of yours, which returns a dataset, or (train, validation), for a seed. Append
+        ,augment=yes to a PATH for random crops, mirrored half of the time, and pixels normalised
+        as ImageNet's.
     optimizer : sgd|adam
         Update rule of the weights. Append ,momentum=M (sgd; default 0.9), ,weight-decay=W (default
         0) and ,decay=yes to multiply the learning rate by 0.8 when the test accuracy has not
@@ -56,8 +57,10 @@ class Learning(Options):
     lr : RATE
         Learning rate. Default: that of the checkpoint, or else 0.001. Append ,warmup=N to rise to
         it in N steps (or epochs, as in 5ep), and ,schedule=cosine to fall from it to 0 by --steps.
-    loss : cross-entropy
-        Loss of a batch. Append ,smoothing=S to divide a share S of each label among all classes.
+    loss : cross-entropy|FILE.py:FUNCTION
+        Loss of a batch: cross-entropy, to which ,smoothing=S may be appended (a share S of each
+        label is divided among all classes), or a function of yours of results and targets, which
+        returns a mean over the samples, or (sum, count).
     seed : N
         Seed of the initial weights, the order of the samples and dropout.
     until : KEY=ACCURACY,...
@@ -109,12 +112,14 @@ class Learning(Options):
 
     def loss_function(self) -> Loss:
         """What the training makes small, checked."""
-        from hgpart.run.training.scores import smoothed
+        from hgpart.run.training.scores import smoothed, user_loss
 
+        if ":" in self.loss:
+            return user_loss(self.loss)
         values, settings = keyed("--loss", self.loss, smoothing=float)
         name = one_value("--loss", self.loss, values) or "cross-entropy"
         if name != "cross-entropy":
-            raise not_one_of("loss", name, ("cross-entropy",))
+            raise not_one_of("loss", name, ("cross-entropy", "FILE.py:FUNCTION"))
         return smoothed(settings.get("smoothing", 0.0))
 
     def checkpointing(self, model: str, plan: PlanFile) -> Checkpointing | None:
@@ -161,10 +166,10 @@ class TrainResults(Timeline):
     ----------
     output : FILE
         Write the trained model's whole state_dict, for torch.load; as safetensors if FILE ends in
-        .safetensors. It has the weights of the epoch with the best validation accuracy, or the
-        last ones where nothing is validated.
+        .safetensors. It has the weights of the epoch with the best validation accuracy (or
+        loss, by a function of yours), or the last ones where nothing is validated.
     log : FILE.csv|FOLDER
-        Write loss, learning rate and samples a second of each step, and the validation accuracy of
+        Write loss, learning rate and samples a second of each step, and the validation score of
         each epoch: a table, or a folder for TensorBoard. With --resume it is continued.
     """
 
@@ -240,9 +245,11 @@ def train(
         devices = ranks.of_each(loaded.k)
         placing = Placing(named, loaded, devices, step.weights, learning.seed, dtype, step.norms)
         with stage("data"):  # before any process is started that would miss it
-            data = load_data(learning.data, loaded.input_shape, placing.classes(), learning.seed)
+            needs_classes = loss.of_classes or learning.data == "synthetic"
+            classes = placing.classes() if needs_classes else None
+            data = load_data(learning.data, loaded.input_shape, classes, learning.seed)
             options = learning.options(steps, samples, data.steps_per_epoch(samples))
-            check_training(data, options)
+            check_training(data, options, loss)
 
     def trained(
         placement: Placement, connection: Connection | None

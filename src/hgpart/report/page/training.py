@@ -31,16 +31,18 @@ def training_page(report: TrainingReport) -> str:
     body = [header(subject, [training_answer(report)])]
     if result.losses:
         figures["losses"] = curve = _losses_figure(result.losses)
-        text = "Mean cross entropy of the batch of each step, before its update."
+        text = f"Mean of {result.loss.name} over the batch of each step, before its update."
         body.append(section("Loss", text, plot("losses", curve, "Loss against steps")))
-    if validated(result):
-        figures["accuracies"] = curve = _accuracies_figure(validated(result))
-        text = (
-            "Share of the validation samples that are given their class, after each epoch. Point "
-            "at one for its learning rate."
+    if scored := validated(result):
+        name, unit, text = (
+            ("accuracy", "%", "Share of the validation samples that are given their class")
+            if result.loss.of_classes
+            else ("loss", "", "Loss of the validation samples")
         )
-        picture = plot("accuracies", curve, "Validation accuracy against epochs")
-        body.append(section("Accuracy", text, picture))
+        figures["validation"] = curve = _scores_figure(scored, name, unit)
+        text += ", after each epoch. Point at one for its learning rate."
+        picture = plot("validation", curve, f"Validation {name} against epochs")
+        body.append(section("Validation", text, picture))
     more, drawn = measured_sections(
         result.totals.timings, result.steps, result.timeline, result.planned
     )
@@ -60,14 +62,15 @@ def _losses_figure(losses: tuple[float, ...]) -> Figure:
     return Figure([curve], layout, height=420)
 
 
-def _accuracies_figure(epochs: Sequence[tuple[Epoch, float]]) -> Figure:
+def _scores_figure(scored: Sequence[tuple[Epoch, float]], name: str, unit: str) -> Figure:
+    factor = 100 if unit == "%" else 1
     curve = line(
-        "validation accuracy",
-        [epoch.number for epoch, _ in epochs],
-        [shortened(100 * accuracy) for _, accuracy in epochs],
-        "epoch %{x}: %{y:.4~g} %, learning rate %{customdata}",
+        f"validation {name}",
+        [epoch.number for epoch, _ in scored],
+        [shortened(factor * score) if math.isfinite(score) else None for _, score in scored],
+        f"epoch %{{x}}: %{{y:.4~g}} {unit}, learning rate %{{customdata}}",
         look=2,
-        customdata=[f"{epoch.rate:.3g}" for epoch, _ in epochs],
+        customdata=[f"{epoch.rate:.3g}" for epoch, _ in scored],
     )
-    layout = {"xaxis": axis("epochs"), "yaxis": axis("% of the validation samples")}
+    layout = {"xaxis": axis("epochs"), "yaxis": axis(f"{name} {unit}".rstrip())}
     return Figure([curve], layout, height=420)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from hgpart.run.learner import Learner
 from hgpart.run.training.data import Data
@@ -59,11 +60,15 @@ def training_batches(data: Data, batch_size: int) -> SampleBatches:
 
 def batches_here(
     learner: Learner, batches: SampleBatches, numbers: Iterable[int], sizes: Sequence[int]
-) -> Iterator[tuple[Tensor | None, Tensor | None]]:
+) -> Iterator[tuple[Tensor | None, Any]]:
     """For each batch, the images that are read here, and the labels of results that are here."""
+
+    def move(label: Tensor) -> Tensor:
+        return label.to(learner.device)
+
     read, scored = learner.samples_read(sizes), learner.samples_of_result(sizes)
     for number in numbers:
         yield (
             batches.images(number, read) if read else None,
-            batches.labels(number, scored).to(learner.device) if scored else None,
+            pytree.tree_map_only(Tensor, move, batches.labels(number, scored)) if scored else None,
         )

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError
-from hgpart.run.training.data_wanted import check_data
+from hgpart.run.training.data_wanted import USER, check_data
 from hgpart.run.training.sources.image_folder import image_folder
 from hgpart.run.training.sources.samples import Samples, divided, generator_of
+from hgpart.run.training.sources.user_data import user_data
 
 SYNTHETIC_SAMPLES = 2**16
 
@@ -33,14 +34,14 @@ class Data:
         The argument of `load_data`.
     validation : Samples or None
         Samples that are held out; None if there are none, or labels are random.
-    classes : int
-        Number of classes; labels are 0 to classes - 1.
+    classes : int or None
+        Number of classes, of which labels are 0 to classes - 1; None if that is not known.
     """
 
     spec: str
     train: Samples
     validation: Samples | None
-    classes: int
+    classes: int | None
     seed: int
 
     def training_indices(self, step: int, batch_size: int) -> list[int]:
@@ -74,7 +75,7 @@ class Data:
             )
 
 
-def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) -> Data:
+def load_data(spec: str, input_shape: Sequence[int], classes: int | None, seed: int) -> Data:
     """Open a data set for a model.
 
     Parameters
@@ -85,10 +86,13 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
         class, or with such folders in ``train`` and ``val`` (or ``test``). Without these every
         fifth sample of each class is for validation. Images have 8 or 16 bits. With
         ``,augment=yes`` behind it they are cropped at random, and normalised as ImageNet's.
+        ``FILE.py:FUNCTION``: a function that is called with the seed, and returns a dataset, or
+        (train, validation), whose samples are (input, target).
     input_shape : sequence of int
         Shape of a sample of the model: channels, height, width.
-    classes : int
-        Width of the model's output; the data may have fewer classes, not more.
+    classes : int or None
+        Width of the model's output; the data may have fewer classes, not more. None if a loss of
+        the user's takes any targets, as those of synthetic data are not.
     seed : int
         Seed of the order of the samples, of synthetic samples and of augmentation.
 
@@ -104,7 +108,11 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     (torch.Size([2, 3, 16, 16]), torch.Size([2]))
     """
     wanted = check_data(spec)
+    if wanted.kind == USER:
+        return Data(spec, *user_data(spec, input_shape, classes, seed), classes, seed)
     if spec == "synthetic":
+        if classes is None:
+            raise ArgumentError("synthetic data without classes: accepted is a model of classes")
         return Data(spec, Synthetic(tuple(input_shape), classes, seed), None, classes, seed)
     if len(input_shape) != 3:
         raise ArgumentError(
@@ -119,7 +127,7 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     else:
         folder = Path(wanted.path), channels, height, width
         train, validation, present = image_folder(*folder, wanted.augment, seed)
-    if present > classes:
+    if classes is not None and present > classes:
         raise ArgumentError(
             f"{spec} has {present} classes, the model's output has {classes} values a sample: "
             "accepted is a model with one for each class"

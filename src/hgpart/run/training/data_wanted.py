@@ -10,6 +10,7 @@ from hgpart.errors import ArgumentError, not_installed, not_one_of
 
 # Kind of data -> the module that reads it, and the package with that module.
 PACKAGES = {"digits": ("sklearn", "scikit-learn"), "imagefolder": ("PIL", "Pillow")}
+USER = "user"  # a function of the user's
 AUGMENT = ",augment="  # behind a folder, whose name may have commas
 
 
@@ -44,8 +45,11 @@ def check_data(spec: str) -> DataWanted:
     DataWanted(kind='synthetic', path='', augment=False)
     """
     kind, _, path = spec.partition(":")
-    if spec not in ("synthetic", "digits") and not (kind == "imagefolder" and path):
-        raise not_one_of("data", spec, ("synthetic", "digits", "imagefolder:PATH"))
+    if spec not in ("synthetic", "digits") and not (kind and path):
+        accepted = "synthetic", "digits", "imagefolder:PATH", "FILE.py:FUNCTION"
+        raise not_one_of("data", spec, accepted)
+    if path and kind != "imagefolder":
+        return DataWanted(USER)
     if kind in PACKAGES:
         module, package = PACKAGES[kind]
         if find_spec(module) is None:

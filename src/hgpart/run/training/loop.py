@@ -46,7 +46,7 @@ class TrainingResult:
         The loss of each step, including those before a checkpoint.
     accuracy : float or None
         Fraction of the validation samples that are given their class by the last weights; None if
-        there are none.
+        there are none, or they have no classes.
     steps : int
         Number of steps done now.
     samples_per_second : float or None
@@ -68,6 +68,8 @@ class TrainingResult:
     best : Epoch or None
         The epoch whose weights the model now has, as they were the best; None if it has those of
         the last step.
+    validation_loss : float or None
+        In place of the accuracy, the mean of a user's loss over the validation samples.
     """
 
     losses: tuple[float, ...]
@@ -81,6 +83,8 @@ class TrainingResult:
     staleness: tuple[tuple[int, ...], ...] = ()
     epochs: tuple[Epoch, ...] = ()
     best: Epoch | None = None
+    loss: Loss = CROSS_ENTROPY
+    validation_loss: float | None = None
 
 
 def train(
@@ -97,9 +101,9 @@ def train(
 ) -> TrainingResult:
     """Train, and validate after each epoch and at the end.
 
-    Called in every process, with its own part of the model and the same of everything else. If the
-    result has pixels after (samples, classes), as in a segmentation, it is averaged over them; of
-    several results the first counts.
+    Called in every process, with its own part of the model and the same of everything else. By
+    cross entropy, if the result has pixels after (samples, classes), as in a segmentation, it is
+    averaged over them; of several results the first counts.
 
     Parameters
     ----------
@@ -123,7 +127,7 @@ def train(
     CheckpointError
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
-    check_training(data, options)
+    check_training(data, options, loss)
     with ExitStack() as stack:
         if checkpointing is not None and learner.first:
             stack.enter_context(locked(checkpointing.folder))
@@ -134,7 +138,7 @@ def train(
         return _train(*run, own_log)
 
 
-def check_training(data: Data, options: TrainingOptions) -> None:
+def check_training(data: Data, options: TrainingOptions, loss: Loss = CROSS_ENTROPY) -> None:
     """Refuse a training that such data do not allow; see `train`.
 
     Raises
@@ -143,6 +147,10 @@ def check_training(data: Data, options: TrainingOptions) -> None:
         If they do not; see `train`.
     """
     data.check_batch(options.batch_size)
+    if options.until and not loss.of_classes:
+        raise ArgumentError(
+            f"an accuracy to end at with the loss {loss.name}: accepted is one with cross-entropy"
+        )
     asked = {"decay": options.decay, "until val-accuracy": "val_accuracy" in options.until}
     for name in (name for name, is_asked in asked.items() if is_asked):
         if data.validation is None:
@@ -271,7 +279,7 @@ def _train(
     best = epochs.take_best(score) if wants_best else None
     return TrainingResult(
         losses=tuple(losses),
-        accuracy=score,
+        accuracy=score if loss.of_classes else None,
         steps=steps,
         samples_per_second=steps * options.batch_size / seconds if steps else None,
         totals=totals,
@@ -281,6 +289,8 @@ def _train(
         staleness=tuple(tuple(chain(*stale_of_part)) for stale_of_part in zip(*stale, strict=True)),
         epochs=tuple(progress.epochs),
         best=best,
+        loss=loss,
+        validation_loss=None if loss.of_classes else score,
     )
 
 

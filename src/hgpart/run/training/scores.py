@@ -13,10 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError, RunError
+from hgpart.placement.batches.loss_counts import class_loss, is_sum
 from hgpart.run.learner import Learner, LossFunction
 from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.data import Data
 from hgpart.run.training.sources.samples import Samples
+from hgpart.run.training.sources.user_data import targets_of
+from hgpart.zoo.user_code import UserCode
 
 SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
 
@@ -98,6 +101,29 @@ def smoothed(smoothing: float) -> Loss:
     return Loss(
         f"cross-entropy, smoothing {smoothing:g}", partial(cross_entropy, smoothing=smoothing)
     )
+
+
+def user_loss(spec: str) -> Loss:
+    """The loss function ``FILE.py:FUNCTION``, called with results and targets.
+
+    Targets that are no tensors or numbers are a list, with one for each sample.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such function.
+    """
+    code = UserCode(spec, "loss", ArgumentError)
+    function = code.load()
+
+    def loss(result: Any, labels: Any) -> Tensor:
+        with code.running():
+            value: Tensor = function(result, targets_of(labels))
+        return value
+
+    # Torch's own are told apart by what their means divide by.
+    is_torchs = class_loss(function) is not None or is_sum(function)
+    return Loss(spec, function if is_torchs else loss, of_classes=False)
 
 
 def validated(learner: Learner, data: Data, batch_size: int, loss: Loss) -> float | None:
