@@ -159,9 +159,7 @@ def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp
     assert shown["steps"] == len(shown["losses"]) == 18
     assert shown["forward_bytes"] == 18 * shown["volume_bytes"]
     best = f"{100 * shown['accuracy']:.2f} %"
-    assert (
-        f"9 epochs, the best one 1: validation accuracy {best}; learning rate 0, 0 in the" in output
-    )
+    assert f"9 epochs, the best one 1: validation accuracy {best}\n" in output
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])

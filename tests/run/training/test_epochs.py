@@ -184,10 +184,11 @@ def test_the_accuracy_of_training_is_that_of_its_own_steps(kind, data, tmp_path)
         assert shares == [sum(right[:3]) / 48, sum(right[3:]) / 48]
 
 
-def test_an_accuracy_of_which_a_part_was_not_counted_is_none(data, tmp_path):
-    train(Learner(network()), data, TrainingOptions(2, 16), Checkpointing(tmp_path, 2))
+@pytest.mark.parametrize("before", [2, 3])
+def test_an_accuracy_of_which_a_part_was_not_counted_is_none(before, data, tmp_path):
+    train(Learner(network()), data, TrainingOptions(before, 16), Checkpointing(tmp_path, 9))
     options = TrainingOptions(6, 16, until={"accuracy": 1.0})
-    result = train(Learner(network()), data, options, Checkpointing(tmp_path, 2, resume=True))
+    result = train(Learner(network()), data, options, Checkpointing(tmp_path, 9, resume=True))
     assert result.epochs[0].training is None
     assert result.epochs[1].training is not None
 

@@ -86,8 +86,6 @@ class Epochs:
 
     Attributes
     ----------
-    pauses : list of int
-        Number of steps in an epoch, if there is anything to do after it; else nothing.
     loss_function : callable
         Loss function of the steps.
     are_over : bool
@@ -108,17 +106,13 @@ class Epochs:
         self._counted = CountedLoss(loss.function) if "accuracy" in options.until else None
         self.loss_function: LossFunction = self._counted or loss.function
         self._steps = data.steps_per_epoch(options.batch_size)
-        self.pauses = steps_between_epochs(data, options)
         self._plateau, self.are_over = Plateau(options.rates["lr"]), False
-        if self._counted is None or (self._is_within and progress.right is None):
+        if self._counted is None:
             progress.right = None
+        elif len(progress.losses) % self._steps == 0:  # else it is as it was before a stop
+            progress.right = 0
         for epoch in progress.epochs:
             self._conclude(epoch)
-
-    @property
-    def _is_within(self) -> bool:
-        """Whether an epoch is under way."""
-        return len(self._progress.losses) % self._steps > 0
 
     def rate(self, step: int) -> float:
         """Learning rate of a step, counted from 0."""
@@ -162,7 +156,7 @@ class Epochs:
     def _is_best(self, score: float | None) -> bool:
         """Whether no epoch so far was as good."""
         best = best_of(self._progress.epochs, self._loss)
-        if best is None or best.validation is None or score is None:
+        if score is None or best is None or best.validation is None:
             return score is not None
         return self._loss.goodness(score) > self._loss.goodness(best.validation)
 

@@ -1,4 +1,4 @@
-"""An image of a photo -> the pixels that a model learns from, by torchvision's usual recipe.
+"""A photo -> the pixels that a model learns from, by torchvision's usual recipe.
 
 Training takes a random piece of each image, mirrored or not (RandomResizedCrop and
 RandomHorizontalFlip, to the same pixels for the same draws), validation the middle (Resize and

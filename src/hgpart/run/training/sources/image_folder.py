@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, FormatError
 from hgpart.run.training.sources.augmentation import middle, normalised, random_piece
 from hgpart.run.training.sources.samples import divided, generator_of
@@ -54,8 +57,9 @@ class ImageFiles:
         return len(self.files)
 
     def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
-        """Read the images of some samples."""
-        return torch.stack([self._image(index, epoch) for index in indices])
+        """Read the images of some samples, in a thread for each core."""
+        with ThreadPoolExecutor(usable_cores()) as readers:
+            return torch.stack([*readers.map(self._image, indices, repeat(epoch))])
 
     def labels(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         """The labels of some samples, given by their folders."""
