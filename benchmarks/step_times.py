@@ -40,7 +40,7 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
 from hgpart.run.scheduling import schedule
-from hgpart.run.training.loop import class_scores
+from hgpart.run.training.scores import class_scores
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
 PROCESSES = 2

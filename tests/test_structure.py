@@ -25,7 +25,7 @@ ORDER = [
     *("execution.weights", "execution.records", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *("placement.batches", "placement.as_module", "placement", "timing", "prediction"),
-    *("run.processes", "run", "run.training", "calibration"),
+    *("run.processes", "run", "run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.machine", "report.partition", "report.prediction"),
     *("report.recommendation", "report.transformation"),

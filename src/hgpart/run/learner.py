@@ -77,7 +77,8 @@ class Learner:
         result = self.forward(images, batch_size)
         if loss_fn is None:
             return None
-        loss = loss_fn(result, targets)
+        value: Any = loss_fn(result, targets)
+        loss: Tensor = value[0] / value[1] if isinstance(value, tuple) else value
         if torch.is_grad_enabled():
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
