@@ -132,6 +132,22 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
         assert shown["volume_bytes"] == json.loads(plans[plan].read_text())["volume_bytes"]
 
 
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+def test_mixed_precision_sends_half_of_the_bytes(carrier, plans, tmp_path):
+    """In processes maps of another type than were placed were refused."""
+    file = tmp_path / "figures.json"
+    options = "--backend", carrier, "--data", "digits", "--steps", 12, "--lr", 0.05, "--json", file
+    shown = {}
+    for amp in ((), ("--amp", "bfloat16")):
+        hgpart("train", "lenet5", "--plan", plans["coarse"], *options, *amp)
+        shown[amp] = json.loads(file.read_text())
+    plain, mixed = shown.values()
+    assert (plain["autocast"], mixed["autocast"]) == (None, "bfloat16")
+    assert mixed["losses"] == pytest.approx(plain["losses"], rel=0.05)
+    assert mixed["forward_bytes"] < 0.75 * plain["forward_bytes"]
+    assert mixed["volume_bytes"] == plain["volume_bytes"]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("carrier", ["threads", "gloo"])
 def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp_path, capsys):
@@ -786,7 +802,12 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
     [
         (["--resume"], 3, "--resume needs --checkpoint FOLDER"),
         (["--optimizer", "rmsprop"], 3, "optimizer 'rmsprop': accepted are sgd and adam"),
-        (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32 and float64"),
+        (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32, float64, bfloat16"),
+        (
+            ["--amp", "float16"],
+            3,
+            "--amp float16: accepted is bfloat16; float16 needs a scaled loss",
+        ),
         (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo, nccl, threads"),
         (["--devices", "cpu,cpu,cpu"], 3, "accepted are one for all and one for each of 2 parts"),
         (["--devices", "tpu"], 13, "tpu"),

@@ -49,6 +49,8 @@ class TrainingReport:
         `hgpart.peak_bytes`.
     work_shares : tuple of float
         Each part's share of the multiply-accumulates; empty where work was measured.
+    autocast : str or None
+        The type of autocast; maps may then travel in it.
     """
 
     model: str
@@ -62,6 +64,7 @@ class TrainingReport:
     norms: str = "micro-batch"
     peak_bytes: tuple[int | None, ...] = ()
     work_shares: tuple[float, ...] = ()
+    autocast: str | None = None
 
 
 def training_columns(report: TrainingReport) -> list[Column[int]]:
@@ -96,6 +99,7 @@ def training_json(report: TrainingReport) -> str:
             "model": report.model,
             "data": report.data,
             "dtype": report.dtype,
+            "autocast": report.autocast,
             "k": len(report.devices),
             "processes": report.processes,
             **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
@@ -220,6 +224,7 @@ def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:
     for direction in ("forward", "backward"):
         total = int(getattr(traffic, f"{direction}_bytes").sum())
         rows.append((direction, *even_decimals([total / steps / size]), f"{total / size:,.3f}"))
-    rows.append(("the plan's volume", *even_decimals([report.volume_bytes / size]), ""))
+    in_type = "" if report.autocast is None else f", in {report.dtype}"
+    rows.append((f"the plan's volume{in_type}", *even_decimals([report.volume_bytes / size]), ""))
     headings = [f"{unit} between devices", "a step", "all steps"]
     print_table(console, "Traffic", headings, rows)

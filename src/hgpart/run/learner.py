@@ -28,6 +28,7 @@ class Learner:
     processes = 1  # number of processes that the model is divided among
     scheduling = Scheduling("sequential")  # of a step
     norms = "micro-batch"  # what updates running statistics, as in `hgpart.place`
+    autocast: torch.dtype | None = None  # the type of autocast in passes
     first = True  # whether this process writes and prints
     device: torch.device  # of labels
     dtype: torch.dtype  # of images

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from hgpart.run.training.resuming import Checkpointing
     from hgpart.run.training.scores import Loss
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16")
+AUTOCAST = ("bfloat16",)
 EVERY = 100  # steps between two checkpoints
 
 
@@ -147,14 +148,18 @@ class TrainStep(StepWithNorms):
 
     Attributes
     ----------
-    dtype : float32|float64
+    dtype : float32|float64|bfloat16
         Type of weights and data.
+    amp : bfloat16
+        Mixed precision: torch's autocast computes in this type where that is safe, and maps travel
+        in it. Weights keep the type of --dtype.
     weights : FILE
         Initial weights, a state_dict saved by torch or safetensors; each process reads its slices
         only. Default: random.
     """
 
     dtype: str = DTYPES[0]
+    amp: str | None = None
     weights: Path | None = None
 
 
@@ -220,8 +225,15 @@ def train(
     check_data(learning.data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
+    if step.amp is not None and step.amp not in AUTOCAST:
+        raise ArgumentError(
+            f"--amp {step.amp}: accepted is bfloat16; float16 needs a scaled loss, as of "
+            "hgpart.GradScaler in a loop of your own"
+        )
     with Stages() as stage:
         with stage("import"):
+            import torch
+
             from hgpart.placement.state.weight_files import check_can_save, save_weights
             from hgpart.report.running import shares_of_work
             from hgpart.report.timeline import write_timeline
@@ -236,6 +248,12 @@ def train(
             check_can_save(output)
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
+        of_batch = loaded.modelling.slices > 1 and loaded.modelling.norms == "batch"
+        if step.amp is not None and of_batch:
+            raise ArgumentError(
+                "--amp by a plan in slices with norms of the batch, whose statistics would have "
+                "16 bits: accepted is a plan with norms of slices, or --dtype float32 alone"
+            )
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
         loss = learning.loss_function()
         log = None if results.log is None else Log(results.log, loss.score)
@@ -251,11 +269,13 @@ def train(
             options = learning.options(steps, samples, data.steps_per_epoch(samples))
             check_training(data, options, loss)
 
+    autocast = None if step.amp is None else torch.bfloat16
+
     def trained(
         placement: Placement, connection: Connection | None
     ) -> tuple[TrainingReport, Mapping[str, Tensor] | None] | None:
         whole = placement if connection is None else DistributedModel(placement, connection)
-        learner = PlacedModel(whole, scheduling)
+        learner = PlacedModel(whole, scheduling, autocast)
         with progress("training", options.steps, learner.first) as (bar, task):
 
             def on_step(done: int, value: float) -> None:
@@ -276,6 +296,7 @@ def train(
             model=named,
             data=data.spec,
             dtype=dtype,
+            autocast=step.amp,
             devices=devices,
             processes=learner.processes,
             result=result,

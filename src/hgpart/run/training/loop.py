@@ -186,6 +186,7 @@ def _train(
         "seed": options.seed,
         "data seed": data.seed,
         "dtype": str(learner.dtype).removeprefix("torch."),
+        "autocast": str(learner.autocast).removeprefix("torch."),
     }
     checkpoint = None
     if checkpointing is not None:

@@ -33,7 +33,7 @@ BEST = "best"  # beside the value and the optimizer's state of a tensor
 # Settings of older checkpoints, which do not say them.
 UNSAID: Settings = {
     **{"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"},
-    **{"loss": "cross-entropy", "learning rate": "constant"},
+    **{"loss": "cross-entropy", "learning rate": "constant", "autocast": "None"},
 }
 
 
