@@ -23,7 +23,7 @@ import torch
 from placements import traced_model
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, update_bn
 
 import hgpart
 from hgpart.errors import HgpartError
@@ -221,7 +221,7 @@ def accumulated(how: Alone) -> tuple[list[float], list[nn.Module]]:
 @loop
 def clipped(how: Alone) -> tuple[list[float], list[nn.Module]]:
     model, told = classifier(how), []
-    optimizer = how.optimizer(torch.optim.AdamW, model, lr=0.01)
+    optimizer = torch.optim.AdamW(hgpart.param_groups(model, weight_decay=0.1), lr=0.01)
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=2 * STEPS)
     for seed in range(STEPS):
         optimizer.zero_grad()
@@ -393,6 +393,28 @@ def resumed(how: Alone) -> tuple[list[float], list[nn.Module]]:
             for kind in ("step", "exp_avg", "exp_avg_sq")
         ]
     return told, [model]
+
+
+class OfBatch(nn.Module):
+    """Calls a model with whole batches, as torch's `update_bn` does."""
+
+    def __init__(self, how: Alone, model: nn.Module) -> None:
+        super().__init__()
+        self.how, self.model = how, model
+
+    def forward(self, x: Tensor) -> Any:
+        return self.how.call(self.model, x)
+
+
+@loop
+def updated_norms(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    """Running statistics anew, as the mean over batches, and then a step as before."""
+    model = classifier(how)
+    sum(losses_of(how, model, 0)).backward()
+    update_bn([batch(seed)[0] for seed in range(3)], OfBatch(how, model))
+    loss = sum(losses_of(how, model, 1))
+    loss.backward()
+    return [how.value(model, loss)], [model]
 
 
 @loop

@@ -35,7 +35,7 @@ def assert_close(apart):
 
 
 def test_loops_in_two_processes(tmp_path):
-    loops = "two_losses", "adversaries", "mixed_bfloat16", "stepped_mixed", "resumed"
+    loops = "two_losses", "adversaries", "mixed_bfloat16"
     assert_close(differences(tmp_path, 2, ["coarse"], *loops))
 
 
@@ -44,4 +44,6 @@ def test_loops_in_two_processes(tmp_path):
 def test_all_loops_by_all_plans(tmp_path, k):
     apart = differences(tmp_path, k, ["layerwise", "coarse", "horizontal", "data-parallel"])
     assert len(apart) > 50
+    refused = apart.pop("data-parallel updated_norms")
+    assert "momentum=None, the mean of all batches: accepted in norms of the batch" in refused
     assert_close(apart)
