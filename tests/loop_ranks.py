@@ -1,6 +1,6 @@
 """A program for the processes of tests: training loops in processes, beside the model itself.
 
-    python loop_ranks.py FOLDER PLANS LOOP ...
+    python loop_ranks.py FOLDER STEPS PLANS LOOP ...
 
 The same lines of each loop train the model, alone in this process, and a `DistributedModel` of it.
 Each rank writes, for each plan and loop, how far the two are apart to a file of its own: for all
@@ -29,7 +29,8 @@ import hgpart
 from hgpart.errors import HgpartError
 from hgpart.run.processes.connection import Connection
 
-BATCH, CLASSES, STEPS = 8, 4, 4
+BATCH, CLASSES = 8, 4
+STEPS = 4  # of each loop; set by `main`
 SECONDS = 300  # that all may take
 
 
@@ -511,7 +512,9 @@ def compared(connection: Connection, plan: str, train: Loop) -> str:
     return f"{max(apart):.1e}"
 
 
-def main(folder: str, plans: str, *names: str) -> None:
+def main(folder: str, steps: str, plans: str, *names: str) -> None:
+    global STEPS
+    STEPS = int(steps)
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, str] = {}

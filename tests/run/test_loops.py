@@ -16,7 +16,7 @@ SPREAD = 2e-2  # in 16 bits the order of additions shows
 
 def differences(folder, k, plans, *loops):
     """How far each loop is from the model's, by plan and loop, on the rank where it is farthest."""
-    launch(RANKS, [str(folder), ",".join(plans), *loops], k)
+    launch(RANKS, [str(folder), "4", ",".join(plans), *loops], k)
     of_ranks = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(k)]
     return {name: max((ranks[name] for ranks in of_ranks), key=_size) for name in of_ranks[0]}
 
