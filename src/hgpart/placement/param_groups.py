@@ -26,7 +26,7 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    model : nn.Module or Placement
+    model : nn.Module, Placement or DistributedModel
         Model; of a placement, the parameters that this process holds.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
@@ -35,6 +35,7 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     >>> param_groups(model, 0.01)[0]["whole"]
     (True,)
     """
+    model = getattr(model, "placement", model)  # of a DistributedModel
     of_norms = {
         f"{name}.{own}".lstrip(".")
         for name, module in model.named_modules()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import chain
 from operator import add
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -275,6 +275,14 @@ class DistributedModel(nn.Module):
         that have not changed are not sent again.
         """
         yield
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
+        """Refuse to be wrapped: torch's DDP asks for this first, and takes parts for copies."""
+        raise RunError(
+            "DistributedDataParallel of a DistributedModel: accepted is the model alone, as its "
+            "processes have parts and not copies (with accelerate, leave it out of prepare)"
+        )
 
     @joint(JointCall.STEP)
     def step(

@@ -29,8 +29,12 @@ try:
 except ModuleNotFoundError as error:
     raise not_installed("LightningStrategy", "lightning", "examples") from error
 
-REDUCED = {"mean": torch.mean, "avg": torch.mean, "sum": torch.sum}
-REDUCED |= {"min": torch.amin, "max": torch.amax}
+
+def _mean(values: Tensor, dim: int) -> Tensor:
+    return values.sum(dim) / len(values)  # also of whole numbers
+
+
+REDUCED = {"mean": _mean, "avg": _mean, "sum": torch.sum, "min": torch.amin, "max": torch.amax}
 
 
 class LightningStrategy(SingleDeviceStrategy):
@@ -92,7 +96,7 @@ class LightningStrategy(SingleDeviceStrategy):
             raise ArgumentError(f"reduce_op {name}: accepted are {', '.join(REDUCED)}")
         own = None if isinstance(tensor, Elsewhere) else tensor.detach().cpu()
         values = [value for value in self.connection.gather(own) if value is not None]
-        return REDUCED[name](torch.stack(values), dim=0).to(tensor.device)
+        return REDUCED[name](torch.stack(values), 0).to(tensor.device)
 
     def all_gather(self, tensor: Tensor, group: Any = None, sync_grads: bool = False) -> Tensor:
         """The tensors of all processes, which have values, along a new first dimension."""
@@ -185,8 +189,10 @@ class LightningStrategy(SingleDeviceStrategy):
     def setup_optimizers(self, trainer: Any) -> None:
         """Make the optimizers, and find the model that each of them is for."""
         super().setup_optimizers(trainer)
-        for number, optimizer in enumerate(self.optimizers):
-            self._models[id(optimizer)] = self._model_of(number, optimizer)
+        self._models = {
+            id(optimizer): self._model_of(number, optimizer)
+            for number, optimizer in enumerate(self.optimizers)
+        }
 
     def _model_of(self, number: int, optimizer: torch.optim.Optimizer) -> DistributedModel:
         if isinstance(optimizer, torch.optim.LBFGS) and not isinstance(optimizer, LBFGS):
