@@ -284,6 +284,10 @@ class DistributedModel(nn.Module):
             "processes have parts and not copies (with accelerate, leave it out of prepare)"
         )
 
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the steps of this rank's part; see `Placement.compile`."""
+        self.placement.compile(*args, **kwargs)
+
     @joint(JointCall.STEP)
     def step(
         self,

@@ -8,7 +8,7 @@ logged. No other strategy of Lightning knows parts.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,7 +34,13 @@ def _mean(values: Tensor, dim: int) -> Tensor:
     return values.sum(dim) / len(values)  # also of whole numbers
 
 
-REDUCED = {"mean": _mean, "avg": _mean, "sum": torch.sum, "min": torch.amin, "max": torch.amax}
+REDUCED: dict[str, Callable[..., Tensor]] = {
+    "mean": _mean,
+    "avg": _mean,
+    "sum": torch.sum,
+    "min": torch.amin,
+    "max": torch.amax,
+}
 
 
 class LightningStrategy(SingleDeviceStrategy):
@@ -48,7 +54,7 @@ class LightningStrategy(SingleDeviceStrategy):
     Parameters
     ----------
     connection : Connection
-        That of the module's `DistributedModel`.
+        The connection of the module's `DistributedModel`.
 
     Raises
     ------
@@ -107,7 +113,7 @@ class LightningStrategy(SingleDeviceStrategy):
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Whether all processes, or any, decide so."""
         decisions = self.connection.gather(bool(decision))
-        return min(decisions) if all else max(decisions)
+        return bool(min(decisions) if all else max(decisions))
 
     def on_exception(self, exception: BaseException) -> None:
         """Tell the other processes."""
@@ -269,7 +275,7 @@ class LightningStrategy(SingleDeviceStrategy):
 
 
 def _bare(optimizer: Any) -> Any:
-    """torch's optimizer, without Lightning's around it."""
+    """The optimizer, without Lightning's around it."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
