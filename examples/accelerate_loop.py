@@ -1,8 +1,7 @@
 """A training loop with Hugging Face's accelerate, for a CNN that hgpart has placed on two devices.
 
-In one process: the placed model is on its devices already, so `prepare` gets only the optimizer and
-the loader. Wrapping the model for several processes (`accelerate launch`, with DDP, FSDP or
-DeepSpeed) is not supported, as each process would have all parts: see own_model.py instead.
+In one process; accelerate_parts.py is the same loop in several. The placed model is on its devices
+already, so `prepare` gets only the optimizer and the loader, and autocast is asked for by name.
 """
 
 import torch
@@ -30,7 +29,7 @@ def main() -> None:
     )
     placed = hgpart.place(net, k=2, example=torch.zeros(2, 3, 32, 32), devices=["cpu", "cpu"])
 
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)
     optimizer, loader = accelerator.prepare(
         torch.optim.AdamW(hgpart.param_groups(placed, weight_decay=0.01), lr=0.001),
         DataLoader(made_up_data(512), batch_size=32, shuffle=True),
@@ -38,9 +37,11 @@ def main() -> None:
     for epoch in range(3):
         for images, labels in loader:
             with accelerator.accumulate(placed):
-                loss = cross_entropy(placed(images), labels)
+                with accelerator.autocast():
+                    loss = cross_entropy(placed(images), labels)
                 accelerator.backward(loss)
-                accelerator.clip_grad_norm_(placed.parameters(), 1.0)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(placed.parameters(), 1.0)
                 optimizer.step()
                 optimizer.zero_grad()
         print(f"epoch {epoch}: loss {loss.item():.3f}")

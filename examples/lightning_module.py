@@ -1,15 +1,15 @@
 """A LightningModule whose model is a CNN that hgpart has placed on two devices.
 
-In one process, with `devices=1`. A Trainer moves its module, and all parts with it, to the one
-device that it knows: on GPUs use `hgpart train`, or a loop as in own_model.py. Strategies for
-several devices (DDP, FSDP, DeepSpeed) are not supported, as each process would have all parts.
+In one process, with `devices=1`; lightning_parts.py is the same in several. A Trainer moves its
+module, and all parts with it, to the one device that it knows: on GPUs start a process for each.
 """
 
 import lightning
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset, random_split
+from torchmetrics.classification import MulticlassAccuracy
 
 import hgpart
 
@@ -20,6 +20,7 @@ class Classifier(lightning.LightningModule):
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
         self.net = net
+        self.accuracy = MulticlassAccuracy(10, average="micro")
 
     def training_step(self, batch: list[Tensor], _: int) -> Tensor:
         """Return the loss of a batch."""
@@ -27,6 +28,12 @@ class Classifier(lightning.LightningModule):
         loss = cross_entropy(self.net(images), labels)
         self.log("loss", loss)
         return loss
+
+    def validation_step(self, batch: list[Tensor], _: int) -> None:
+        """Count right answers."""
+        images, labels = batch
+        self.accuracy.update(self.net(images), labels)
+        self.log("accuracy", self.accuracy)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Make AdamW without weight decay on norms and biases."""
@@ -47,20 +54,27 @@ def main() -> None:
         *(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(4)),
         *(nn.Flatten(), nn.Linear(16 * 8 * 8, 128), nn.ReLU(), nn.Linear(128, 10)),
     )
+    learned, held_out = random_split(made_up_data(640), [512, 128])
+    seeded = torch.Generator().manual_seed(0)
+    loaders = (
+        DataLoader(learned, batch_size=32, shuffle=True, generator=seeded),
+        DataLoader(held_out, batch_size=32),
+    )
     placed = hgpart.place(net, k=2, example=torch.zeros(2, 3, 32, 32))
 
     trainer = lightning.Trainer(
         accelerator="cpu",
         devices=1,
         max_epochs=3,
+        gradient_clip_val=1.0,
         logger=False,
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    loader = DataLoader(made_up_data(512), batch_size=32, shuffle=True)
-    trainer.fit(Classifier(placed), loader)
-    print(f"loss {trainer.callback_metrics['loss'].item():.3f}")
+    trainer.fit(Classifier(placed), *loaders)
+    told = trainer.callback_metrics
+    print(f"loss {told['loss'].item():.3f}, accuracy {told['accuracy'].item():.2f}")
 
     # Its checkpoints have the model's own names and shapes.
     trainer.save_checkpoint("net.ckpt")

@@ -2,8 +2,9 @@
 
     python data_ranks.py FILE
 
-Ranks train plans with slices and without, by `train` and by a DataLoader with a `PartSampler`, each
-with its own samples alone, beside one process with all; rank 0 writes to FILE what differs.
+Ranks train plans with slices and without, by `train` and by a DataLoader with a `PartSampler` or,
+data-parallel, a `DistributedSampler`, each with its own samples alone, beside one process with all;
+rank 0 writes to FILE what differs.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import json
 import os
 import signal
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import placements
 import torch
 from torch import nn
-from torch.utils.data import BatchSampler, DataLoader, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler
 
 from hgpart import Modelling, PartSampler, flops, place
 from hgpart.partition.baselines.by_slices import data_parallel
@@ -95,6 +97,8 @@ def differences(connection: Connection, name: str) -> list[str]:
         return place(copy.deepcopy(model), plan, parts=parts)
 
     wrong = {*trained(connection, placed), *loaded(connection, placed)}
+    if name == "ways":
+        wrong.update(called(connection, placed))
     needed = placed([rank]).programs.samples_needed(rank, SIZES)
     if name == "ways" and not 0 < len(needed) <= 2 * MICRO_BATCHES:
         wrong.add(f"data parallelism reads {needed}")
@@ -152,6 +156,43 @@ def loaded(connection, placed):
     needed = process.placement.programs.samples_needed(rank, SIZES)
     if data.read != [batch[at] for batch in batches() for at in needed or [0]]:
         yield f"samples {data.read}"
+
+
+def called(connection, placed):
+    """By a loop that calls the model, with data in parallel."""
+    k, rank = connection.k, connection.rank
+    whole, process = placed(), DistributedModel(placed([rank]), connection)
+    data, batch = Noted(12 * k), 4 * k
+    order = schedule(process, "gpipe", 1)
+    samplers = [DistributedSampler(data, k, at, seed=3) for at in range(k)]
+    of_ranks = [[*BatchSampler(sampler, 4, drop_last=True)] for sampler in samplers]
+    batches = [[*chain(*own)] for own in zip(*of_ranks, strict=True)]
+    loaders = (
+        DataLoader(data, 4, sampler=samplers[rank]),
+        DataLoader(data, batch_sampler=PartSampler(batches, process, order)),
+    )
+    sgd = [torch.optim.SGD([{"params": [*one.parameters()]}], lr=0.1) for one in (whole, process)]
+    for loader in loaders:
+        for (some, named), numbers in zip(loader, batches, strict=True):
+            images, labels = (
+                torch.stack([data.all[at] for at in numbers]),
+                torch.tensor(numbers) % 5,
+            )
+            for one in sgd:
+                one.zero_grad()
+            expected = nn.functional.cross_entropy(whole(images), labels)
+            expected.backward()
+            scores = process(some, batch_size=batch)
+            loss = nn.functional.cross_entropy(scores, named) * len(named) / batch
+            loss.backward()
+            for one in sgd:
+                one.step()
+            if not torch.isclose(process.value(loss), expected, rtol=0, atol=1e-12):
+                yield f"called: loss {process.value(loss)} {expected}"
+    state = process.gathered_state_dict() or {}
+    for name, tensor in whole.state_dict().items():
+        if rank == 0 and not torch.allclose(state[name], tensor, rtol=0, atol=1e-12):
+            yield f"called: {name}"
 
 
 if __name__ == "__main__":

@@ -176,7 +176,19 @@ def losses_of(how: Alone, model: nn.Module, seed: int) -> tuple[Tensor, Tensor]:
 
 @loop
 def plain(how: Alone) -> tuple[list[float], list[nn.Module]]:
-    model, told = classifier(how), []
+    return plainly_trained(how, classifier(how))
+
+
+@loop
+def compiled(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    """Parts, or the model, whose steps torch.compile has compiled."""
+    model = classifier(how)
+    model.compile(backend="aot_eager")
+    return plainly_trained(how, model)
+
+
+def plainly_trained(how: Alone, model: nn.Module) -> tuple[list[float], list[nn.Module]]:
+    told = []
     optimizer = how.optimizer(torch.optim.SGD, model, lr=0.1, momentum=0.9)
     for seed in range(STEPS):
         optimizer.zero_grad()

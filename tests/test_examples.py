@@ -9,8 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,12 +20,15 @@ import torch
 EXAMPLES = Path(__file__).parent.parent / "examples"
 COMMAND = re.compile(r"^    (?:.*\\\n)*.*", re.MULTILINE)
 # lightning imports torchvision, which may be compiled for another torch than there is.
-IMPORT_TORCHVISION = """
-import runpy, sys
+IN_TYPE = """
+import runpy, sys, torch
+from importlib.util import find_spec
 from hgpart.zoo.packages import _import
-_import("torchvision", "torchvision")
+find_spec("torchvision") and _import("torchvision", "torchvision")
+torch.set_default_dtype(getattr(torch, sys.argv[2]))
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
+IN_PROCESSES = ("torchrun", "--nproc-per-node", "2")
 
 
 def printed(*command: str, cwd: Path) -> str:
@@ -118,12 +123,60 @@ def test_accelerate_loop(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_lightning_module(tmp_path: Path) -> None:
     installed("lightning")
-    program = str(EXAMPLES / "lightning_module.py")
-    text = printed(sys.executable, "-c", IMPORT_TORCHVISION, program, cwd=tmp_path)
+    text, _ = trained("lightning_module", tmp_path, "float32", "net.ckpt")
     assert "the same: True" in text
-    last = re.search(r"loss (\S+)", text)
-    assert last is not None
-    assert float(last[1]) < 2  # that of ten classes is 2.3 before
+
+
+def trained(name: str, folder: Path, dtype: str, file: str, **replaced: str) -> tuple[str, Any]:
+    """What a program prints and saves, by default in tensors of this type; with words replaced."""
+    program = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    for before, after in replaced.items():
+        program = program.replace(before, after)
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    (folder / "in_type.py").write_text(IN_TYPE, encoding="utf-8")
+    starts = IN_PROCESSES if name.endswith("parts") else (sys.executable,)
+    text = printed(*starts, "in_type.py", "program.py", dtype, cwd=folder)
+    return text, torch.load(folder / file, weights_only=True)
+
+
+def assert_close(states: Sequence[Mapping[str, torch.Tensor]], atol: float) -> None:
+    one, other = states
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        torch.testing.assert_close(other[name], tensor, rtol=0, atol=atol)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("precision", "dtype", "atol"), [("bf16", "float32", 0.05), ("no", "float64", 1e-7)]
+)
+def test_accelerate_parts(precision: str, dtype: str, atol: float, tmp_path: Path) -> None:
+    """Weights are those of the same loop in one process."""
+    installed("accelerate")
+    runs = [
+        trained(f"accelerate_{name}", tmp_path, dtype, "net.pt", bf16=precision)
+        for name in ("loop", "parts")
+    ]
+    assert_close([state for _, state in runs], atol)
+    first, last = losses(runs[1][0])
+    assert last < first
+    learned = torch.load(tmp_path / "optimizer.pt")
+    assert learned["state"]["7.weight"]["exp_avg"].shape == (10, 128)
+
+
+@pytest.mark.full
+def test_lightning_parts(tmp_path: Path) -> None:
+    """Weights are those of one process, which does not go on from a checkpoint."""
+    installed("lightning")
+    runs = [
+        trained(f"lightning_{name}", tmp_path, "float64", "net.ckpt")
+        for name in ("module", "parts")
+    ]
+    told = [re.findall(r"loss (\S+), accuracy (\S+)", text)[-1] for text, _ in runs]
+    assert told[0] == told[1]
+    assert float(told[0][0]) < 2  # that of ten classes is 2.3 before
+    assert float(told[0][1]) > 0.5
+    assert_close([checkpoint["state_dict"] for _, checkpoint in runs], 1e-7)
 
 
 PAIRS = ("classifier", "segmentation", "gan", "fine_tuning")
@@ -153,14 +206,10 @@ def test_a_script_from_ddp_learns_what_it_learned(name: str, tmp_path: Path) -> 
     states = []
     for way in ("ddp", "hgpart"):
         script = str(EXAMPLES / "from_ddp" / f"{name}_{way}.py")
-        command = "torchrun", "--nproc-per-node", "2", script
-        printed("bash", "-c", " ".join(command), cwd=tmp_path)
+        printed(*IN_PROCESSES, script, cwd=tmp_path)
         states.append(torch.load(tmp_path / "trained.pt"))
-    before, after = states
-    assert before.keys() == after.keys()
-    close = 0.05 if name == "fine_tuning" else 1e-4  # in 16 bits, the order of additions shows
-    for key, value in before.items():
-        torch.testing.assert_close(after[key], value, rtol=0, atol=close)
+    # In 16 bits, the order of additions shows.
+    assert_close(states, 0.05 if name == "fine_tuning" else 1e-4)
 
 
 @pytest.mark.full

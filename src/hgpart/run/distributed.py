@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial, reduce
 from itertools import chain
 from operator import add
-from typing import Any
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
 import torch
@@ -261,6 +261,18 @@ class DistributedModel(nn.Module):
     def no_sync(self) -> Iterator[None]:
         """A context for passes whose gradients add up, as that of DDP; it has nothing to do."""
         yield
+
+    @property
+    def _ddp_params_and_buffers_to_ignore(self) -> NoReturn:
+        """Refuse to be wrapped: torch's DDP asks for this first, and takes parts for copies."""
+        raise RunError(
+            "DistributedDataParallel of a DistributedModel: accepted is the model alone, as its "
+            "processes have parts and not copies (with accelerate, leave it out of prepare)"
+        )
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Compile the steps of this rank's part; see `Placement.compile`."""
+        self.placement.compile(*args, **kwargs)
 
     @joint(JointCall.STEP)
     def step(
