@@ -25,16 +25,15 @@ from hgpart.prediction.predict import Prediction
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.recommendation.trials import trials
-from hgpart.report.page.bench import bench_page
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
-from hgpart.report.page.drawing.ways import race_figure
-from hgpart.report.page.measured_steps import measured_sections, stretched
 from hgpart.report.page.prediction import prediction_page
 from hgpart.report.page.recommended import recommendation_page
+from hgpart.report.page.running import measured_sections, stretched
 from hgpart.report.page.training import MOST_POINTS, training_page
+from hgpart.report.page.ways import bench_page, race_figure
 from hgpart.report.partition.looks import hatch_of, part_colour
-from hgpart.report.prediction.record import PredictionReport
+from hgpart.report.prediction import PredictionReport
 from hgpart.report.training import TrainingReport
 from hgpart.run.measuring import Measurement
 from hgpart.run.training.loop import TrainingOptions, TrainingResult

@@ -34,10 +34,9 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.ways.catalogue import ways
 from hgpart.report import UNITS, as_json
-from hgpart.report.page.comparison import comparison_page
+from hgpart.report.page.comparison import MOST_LINES, comparison_page, lines_figure
 from hgpart.report.page.document import write_page
-from hgpart.report.page.drawing.comparison import MOST_LINES, lines_figure
-from hgpart.report.page.drawing.figures import load_figure
+from hgpart.report.page.drawing.figures import load_figure, memory_figure
 from hgpart.report.page.drawing.grids import (
     MOST_CELLS,
     layer_grid,
@@ -45,7 +44,6 @@ from hgpart.report.page.drawing.grids import (
     slices_grid,
     traffic_grid,
 )
-from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.drawing.network import (
     MOST_BOXES,
     MOST_SHARES,
@@ -55,8 +53,7 @@ from hgpart.report.page.drawing.network import (
     network,
     traffic_of_layers,
 )
-from hgpart.report.page.plan import plan_page
-from hgpart.report.page.planned_step import step_figure
+from hgpart.report.page.plan import plan_page, step_figure
 from hgpart.report.partition.looks import part_colour
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs

@@ -10,7 +10,7 @@ from placed_models import model_of, placed
 from rich.console import Console
 
 from hgpart.placement.accounting import account
-from hgpart.report.placement import print_placement
+from hgpart.report.verifying import print_placement
 
 
 def printed(report, disagreements=(), **options):

@@ -111,7 +111,5 @@ def test_the_first_of_a_chain_does_not_wait_for_the_last_to_begin(monkeypatch):
 
 def test_ranks_that_send_nothing_are_compared_too():
     check_same({0: OURS, 1: OURS, 2: OURS})
-    with pytest.raises(
-        ArgumentError, match="begins a batch of 4 samples, rank 2 a batch of 3"
-    ):
+    with pytest.raises(ArgumentError, match="begins a batch of 4 samples, rank 2 a batch of 3"):
         check_same({0: OURS, 1: OURS, 2: OTHERS[0][0]})

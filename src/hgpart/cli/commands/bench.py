@@ -243,7 +243,7 @@ class _Wanted:
         from hgpart.bench.results import Bench, bench_csv, bench_json, rows_done
         from hgpart.bench.turns import take_turns
         from hgpart.report.benches import print_bench
-        from hgpart.report.page.bench import bench_page
+        from hgpart.report.page.ways import bench_page
 
         empty = Bench(**about, steps=steps)
         self.job.batches()  # which says what is wrong with the data
@@ -268,8 +268,8 @@ class _Wanted:
     def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
         """Measure seconds to an accuracy."""
         from hgpart.bench.races import Races, race, races_csv, races_done, races_json
-        from hgpart.report.page.race import race_page
-        from hgpart.report.races import print_races
+        from hgpart.report.benches import print_races
+        from hgpart.report.page.ways import race_page
 
         empty = Races(**about, until=until, epochs=epochs)
         data = self.job.opened_data()

@@ -97,7 +97,7 @@ def _measure(
 
     from hgpart.calibration.calibrate import calibrate as measure
     from hgpart.machines.machine_files import machine_json, save_machine
-    from hgpart.report.machine.printing import print_machine
+    from hgpart.report.machines import print_machine
     from hgpart.run.processes.connection import connect
 
     rank = int(os.environ["RANK"])

@@ -23,7 +23,7 @@ def models(
     $ hgpart models vgg16 resnet50
     """
     from hgpart.report import print_models
-    from hgpart.report.model_sizes import model_summary
+    from hgpart.report.models import model_summary
     from hgpart.zoo import builtin_models
 
     chosen = names or builtin_models()

@@ -65,9 +65,7 @@ def predict(
         with stage("import"):
             from hgpart.machines.machine_files import load_machine
             from hgpart.prediction.predict import predict as simulate
-            from hgpart.report.prediction.fields import prediction_json
-            from hgpart.report.prediction.printing import print_prediction
-            from hgpart.report.prediction.record import PredictionReport
+            from hgpart.report.prediction import PredictionReport, prediction_json, print_prediction
             from hgpart.report.timeline import write_timeline
             from hgpart.run.scheduling import wanted_schedule
             from hgpart.work.layer_times import load_layer_times

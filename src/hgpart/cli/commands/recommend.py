@@ -125,8 +125,7 @@ def recommend(
             from hgpart.recommendation.measured_here import machine_here, times_here
             from hgpart.recommendation.ranking import check_goal
             from hgpart.recommendation.ways import rank_ways
-            from hgpart.report.recommendation.fields import recommendation_json
-            from hgpart.report.recommendation.printing import print_recommendation
+            from hgpart.report.recommendation import print_recommendation, recommendation_json
             from hgpart.work.layer_times import load_layer_times
         check_goal(ranking.goal)
         check_search(ranking.seed)

@@ -82,9 +82,9 @@ def show(
         step.scheduling()
     with Stages() as stage:
         with stage("import"):
+            from hgpart.files.graphs import write_graph
             from hgpart.hypergraph.dependencies import dependencies
             from hgpart.plan import another_model, load_plan
-            from hgpart.report.graphs import write_graph
             from hgpart.schedules.drawing import draw_schedule
             from hgpart.schedules.schedule_files import save_schedule
         with stage("read"):

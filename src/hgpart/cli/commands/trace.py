@@ -24,8 +24,8 @@ def trace(
     check_outputs({"--graph": results.graph})
     with Stages() as stage:
         with stage("import"):
+            from hgpart.files.graphs import write_graph
             from hgpart.report import print_trace
-            from hgpart.report.graphs import write_graph
             from hgpart.work.figures import flops
         _, shape, _, graph = traced_model(stage, model, input_shape)
     if results.graph is not None:

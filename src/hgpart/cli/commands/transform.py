@@ -63,7 +63,7 @@ def transform(
     with Stages() as stage:
         with stage("import"):
             from hgpart.layers.layering import channel_graph
-            from hgpart.report.transformation.printing import print_parts, print_transformation
+            from hgpart.report.transformation import print_parts, print_transformation
             from hgpart.tracing.traced_model import example_inputs, trace
             from hgpart.transformation.factories import factory_of
             from hgpart.transformation.transforming import check_kind, transformation

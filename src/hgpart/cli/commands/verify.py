@@ -121,8 +121,11 @@ def verify(
             from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
-            from hgpart.report.placement import print_placement
-            from hgpart.report.verifying import print_verification, verification_json
+            from hgpart.report.verifying import (
+                print_placement,
+                print_verification,
+                verification_json,
+            )
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import load_model
         check_norms(step.norms)

@@ -2,16 +2,209 @@
 
 from __future__ import annotations
 
-from hgpart.compare.comparison import VERDICT_K, Comparison, verdict
+import json
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any, NamedTuple
+
+from hgpart.compare.columns import comparison_columns
+from hgpart.compare.comparison import (
+    CONTESTED,
+    EPOCHS,
+    VERDICT_K,
+    Comparison,
+    cell_of,
+    verdict,
+    why_no_step,
+    winners,
+)
+from hgpart.compare.outcomes import Failed, Outcome
 from hgpart.compare.step_seconds import ASSUMED, LINKS
+from hgpart.partition.ways.catalogue import way_named
 from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawn, header, page, paragraphs, plot, section
-from hgpart.report.page.drawing.comparison import MOST_LINES, eps_figure, lines_figure
-from hgpart.report.page.drawing.figures import Figure
-from hgpart.report.page.modelled import all_settings, settings_of, shape_text, slices_text
-from hgpart.report.page.plan import plan_sections
-from hgpart.report.page.tables.comparison import comparison_glossary, comparison_table, k_buttons
+from hgpart.report.page.drawing.figures import Figure, axis, line
+from hgpart.report.page.plan import (
+    all_settings,
+    plan_sections,
+    settings_of,
+    shape_text,
+    slices_text,
+)
+from hgpart.report.page.table import figures_row, glossary, reason_row, table
+from hgpart.report.partition.looks import SYMBOLS
 from hgpart.report.partition.printing import answer
+
+MOST_LINES = 8  # lines of a chart; others wait in the legend
+LINEAR_RANGE = 4  # figures that differ less are not drawn on a logarithmic axis
+
+
+class StrategyLine(NamedTuple):
+    """A way, what it is called in the legend, and which dash it has."""
+
+    strategy: str
+    label: str
+    dash: int
+
+
+class LinePoint(NamedTuple):
+    """Where on the axis, the figure, if there is one, and whether it is beyond the smallest eps."""
+
+    at: float
+    value: float | None
+    beyond: bool
+
+
+Lines = Mapping[StrategyLine, list[LinePoint]]
+
+
+def lines_figure(comparison: Comparison, attribute: str, title: str, size: float) -> Figure:
+    """One figure of every way against k; `size` is what the axis' unit is.
+
+    A way keeps its colour and marker whatever eps is, and each eps has its dash. Points that
+    are not within the smallest eps are hollow. Of more than eight lines those with the least at the
+    largest k are drawn, and the others wait in the legend.
+    """
+    epss = sorted({row.eps for row in comparison.rows if row.eps is not None})
+    lines: dict[StrategyLine, list[LinePoint]] = {}
+    for row in comparison.steps:
+        label = row.strategy
+        if row.eps is not None and len(epss) > 1:
+            label += f", eps {row.eps:g}"
+        dash = 0 if row.eps is None else epss.index(row.eps)
+        point = LinePoint(row.k, _value(row, attribute, size), not comparison.is_balanced(row))
+        lines.setdefault(StrategyLine(row.strategy, label, dash), []).append(point)
+    ks = sorted({row.k for row in comparison.rows})
+    across = axis("devices (k)", type="log", tickvals=ks, ticktext=[*map(str, ks)])
+    return _figure(comparison, lines, "k", across, title)
+
+
+def eps_figure(comparison: Comparison, attribute: str, title: str, size: float, k: int) -> Figure:
+    """One figure of the ways that take an eps against it, for one k."""
+    lines: dict[StrategyLine, list[LinePoint]] = {}
+    for row in comparison.steps:
+        if row.eps is not None and row.k == k:
+            value = _value(row, attribute, size)
+            point = LinePoint(row.eps, value, not comparison.is_balanced(row))
+            lines.setdefault(StrategyLine(row.strategy, row.strategy, 0), []).append(point)
+    ticks = sorted({point.at for points in lines.values() for point in points})
+    texts = [f"{eps:g}" for eps in ticks]
+    across = axis("eps (imbalance allowed)", tickvals=ticks, ticktext=texts)
+    return _figure(comparison, lines, "eps", across, title)
+
+
+def _value(row: Outcome, attribute: str, size: float) -> float | None:
+    """None also where it is 0, which a logarithmic axis does not have."""
+    value: float | None = getattr(row, attribute)
+    return value / size if value else None
+
+
+def _figure(
+    comparison: Comparison, lines: Lines, letter: str, across: dict[str, Any], title: str
+) -> Figure:
+    names = list(dict.fromkeys(row.strategy for row in comparison.rows))
+    data, drawn = [], _least(lines)
+    for strategy, unsorted in lines.items():
+        number = names.index(strategy.strategy)
+        points = sorted(unsorted, key=lambda point: point.at)
+        beyond = [point.beyond for point in points]
+        symbol = SYMBOLS[number % len(SYMBOLS)]
+        label, text = escape(strategy.label), escape(title)
+        data.append(
+            line(
+                label,
+                [point.at for point in points],
+                [point.value for point in points],
+                f"<b>{label}</b><br>{letter} = %{{x}}<br>%{{y:,.4~r}} {text}%{{customdata}}",
+                look=number,
+                dash=strategy.dash,
+                symbol=[symbol + "-open" * out for out in beyond],
+                visible=True if strategy in drawn else "legendonly",
+                customdata=[f"<br>beyond eps {comparison.eps:g}" * out for out in beyond],
+            )
+        )
+    values = [point.value for points in lines.values() for point in points if point.value]
+    if max(values, default=1) < LINEAR_RANGE * min(values, default=1):
+        up = axis(escape(title), from_zero=True, type="linear", tickformat=",~r")
+    else:  # 1, 2, 5, 10, 20, ...
+        up = axis(f"{escape(title)} (logarithmic)", type="log", tickformat=",~r", dtick="D2")
+    layout = {
+        "xaxis": across,
+        "yaxis": up,
+        "hovermode": "closest",
+        "meta": {"legend": "aside"},
+    }
+    return Figure(data, layout, height=540)
+
+
+def _least(lines: Lines) -> set[StrategyLine]:
+    """The lines that a chart has room for, with the least at the end of their axis."""
+
+    def last(strategy: StrategyLine) -> tuple[float, float]:
+        point = max(lines[strategy], key=lambda point: point.at)
+        return -point.at, math.inf if point.value is None else point.value
+
+    return set(sorted(lines, key=last)[:MOST_LINES])
+
+
+def comparison_table(comparison: Comparison, unit: str) -> str:
+    """A row a way and k; the best of a k are marked, and what can't be used says why.
+
+    What is not within the smallest eps is set back, and says so.
+    """
+    columns = comparison_columns(comparison)
+    always = {"k", "eps", "seconds", *EPOCHS}  # figures that do not depend on the batch of a step
+    best = {key: winners(comparison, key) for key in CONTESTED}
+    rows = []
+    for outcome in comparison.rows:
+        attributes = f' data-k="{outcome.k}"'
+        if not isinstance(outcome, Outcome):
+            what = "failed" if isinstance(outcome, Failed) else "can't be used"
+            known, why = (outcome.k, outcome.eps), f"{what}: {outcome.why}"
+            rows.append(reason_row(columns, outcome.strategy, why, known, attributes))
+            continue
+        beyond = not comparison.is_balanced(outcome)
+        rows.append(
+            figures_row(
+                columns,
+                outcome,
+                unit,
+                note=f"beyond eps {comparison.eps:g}" if beyond else "",
+                best=[key for key in CONTESTED if cell_of(outcome) in best[key]],
+                best_of=f"best of k = {outcome.k}",
+                missing=why_no_step(outcome, comparison),
+                always=always,
+                attributes=attributes + ' class="beyond"' * beyond,
+            )
+        )
+    return table("comparison", columns, rows, unit)
+
+
+def k_buttons(comparison: Comparison) -> str:
+    """Buttons that choose the rows of one k; nothing where there is only one."""
+    ks = sorted({row.k for row in comparison.rows})
+    if len(ks) < 2:
+        return ""
+    shown = VERDICT_K if VERDICT_K in ks else ks[-1]
+    buttons = [
+        f'<button type="button" data-k="{k}" aria-pressed="{json.dumps(k == shown)}">{k}</button>'
+        for k in (*ks, "all")
+    ]
+    return (
+        '<div class="choice" role="group" aria-label="number of devices">k (devices): '
+        + "".join(buttons)
+        + "</div>"
+    )
+
+
+def comparison_glossary(comparison: Comparison) -> str:
+    """What the columns and the ways are."""
+    named = dict.fromkeys(row.strategy for row in comparison.rows)
+    terms = [(name, way_named(name).words) for name in named]
+    title = "What the columns and the ways are"
+    return glossary(title, comparison_columns(comparison), terms)
+
 
 SECONDS = "s per training step, about"
 

@@ -1,19 +1,20 @@
-"""Report -> its page: the answer, who computes what, loads, memory, traffic."""
+"""Report -> its page: the answer, who computes what, loads, memory, traffic, a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hgpart.compare.comparison import Comparison
+from hgpart.execution.records.events import planned_events
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.memory import COPIES, MemoryLimits, part_memory
 from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawn, graph, grid, header, page, plot, section
-from hgpart.report.page.drawing.figures import Figure, load_figure
+from hgpart.report.page.drawing.figures import Figure, load_figure, memory_figure
 from hgpart.report.page.drawing.grids import layer_grid, slices_grid, traffic_grid
-from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.drawing.network import network
-from hgpart.report.page.modelled import settings_of, shape_text, slices_text
-from hgpart.report.page.planned_step import step_figure, step_section
-from hgpart.report.page.tables.table import records_table
+from hgpart.report.page.drawing.timelines import timeline_figure
+from hgpart.report.page.table import records_table
 from hgpart.report.partition.columns import (
     both,
     load_columns,
@@ -26,6 +27,73 @@ from hgpart.report.partition.printing import answer
 from hgpart.report.tables import counted, even_decimals
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import bubble, times
+
+
+def all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
+    """All that figures depend on, by name, to be compared with another's."""
+    element = chosen.bytes_per_element
+    return {
+        "batch_size": f"batch of {chosen.batch_size}",
+        "linear": f"a linear layer is {'one task' if chosen.linear == 'layer' else 'its neurons'}",
+        "bytes_per_element": (
+            "the model's own element size" if element is None else f"{element} bytes per element"
+        ),
+        "input_vertex": f"inputs {'' if chosen.input_vertex else 'not '}counted",
+        "output_vertex": f"result {'' if chosen.output_vertex else 'not '}counted",
+    }
+
+
+def settings_of(chosen: Comparison | Modelling) -> list[str]:
+    """What counts as traffic; only the batch size where the rest is the default."""
+    element = chosen.bytes_per_element
+    texts = {
+        f"batch of {chosen.batch_size}": True,
+        f"{element} bytes per element": element is not None,
+        "a linear layer is one task": chosen.linear == "layer",
+        "inputs not counted": not chosen.input_vertex,
+        "result not counted": not chosen.output_vertex,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def slices_text(modelling: Modelling) -> list[str]:
+    """How the batch is divided, and whether the plan is for inference."""
+    texts = {
+        f"{modelling.slices} slices of the batch": modelling.slices > 1,
+        "nothing is trained": not modelling.training,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def shape_text(sizes: tuple[int, ...]) -> str:
+    """The shape of an input, as text.
+
+    >>> shape_text((3, 224, 224))
+    '3 x 224 x 224'
+    """
+    return " x ".join(map(str, sizes))
+
+
+def step_figure(schedule: Schedule, costs: Costs) -> Figure:
+    """When each part is to do what, by estimated costs."""
+    when = times(schedule.outlines, schedule.order, costs)
+    planned = planned_events(schedule.order, when)
+    return timeline_figure(schedule.k, (), planned, "ms, by estimated costs")
+
+
+def step_section(schedule: Schedule, costs: Costs, figure: Figure) -> str:
+    """What is drawn, and how long parts have nothing to do."""
+    count = schedule.micro_batches
+    divided = f"the batch in {count} micro-batches" if count > 1 else "the batch at once"
+    return section(
+        "What each part does when",
+        f"A step of training by {schedule.rule}, {divided}, simulated with estimated costs: parts "
+        f"have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A row is a "
+        "part, in its colour, a box what it does of one micro-batch, whose number is in it, where "
+        "there is room.",
+        plot("step", figure, "What each part does when in a step"),
+    )
 
 
 def plan_page(

@@ -6,8 +6,7 @@ from hgpart.report.page.document import Drawn, header, page, plot, section
 from hgpart.report.page.drawing.figures import Figure, bars, diamonds, seconds_figure, shortened
 from hgpart.report.page.drawing.timelines import timeline_figure
 from hgpart.report.partition.looks import part_marker
-from hgpart.report.prediction.printing import prediction_answer, prediction_notes
-from hgpart.report.prediction.record import PredictionReport
+from hgpart.report.prediction import PredictionReport, prediction_answer, prediction_notes
 from hgpart.report.tables import counted
 
 

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.report.page.document import Drawn, header, page, paragraphs, plot, section
-from hgpart.report.page.drawing.figures import Figure, shortened, ways_figure
-from hgpart.report.page.drawing.memory import memory_figure
-from hgpart.report.page.tables.table import records_table
+from hgpart.report.page.drawing.figures import Figure, memory_figure, shortened, ways_figure
+from hgpart.report.page.table import records_table
 from hgpart.report.partition.looks import COLOURS
-from hgpart.report.recommendation.columns import ranked_columns
-from hgpart.report.recommendation.words import answer, reasons
+from hgpart.report.recommendation import answer, ranked_columns, reasons
 
 MOST_WAYS = 8  # ways in a chart
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hgpart.report.page.document import Drawn, header, page, plot, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, shortened
-from hgpart.report.page.measured_steps import devices_text, measured_sections
+from hgpart.report.page.running import devices_text, measured_sections
 from hgpart.report.tables import counted
 from hgpart.report.training import TrainingReport, training_answer
 

@@ -9,9 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from hgpart.files.columns import UNITS
 from hgpart.partition.problem.balance import capacities
 from hgpart.report.partition.looks import COLOURS, DASHES, GREY, part_marker
 from hgpart.report.partition.record import Report, work_scale
+from hgpart.report.tables import even_decimals
 
 # Numbers that there is room for side by side at 400 pixels, and below each other.
 TICKS_ACROSS, TICKS_DOWN = 16, 40
@@ -216,3 +218,49 @@ def shortened(value: float) -> float | None:
 def part_ticks(k: int, most: int = TICKS_ACROSS) -> dict[str, Any]:
     """A tick for each part, while there is room."""
     return {"dtick": 1, "tick0": 0} if k <= most else {"tickmode": "auto", "nticks": most}
+
+
+MOST_ROOM = 2.5  # times the largest need: a limit above that is off the scale
+HEADROOM = 1.25  # times the largest need that the axis shows then
+
+
+def memory_figure(needed: Sequence[int], limits: Sequence[int | None], unit: str) -> Figure:
+    """What each device needs, and the most that it may have.
+
+    Limits far above all needs would crush the bars: the axis ends before them, and a note says
+    what they are.
+
+    Parameters
+    ----------
+    needed : sequence of int
+        Bytes of each device.
+    limits : sequence of int or None
+        Bytes; None where that is not known. As many, or none at all.
+    unit : str
+        Unit of bytes, one of `hgpart.report.UNITS`.
+    """
+    size = UNITS[unit]
+    most = max(needed, default=0)
+    far = [limit for limit in limits if limit is not None and limit > MOST_ROOM * most > 0]
+    known = [None if limit is None else limit / size for limit in limits]
+    line = None if all(limit is None for limit in known) else ("may have", known)
+    bars = [("needs", [count / size for count in needed], part_marker(range(len(needed))))]
+    figure = part_bars(bars, line, "device", unit, height=400)
+    if far:
+        figure.layout["yaxis"] |= {"range": [0, HEADROOM * most / size], "rangemode": "normal"}
+        figure.layout["annotations"] = [_off_the_scale(min(far) / size, max(far) / size, unit)]
+    return figure
+
+
+def _off_the_scale(least: float, most: float, unit: str) -> dict[str, Any]:
+    limits = " to ".join(dict.fromkeys(even_decimals([least, most])))
+    return {
+        "text": f"↑ may have {limits} {unit}, off the scale",
+        "xref": "paper",
+        "yref": "paper",
+        "x": 1,
+        "y": 1,
+        "xanchor": "right",
+        "yanchor": "top",
+        "showarrow": False,
+    }

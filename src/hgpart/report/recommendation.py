@@ -1,11 +1,79 @@
-"""Recommendation -> sentences: which way is best, and why."""
+"""Recommendation -> its answer in words, its figures, JSON, and a table of the ways."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from hgpart.files.columns import UNITS
+from rich.console import Console
+
+from hgpart.files.columns import BYTES, UNITS, Column, fields_of
+from hgpart.files.fields import report_json
 from hgpart.recommendation.ranking import Ranked, Recommendation
+from hgpart.report.running import schedule_fields
+from hgpart.report.tables import print_ways
+
+
+def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
+    """The columns of a recommendation."""
+    alone = recommendation.one_device.simulated_seconds
+    step, median = "Simulated.", "Median of a step, where it was run."
+    is_measured = any(way.measured_seconds is not None for way in recommendation.ranked)
+
+    def speed_up(way: Ranked) -> float:
+        return alone / way.simulated_seconds
+
+    columns: list[Column[Ranked]] = [
+        Column("way", value=lambda way: way.trial.text),
+        Column("", "way", value=lambda way: way.trial.name),
+        Column("k", "devices", "Number of devices.", value=lambda way: way.trial.k),
+        Column("simulated_seconds", "a step", step, "ms"),
+        Column("measured_seconds", "measured" * is_measured, median, "ms"),
+        Column("", "speed-up", "Over one device, simulated.", value=speed_up, decimals=2),
+        Column("sent_bytes", "sends", "All devices together.", BYTES),
+        Column("largest_bytes", "needs", "The device that needs most memory.", BYTES),
+        Column("computing_seconds", "computes", "The device that computes longest.", "ms"),
+        Column("waiting_seconds", "waits", "Mean of all devices.", "ms"),
+        Column("", "schedule", "Order of the step.", value=lambda way: way.scheduling.text),
+        Column("speed_up", value=recommendation.speed_up),
+        Column("update_seconds", value=lambda way: way.prediction.update_seconds),
+        Column("link_seconds"),
+    ]
+    return columns
+
+
+def recommendation_json(recommendation: Recommendation) -> str:
+    """All figures as a JSON object, a line for each key and way; of a batch, in seconds."""
+    columns = ranked_columns(recommendation)
+
+    def fields(way: Ranked) -> dict[str, Any]:
+        return {
+            **fields_of(columns, way),
+            **schedule_fields(way.scheduling),
+            "needed_bytes": way.needed_bytes,
+        }
+
+    return report_json(
+        {
+            "model": recommendation.model,
+            "devices": recommendation.devices,
+            "machine": recommendation.machine.name,
+            "times": recommendation.times,
+            "batch_size": recommendation.batch_size,
+            "goal": recommendation.goal,
+            "notes": recommendation.notes,
+            "simulated_ways": recommendation.simulated,
+            "left_out": recommendation.left_out,
+            "interrupted": recommendation.interrupted,
+            "splits": recommendation.is_split,
+            "one_device": fields(recommendation.one_device),
+            "measured_besides": recommendation.measured,
+            "ways": [*map(fields, recommendation.ranked)],
+            "dropped": [
+                {"way": dropped.what, "why": dropped.why} for dropped in recommendation.dropped
+            ],
+        }
+    )
 
 
 def way(ranked: Ranked) -> str:
@@ -111,3 +179,43 @@ def _memory(ranked: Ranked, unit: str) -> str:
 
 def _bytes(size: int, unit: str) -> str:
     return f"{size / UNITS[unit]:,.1f} {unit}"
+
+
+def print_recommendation(
+    recommendation: Recommendation, console: Console, unit: str, *, wide: bool = False
+) -> None:
+    """Print the answer first, then why, the ways in their order, and those that were dropped.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of bytes, one of `UNITS`.
+    wide : bool
+        Whether all columns are printed, however wide the console is.
+    """
+    console.print(answer(recommendation, unit), style="bold")
+    for line in (*reasons(recommendation, unit), *recommendation.notes):
+        console.print(line, soft_wrap="hgpart " in line)  # a command is copied whole
+    console.print()
+    is_measured = any(ranked.measured_seconds is not None for ranked in recommendation.ranked)
+    how = "simulated, except where it says measured" if is_measured else "simulated"
+    title = (
+        f"{recommendation.model}, steps of {recommendation.batch_size} samples on "
+        f"{recommendation.machine.name} ({how})"
+    )
+    print_ways(
+        console, title, ranked_columns(recommendation), recommendation.ranked, unit, wide=wide
+    )
+    left = (
+        f"; no time for {recommendation.left_out} others: --time-limit"
+        if recommendation.left_out
+        else ""
+    )
+    console.print(
+        f"{recommendation.simulated} ways simulated, the best of each division is shown{left}"
+    )
+    if recommendation.dropped:
+        console.print()
+        console.print("Dropped", style="bold")
+        for dropped in recommendation.dropped:
+            console.print(f"{dropped.what}: {dropped.why}")
