@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hgpart.bench.races import Races, race_columns
+from hgpart.bench.races import Race, Races, race_columns
 from hgpart.bench.results import Bench, Measured, bench_columns
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE
@@ -41,18 +41,22 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
     print_refused(bench.rows, console)
 
 
-def print_refused(rows: Iterable[object], console: Console) -> None:
+def print_refused(rows: Iterable[Measured | Race | NotRun], console: Console) -> None:
     """Print why ways could not be run, or not to the end, if there are any."""
-    reasons = []
-    for row in rows:
-        if isinstance(row, NotRun):
-            reasons.append(f"{row.way} {row.what}: {row.why}")
-        elif isinstance(row, Measured) and row.ended is not None:
-            reasons.append(f"{row.way} failed after {counted(row.rounds, 'turn')}: {row.ended}")
+    reasons = [f"{row.way} {why}" for row in rows if (why := why_not(row))]
     if reasons:
         console.print()
     for reason in reasons:
         console.print(reason)
+
+
+def why_not(row: Measured | Race | NotRun) -> str:
+    """Why a way could not be run, or not to the end; empty where it was."""
+    if isinstance(row, NotRun):
+        return f"{row.what}: {row.why}"
+    if isinstance(row, Measured) and row.ended is not None:
+        return f"failed after {counted(row.rounds, 'turn')}: {row.ended}"
+    return ""
 
 
 def fastest(bench: Bench) -> str:

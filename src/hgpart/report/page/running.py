@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Timing
-from hgpart.report.page.document import Drawn, header, page, plot, section
+from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import FAINT, Figure, bars, seconds_figure, shortened
 from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
 from hgpart.report.partition.looks import part_marker
@@ -15,46 +15,43 @@ from hgpart.report.tables import counted
 
 
 def measured_sections(
-    timings: tuple[Timing, ...], steps: int, timeline: Timeline, planned: Sequence[Event]
-) -> tuple[list[str], dict[str, Drawn]]:
+    timings: tuple[Timing, ...],
+    steps: int,
+    timeline: Timeline,
+    planned: Sequence[Event],
+    drawn: Drawings,
+) -> Iterator[str]:
     """What each part worked and waited; none where there were no steps.
 
     The last step has its plan above it, drawn as long as the step: the schedule's own costs are
     estimates, which say what follows what, but not how fast the devices are.
     """
     if not steps:
-        return [], {}
-    figures: dict[str, Drawn] = {"seconds": (seconds := working_figure(timings, steps))}
-    body = [
-        section(
-            "What a step took",
-            "Mean of all steps: what each part worked, and what it waited for others. The busiest "
-            "sets the pace.",
-            plot("seconds", seconds, "What each part works and waits in a step"),
+        return
+    seconds = working_figure(timings, steps)
+    yield section(
+        "What a step took",
+        "Mean of all steps: what each part worked, and what it waited for others. The busiest "
+        "sets the pace.",
+        drawn.plot("seconds", seconds, "What each part works and waits in a step"),
+    )
+    if not timeline:
+        return
+    last, title = timeline[-1], "ms, measured"
+    above = stretched(planned, milliseconds_of(last))
+    when = timeline_figure(len(timings), last, above, title, is_stretched=True)
+    text = (
+        "The last step, measured: a row is a part, in its colour, a box what it did of one "
+        "micro-batch, a thin line that it waited for a message. "
+    )
+    if planned:
+        text += (
+            "The thin row above it is the schedule by its estimates, drawn as long as the "
+            f"measured step ({milliseconds_of(last):,.4g} ms; by the estimates "
+            f"{milliseconds_of(planned):,.4g} ms). "
         )
-    ]
-    if timeline:
-        last = timeline[-1]
-        figures["last-step"] = when = timeline_figure(
-            len(timings),
-            last,
-            stretched(planned, milliseconds_of(last)),
-            "ms, measured",
-            is_stretched=True,
-        )
-        text = (
-            "The last step, measured: a row is a part, in its colour, a box what it did of one "
-            "micro-batch, a thin line that it waited for a message. "
-        )
-        if planned:
-            text += (
-                "The thin row above it is the schedule by its estimates, drawn as long as the "
-                f"measured step ({milliseconds_of(last):,.4g} ms; by the estimates "
-                f"{milliseconds_of(planned):,.4g} ms). "
-            )
-        picture = plot("last-step", when, "What each part did when in the last step")
-        body.append(section("What each part did when", text, picture))
-    return body, figures
+    picture = drawn.plot("last-step", when, "What each part did when in the last step")
+    yield section("What each part did when", text, picture)
 
 
 def devices_text(devices: Sequence[str]) -> str:
@@ -107,7 +104,7 @@ def run_page(report: RunReport) -> str:
         f"{counted(measured.steps, 'step')} of {counted(measured.batch_size, 'sample')}, {passes}",
         devices_text(report.devices),
     ]
-    body, drawn = measured_sections(
-        measured.totals.timings, measured.steps, measured.timeline, measured.planned
-    )
-    return page(f"{report.model}: a run", [header(subject, [run_answer(report)]), *body], drawn)
+    drawn, timings = Drawings(), measured.totals.timings
+    about = timings, measured.steps, measured.timeline, measured.planned
+    body = [header(subject, [run_answer(report)]), *measured_sections(*about, drawn)]
+    return page(f"{report.model}: a run", body, drawn)

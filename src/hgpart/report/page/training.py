@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hgpart.report.page.document import Drawn, header, page, plot, section
+from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, shortened
 from hgpart.report.page.running import devices_text, measured_sections
 from hgpart.report.tables import counted
@@ -25,24 +25,22 @@ def training_page(report: TrainingReport) -> str:
         f"{options.optimizer}, learning rate {options.lr:g}",
         devices_text(report.devices),
     ]
-    figures: dict[str, Drawn] = {}
+    drawn = Drawings()
     body = [header(subject, [training_answer(report)])]
     if result.losses:
-        figures["losses"] = curve = _losses_figure(result.losses)
         text = "Mean cross entropy of the batch of each step, before its update."
-        body.append(section("Loss", text, plot("losses", curve, "Loss against steps")))
+        picture = drawn.plot("losses", _losses_figure(result.losses), "Loss against steps")
+        body.append(section("Loss", text, picture))
     if result.accuracies:
-        figures["accuracies"] = curve = _accuracies_figure(result.accuracies, result.learning_rates)
+        curve = _accuracies_figure(result.accuracies, result.learning_rates)
         text = (
             "Share of the test samples that are given their class, after each epoch. Point at one "
             "for its learning rate."
         )
-        picture = plot("accuracies", curve, "Test accuracy against epochs")
+        picture = drawn.plot("accuracies", curve, "Test accuracy against epochs")
         body.append(section("Accuracy", text, picture))
-    more, drawn = measured_sections(
-        result.totals.timings, result.steps, result.timeline, result.planned
-    )
-    return page(f"{report.model}: a training", [*body, *more], {**figures, **drawn})
+    about = result.totals.timings, result.steps, result.timeline, result.planned
+    return page(f"{report.model}: a training", [*body, *measured_sections(*about, drawn)], drawn)
 
 
 def _losses_figure(losses: tuple[float, ...]) -> Figure:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from math import inf
 from typing import Any
@@ -12,13 +12,12 @@ from hgpart.bench.results import Bench, Row, bench_columns
 from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import APART, SINGLE, way_of
 from hgpart.files.columns import Column
-from hgpart.report.benches import fastest, race_settings, settings, winner
+from hgpart.report.benches import fastest, race_settings, settings, why_not, winner
 from hgpart.report.page.comparison import MOST_LINES
-from hgpart.report.page.document import header, page, plot, section
+from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, ways_figure
 from hgpart.report.page.table import figures_row, glossary, reason_row, table
 from hgpart.report.partition.looks import COLOURS, GREY, SYMBOLS
-from hgpart.report.tables import counted
 
 FASTEST, BASE = "fastest", "base of speed-ups"
 
@@ -37,9 +36,7 @@ def bench_figure(bench: Bench) -> Figure:
     rows, notes = bench.measured, notes_of(bench)
     quartiles = [row.quartiles for row in rows]
     colours = {FASTEST: COLOURS[2], BASE: GREY}
-    names = [
-        f"{row.way} ({notes[row.way]})" if row.way in notes else row.way for row in bench.measured
-    ]
+    names = [f"{row.way} ({notes[row.way]})" if row.way in notes else row.way for row in rows]
     looks = [colours.get(notes.get(row.way, ""), COLOURS[0]) for row in rows]
     figure = ways_figure(names, {"a step": ([middle for _, middle, _ in quartiles], 0.7, looks)})
     figure.data[0]["error_x"] = {
@@ -79,38 +76,30 @@ def race_figure(races: Races) -> Figure:
     return Figure(data, layout, height=460)
 
 
-def ways_table(bench: Bench, unit: str) -> str:
-    """A row a way, the fastest and the base of speed-ups marked; other ways say why not."""
-    columns, notes, rows = bench_columns(bench), notes_of(bench), []
-    for way in bench.rows:
-        if isinstance(way, NotRun):
-            rows.append(reason_row(columns, way.way, f"{way.what}: {way.why}"))
-            continue
-        note = notes.get(way.way, "")
-        best = ("median_seconds",) if note == "fastest" else ()
-        rows.append(figures_row(columns, way, unit, note=note, best=best, best_of="fastest"))
-        if way.ended is not None:
-            why = f"failed after {counted(way.rounds, 'turn')}: {way.ended}"
-            rows.append(reason_row(columns, way.way, why))
-    return table("ways", columns, rows, unit)
-
-
-def races_table(races: Races) -> str:
-    """A row a way; what could not be run says why."""
-    columns = race_columns(races)
-    rows = [
-        reason_row(columns, way.way, f"{way.what}: {way.why}")
-        if isinstance(way, NotRun)
-        else figures_row(columns, way, "MB")
-        for way in races.rows
-    ]
-    return table("races", columns, rows, "MB")
-
-
-def ways_glossary(rows: Sequence[Row | Race], columns: Sequence[Column[Any]]) -> str:
-    """What the columns and the ways are."""
-    terms = [(way.way, way_of(way.way).meaning) for way in rows]
-    return glossary("What the columns and the ways are", columns, terms)
+def _rows_section(
+    name: str,
+    text: str,
+    columns: Sequence[Column[Any]],
+    rows: Sequence[Row | Race],
+    unit: str,
+    notes: Mapping[str, str] | None = None,
+) -> str:
+    """A row a way, with what is noted beside it; what could not be run, or to its end, says why."""
+    shown = []
+    for row in rows:
+        if not isinstance(row, NotRun):
+            note = (notes or {}).get(row.way, "")
+            best = ("median_seconds",) if note == FASTEST else ()
+            shown.append(figures_row(columns, row, unit, note=note, best=best, best_of=FASTEST))
+        if why := why_not(row):
+            shown.append(reason_row(columns, row.way, why))
+    terms = [(row.way, way_of(row.way).meaning) for row in rows]
+    return section(
+        "Every way, side by side",
+        text,
+        table(name, columns, shown, unit),
+        glossary("What the columns and the ways are", columns, terms),
+    )
 
 
 def bench_page(bench: Bench, unit: str = "MB") -> str:
@@ -121,40 +110,43 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     unit : str
         Unit of bytes, one of `hgpart.report.UNITS`.
     """
-    figures = {"ways": bench_figure(bench)}
+    drawn = Drawings()
     body = [
         header(settings(bench), [fastest(bench)]),
-        section(
-            "Every way, side by side",
+        _rows_section(
+            "ways",
             "Training, forward and backward with an update. Each way had the machine to itself, in "
             "turns. ★ marks the fastest. Click a heading to sort; point at a figure for all its "
             "digits.",
-            ways_table(bench, unit),
-            ways_glossary(bench.rows, bench_columns(bench)),
+            bench_columns(bench),
+            bench.rows,
+            unit,
+            notes_of(bench),
         ),
         section(
             "Seconds a step",
             "The median of all timed steps, and a line from the lower to the upper quartile. Lower "
             "is better. The fastest way is green; the way that speed-ups are over is grey.",
-            plot("ways", figures["ways"], "Seconds a step of each way"),
+            drawn.plot("ways", bench_figure(bench), "Seconds a step of each way"),
         ),
     ]
-    return page(f"{bench.model}: ways of training on the clock", body, figures)
+    return page(f"{bench.model}: ways of training on the clock", body, drawn)
 
 
 def race_page(races: Races) -> str:
     """The page of ways of training to an accuracy: which is first, the table, the curves."""
-    figures = {"races": race_figure(races)}
-    curves = plot("races", figures["races"], "Accuracy of each way against seconds of training")
+    drawn = Drawings()
+    label = "Accuracy of each way against seconds of training"
     body = [
         header(race_settings(races), [winner(races)]),
-        section(
-            "Every way, side by side",
+        _rows_section(
+            "races",
             "All begin with the same weights, and see the same batches in the same order. Each had "
             "the machine to itself.",
-            races_table(races),
-            ways_glossary(races.rows, race_columns(races)),
+            race_columns(races),
+            races.rows,
+            "MB",
         ),
-        section("Accuracy against time", "", curves),
+        section("Accuracy against time", "", drawn.plot("races", race_figure(races), label)),
     ]
-    return page(f"{races.model}: ways of training to an accuracy", body, figures)
+    return page(f"{races.model}: ways of training to an accuracy", body, drawn)

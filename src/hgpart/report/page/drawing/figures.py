@@ -19,6 +19,9 @@ from hgpart.report.tables import even_decimals
 TICKS_ACROSS, TICKS_DOWN = 16, 40
 PART_HEIGHT, WAY_HEIGHT = 34, 40  # pixels of a row of a part, and of a way
 FAINT = "rgba(140, 140, 140, 0.35)"
+MOST_ROOM = 2.5  # times the largest need: a limit above that is off the scale
+HEADROOM = 1.25  # times the largest need that the axis shows then
+TOP_RIGHT = {"xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "top"}
 
 
 @dataclass(frozen=True)
@@ -186,23 +189,15 @@ def part_bars(
 def load_figure(report: Report) -> Figure:
     """Work of each part, of this plan and of the cut between layers, and the most allowed."""
     unit, size = work_scale(report)
-    speeds = report.partition.problem.speeds or [1.0] * report.partition.k
-    limit = (
-        capacities(
-            int(report.partition.evaluation.loads.sum()), speeds, report.partition.problem.eps
-        )
-        / size
-    )
+    loads, problem = report.partition.evaluation.loads, report.partition.problem
+    speeds = problem.speeds or [1.0] * problem.k
+    allowed = capacities(int(loads.sum()), speeds, problem.eps) / size
     cut = {"color": "rgba(140, 140, 140, 0.25)", "line": {"color": GREY, "width": 1}}
     bars = [
-        (
-            "this plan",
-            (report.partition.evaluation.loads / size).tolist(),
-            part_marker(range(report.partition.k)),
-        ),
+        ("this plan", (loads / size).tolist(), part_marker(range(problem.k))),
         ("cut between layers", (report.layerwise.loads / size).tolist(), cut),
     ]
-    limits = f"most that eps {report.partition.problem.eps:g} allows", limit.tolist()
+    limits = f"most that eps {problem.eps:g} allows", allowed.tolist()
     return part_bars(bars, limits, "part", escape(unit), height=420)
 
 
@@ -218,10 +213,6 @@ def shortened(value: float) -> float | None:
 def part_ticks(k: int, most: int = TICKS_ACROSS) -> dict[str, Any]:
     """A tick for each part, while there is room."""
     return {"dtick": 1, "tick0": 0} if k <= most else {"tickmode": "auto", "nticks": most}
-
-
-MOST_ROOM = 2.5  # times the largest need: a limit above that is off the scale
-HEADROOM = 1.25  # times the largest need that the axis shows then
 
 
 def memory_figure(needed: Sequence[int], limits: Sequence[int | None], unit: str) -> Figure:
@@ -248,19 +239,7 @@ def memory_figure(needed: Sequence[int], limits: Sequence[int | None], unit: str
     figure = part_bars(bars, line, "device", unit, height=400)
     if far:
         figure.layout["yaxis"] |= {"range": [0, HEADROOM * most / size], "rangemode": "normal"}
-        figure.layout["annotations"] = [_off_the_scale(min(far) / size, max(far) / size, unit)]
+        ends = " to ".join(dict.fromkeys(even_decimals([min(far) / size, max(far) / size])))
+        note = {"text": f"↑ may have {ends} {unit}, off the scale", **TOP_RIGHT, "showarrow": False}
+        figure.layout["annotations"] = [note]
     return figure
-
-
-def _off_the_scale(least: float, most: float, unit: str) -> dict[str, Any]:
-    limits = " to ".join(dict.fromkeys(even_decimals([least, most])))
-    return {
-        "text": f"↑ may have {limits} {unit}, off the scale",
-        "xref": "paper",
-        "yref": "paper",
-        "x": 1,
-        "y": 1,
-        "xanchor": "right",
-        "yanchor": "top",
-        "showarrow": False,
-    }
