@@ -76,7 +76,7 @@ def recommendation_json(recommendation: Recommendation) -> str:
     )
 
 
-def way(ranked: Ranked) -> str:
+def _named(ranked: Ranked) -> str:
     """The name of a way, with its schedule unless that is one micro-batch on one device."""
     is_plain = ranked.trial.k == 1 and ranked.scheduling.micro_batches == 1
     if is_plain:
@@ -89,11 +89,9 @@ def way(ranked: Ranked) -> str:
 def answer(recommendation: Recommendation, unit: str) -> str:
     """The first line: the best way, what it takes, and what one device takes."""
     best = recommendation.best
-    line = f"Best: {way(best)}: {_of_goal(recommendation, best, unit)}"
+    line = f"Best: {_named(best)}: {_of_goal(recommendation, best, unit)}"
     if not recommendation.is_split:
-        aim = {"time": "is faster", "memory": "needs less", "throughput": "is faster"}[
-            recommendation.goal
-        ]
+        aim = "needs less" if recommendation.goal == "memory" else "is faster"
         return f"{line}; no split {aim}" if recommendation.devices > 1 else line
     speed_up = recommendation.speed_up(best)
     return line if speed_up is None else f"{line}, {speed_up:.2f} times as fast as one device"
@@ -114,11 +112,10 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
                 "It trains as a stream, without a flush: weights are up to "
                 f"{best.scheduling.most_in_flight - 1} updates old, so losses differ"
             )
-    other = recommendation.runner_up if recommendation.is_split else _best_split(recommendation)
-    if other is not None:
+    if (other := recommendation.runner_up) is not None:
         name = "Next" if recommendation.is_split else "The best split"
         yield (
-            f"{name}: {way(other)}: {_of_goal(recommendation, other, unit)}; the busiest device "
+            f"{name}: {_named(other)}: {_of_goal(recommendation, other, unit)}; the busiest device "
             f"computes for {seconds(other.computing_seconds)}, a device waits for "
             f"{seconds(other.waiting_seconds)} on average, {_bytes(other.sent_bytes, unit)} travel"
             f"{_memory(other, unit)}"
@@ -149,10 +146,6 @@ def seconds(value: float) -> str:
     ('0.212 s', '12.3 s', '1,234 s')
     """
     return f"{value:,.0f} s" if value >= 1000 else f"{value:.3g} s"
-
-
-def _best_split(recommendation: Recommendation) -> Ranked | None:
-    return next((ranked for ranked in recommendation.ranked if ranked.trial.k > 1), None)
 
 
 def _of_goal(recommendation: Recommendation, ranked: Ranked, unit: str) -> str:

@@ -11,14 +11,15 @@ from hgpart.arrays import Int64
 from hgpart.files.columns import BYTES, Column, fields_of
 from hgpart.files.fields import csv_text, report_json
 from hgpart.hypergraph.metrics import Evaluation
-from hgpart.report.partition.record import Report, samples_of, work_scale
+from hgpart.report.partition.record import Report, work_scale
 from hgpart.report.partition.slice_shares import SliceShares
+from hgpart.report.tables import counted
 
 
 def per(report: Report) -> str:
     """When the volume travels, and of how many samples."""
     when = "each way per training step" if report.each_way else "per forward pass"
-    return f"{when} of {samples_of(report)}"
+    return f"{when} of {counted(report.partition.modelling.batch_size, 'sample')}"
 
 
 def _work(report: Report) -> tuple[str, float, Callable[[float], float]]:
