@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import count
@@ -12,7 +11,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
-from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.command_lines import typed
 from hgpart.cli.forms import keyed, one_value
@@ -32,7 +30,7 @@ from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of, import_ways_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
-from hgpart.terminal import progress_bar
+from hgpart.terminal import share_done
 
 if TYPE_CHECKING:
     from hgpart.bench.plans import Subject
@@ -42,7 +40,7 @@ if TYPE_CHECKING:
 
 LARGEST_RATE = 1e30  # the largest that `hgpart train` takes, too
 EPOCHS = 50
-Tell = Callable[[float, str], None]  # the share that is done, and what is under way
+Tell = Callable[[str, float], None]  # what is under way, and the share that is done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,7 +250,7 @@ class _Wanted:
 
         def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
             def on_turn(number: int, way: TrainingWay) -> None:
-                tell(next(begun) / turns, f"round {number + 1}: {way.text}")
+                tell(f"round {number + 1}: {way.text}", next(begun) / turns)
 
             options = self.subject, self.job, steps, rounds, before
             take_turns(self.ways, *options, on_turn, on_row)
@@ -279,7 +277,7 @@ class _Wanted:
             def on_epoch(way: TrainingWay, epoch: int, accuracy: float) -> None:
                 at = self.ways.index(way) + epoch / epochs
                 progress = f"{way.text}: {100 * accuracy:.1f} % after {epoch} epochs"
-                tell(at / len(self.ways), progress)
+                tell(progress, at / len(self.ways))
 
             options = self.subject, self.job, data, until, epochs, before
             race(self.ways, *options, on_epoch, on_row)
@@ -313,7 +311,7 @@ class _Wanted:
 
         interrupted = False
         try:
-            with _progress() as tell:
+            with share_done("measuring") as tell:
                 run(tell, rows.add)
         except KeyboardInterrupt:
             interrupted = True
@@ -330,14 +328,6 @@ class _Wanted:
         if failed := [row.way for row in rows.added.values() if is_failed(row)]:
             again = "" if self.results.json in (None, "-") else "; --resume tries again"
             raise RunError(f"{', '.join(failed)} failed, the others are measured{again}")
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """A bar on a terminal, which is told the share that is done and what is under way."""
-    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("measuring", total=1.0)
-        yield lambda done, said: bar.update(task, completed=done, description=said)
 
 
 def _machine() -> str:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.groups import Ranks
 from hgpart.cli.options import Positive
@@ -16,7 +15,7 @@ from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError
 from hgpart.run.processes.transports import check_carries, check_transport
-from hgpart.terminal import progress_bar
+from hgpart.terminal import share_done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,14 +105,9 @@ def _measure(
         connect(
             k, device=devices[rank], transport=ranks.backend, timeout=ranks.timeout
         ) as connection,
-        progress_bar(TaskProgressColumn(), TimeElapsedColumn(), shown=rank == 0) as bar,
+        share_done(shown=rank == 0) as tell,
     ):
-        task = bar.add_task("", total=1.0)
-        machine = measure(
-            connection,
-            threads,
-            lambda what, done: bar.update(task, description=what, completed=done),
-        )
+        machine = measure(connection, threads, tell)
     if rank:
         return
     if results.output is not None:

@@ -9,7 +9,6 @@ from shlex import quote
 from typing import TYPE_CHECKING, ClassVar
 
 import typer
-from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
 from hgpart.cli.command_lines import typed
 from hgpart.cli.grouping import Options
@@ -19,7 +18,7 @@ from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
 from hgpart.cores import threads_of_each
 from hgpart.errors import ArgumentError
-from hgpart.terminal import progress_bar
+from hgpart.terminal import share_done
 
 if TYPE_CHECKING:
     from hgpart.recommendation.ranking import Recommendation
@@ -152,8 +151,7 @@ def recommend(
             f"hgpart profile {quote(model)}{typed(context, 'input_shape')} --batch-size "
             f"{batch_size} --threads {threads} -o times.json"
         )
-    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("", total=1.0)
+    with share_done() as tell:
         ranked = rank_ways(
             module,
             traced,
@@ -167,7 +165,7 @@ def recommend(
             time_limit=ranking.time_limit,
             seed=ranking.seed,
             name=model,
-            on_progress=lambda what, done: bar.update(task, description=what, completed=done),
+            on_progress=tell,
         )
     ranked = replace(ranked, notes=(*notes, *ranked.notes))
     if best and not ranked.interrupted:
@@ -210,11 +208,5 @@ def _measured(
         seed,
         timeout=timeout,
     )
-    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("", total=1.0)
-        return with_measured(
-            ranked,
-            job,
-            best,
-            lambda what, done: bar.update(task, description=f"run {what}", completed=done),
-        )
+    with share_done() as tell:
+        return with_measured(ranked, job, best, lambda what, done: tell(f"run {what}", done))
