@@ -245,7 +245,7 @@ def _fields(row: Row, bench: Bench) -> dict[str, object]:
     return {**asdict(row), **figures}
 
 
-def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
+def rows_done(path: Path | str | None, bench: Bench) -> dict[str, Row]:
     """The rows of a file that `bench` (as yet without rows) resumes, by way.
 
     Raises

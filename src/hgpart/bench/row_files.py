@@ -52,7 +52,7 @@ class NotRun:
 
 
 def rows_by_way(
-    path: Path | str,
+    path: Path | str | None,
     what: str,
     format: str,
     wanted: object,

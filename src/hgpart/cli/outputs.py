@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.grouping import Options
 from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
-    from hgpart.hypergraph.modelling import Modelling
-    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.report import Report
 
 FEW = 4  # micro-batches, to begin with
@@ -224,7 +223,9 @@ def of_plan(model: str, plan: Path | str) -> str:
     return f"{named}--plan {quote(str(plan))}"
 
 
-def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: Modelling) -> str:
+def run_of_plan(
+    model: str, plan: Path | None, graph: hgpart.ChannelGraph, modelling: hgpart.Modelling
+) -> str:
     """Command that runs what was divided; where it was not written, what writes it comes first."""
     if plan is None:
         return (
@@ -234,7 +235,7 @@ def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: M
     return f"hgpart run {of_plan(model, plan)} --backward{divided}"
 
 
-def in_micro_batches(graph: ChannelGraph, slices: int, batch_size: int) -> str:
+def in_micro_batches(graph: hgpart.ChannelGraph, slices: int, batch_size: int) -> str:
     """Option of a run in a few micro-batches, a blank first; empty where these would be refused.
 
     Each slice has to have samples of each, and the model must not mix samples.

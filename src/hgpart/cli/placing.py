@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
+import hgpart
 from hgpart.cli.groups import Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of, trains
@@ -22,7 +23,6 @@ from hgpart.terminal import progress_bar
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.placement import Placement
     from hgpart.plan import PlanFile
     from hgpart.run.measuring import Measurement
     from hgpart.run.processes.connection import Connection
@@ -64,7 +64,7 @@ class Placing:
         context: typer.Context,
         ranks: Ranks,
         check: Callable[[], None],
-        work: Callable[[Placement, Connection | None], Result | None],
+        work: Callable[[hgpart.Placement, Connection | None], Result | None],
     ) -> Result | None:
         """Run the parts as threads, or the command again in a process for each part.
 
@@ -83,7 +83,7 @@ class Placing:
         start_ranks(context, self.plan.k)
         return None
 
-    def part_of(self, connection: Connection) -> Placement:
+    def part_of(self, connection: Connection) -> hgpart.Placement:
         """The part of this rank."""
         devices = (str(connection.device),) * self.plan.k
         return self._placed(devices, connection.rank)
@@ -155,7 +155,7 @@ class Placing:
 
     def steps(
         self,
-        placement: Placement,
+        placement: hgpart.Placement,
         connection: Connection | None,
         steps: int,
         batch_size: int,
@@ -185,24 +185,20 @@ class Placing:
             )
         return measurement if first else None
 
-    def without_memory(self, training: bool) -> Placement:
+    def without_memory(self, training: bool) -> hgpart.Placement:
         """All parts in this process, of which only the programs are wanted."""
-        from hgpart.placement import place
-
         module = self._module("meta").train(training)
-        return place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
+        return hgpart.place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
 
     @contextmanager
     def connected(self, transport: str, timeout: float) -> Iterator[Connection]:
         """Be one of the ranks that torchrun, or `start_ranks`, has started."""
-        from hgpart.run.processes.connection import connect
-
         k = self.plan.k
         device = self.devices[int(os.environ["RANK"]) % k]
-        with connect(k, device=device, transport=transport, timeout=timeout) as connection:
+        with hgpart.connect(k, device=device, transport=transport, timeout=timeout) as connection:
             yield connection
 
-    def _placed(self, devices: Sequence[str], part: int | None) -> Placement:
+    def _placed(self, devices: Sequence[str], part: int | None) -> hgpart.Placement:
         with Stages() as stage:
             with stage("import"):
                 from hgpart.placement import place
@@ -220,9 +216,7 @@ class Placing:
     def _module(self, device: str) -> nn.Module:
         import torch
 
-        from hgpart.zoo import load_model
-
-        module, _ = load_model(self.model, seed=self.seed, device=device)
+        module, _ = hgpart.load_model(self.model, seed=self.seed, device=device)
         return module.to(getattr(torch, self.dtype))
 
 

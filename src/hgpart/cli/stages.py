@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+import hgpart
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import Lines, warn
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.plan import PlanFile
-    from hgpart.tracing.traced_model import TracedModel
 
 STARTED = time.perf_counter()
 AS_ARGUMENT = "MODEL, which names the code to call"
@@ -85,19 +84,17 @@ def import_ways_of(model: str) -> None:
 
 def traced_model(
     stage: Stages, model: str, input_shape: tuple[int, ...] | None
-) -> tuple[nn.Module, tuple[int, ...], TracedModel, ChannelGraph]:
+) -> tuple[nn.Module, tuple[int, ...], hgpart.TracedModel, hgpart.ChannelGraph]:
     """Load and trace a model on the meta device: nothing here needs its weights."""
     with stage("import"):
         from hgpart.layers.layering import channel_graph
-        from hgpart.tracing.traced_model import example_inputs, trace
-        from hgpart.zoo import load_model
     # What the model's own code prints must not get between the figures of --json -.
     with stage("load"), redirect_stdout(sys.stderr):
-        module, own_shape = load_model(model, device="meta")
+        module, own_shape = hgpart.load_model(model, device="meta")
         shape = shape_of(model, input_shape or own_shape)
-        example = example_inputs(module, shape)
+        example = hgpart.example_inputs(module, shape)
     with stage("trace"), redirect_stdout(sys.stderr):
-        traced = trace(module, example)
+        traced = hgpart.trace(module, example)
     for caution in _cautions(traced):
         warn(caution)
     with stage("graph"):
@@ -107,9 +104,7 @@ def traced_model(
 
 def plan_and_model(path: Path, model: str | None) -> tuple[PlanFile, str]:
     """Read a plan; the model is the given one, or else the plan's."""
-    from hgpart.plan import load_plan
-
-    plan = load_plan(path)
+    plan = hgpart.files.load_plan(path)
     return plan, model or trusted_model(plan, path, AS_ARGUMENT)
 
 
@@ -150,9 +145,9 @@ def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
         If it returns no class scores.
     """
     from hgpart.run.training.loop import class_scores
-    from hgpart.tracing.traced_model import example_inputs, result_of
+    from hgpart.tracing.traced_model import result_of
 
-    example = example_inputs(module, shape)
+    example = hgpart.example_inputs(module, shape)
     with redirect_stdout(sys.stderr):
         result = result_of(module, example)
     return class_scores(result, len(example[0])).shape[1]
@@ -173,7 +168,7 @@ def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str
     return f"hgpart run {of_plan} --backward"
 
 
-def _cautions(traced: TracedModel) -> Iterator[str]:
+def _cautions(traced: hgpart.TracedModel) -> Iterator[str]:
     """Facts about a model that a plan of it would hide."""
     for fact in traced.unheld:
         yield f"{fact} in each forward pass: the model can be divided, but not placed"

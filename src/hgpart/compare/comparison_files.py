@@ -144,7 +144,7 @@ def _row(record: JsonObject) -> Row:
     )
 
 
-def rows_done(path: Path | str, comparison: Comparison) -> dict[Cell, Row]:
+def rows_done(path: Path | str | None, comparison: Comparison) -> dict[Cell, Row]:
     """The rows of a file that `comparison` (as yet without rows) resumes, failed ones too.
 
     Raises

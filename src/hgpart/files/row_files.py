@@ -45,14 +45,14 @@ def rows_of(head: JsonObject, as_row: Callable[[JsonObject], Row]) -> list[Row]:
 
 
 def resumed_rows(
-    path: Path | str,
+    path: Path | str | None,
     what: str,
     format: str,
     wanted: object,
     settings: Sequence[str],
     as_row: Callable[[JsonObject], Row],
 ) -> list[Row]:
-    """The rows of a file to resume; none where there is no file.
+    """The rows of a file to resume, if there is one; none where there is no such file.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def resumed_rows(
     PlanError
         If it has other settings.
     """
-    if not Path(path).exists():
+    if path is None or not Path(path).exists():
         return []
     head = read_json(path, what, format)
     for name in settings:

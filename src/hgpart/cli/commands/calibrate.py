@@ -8,6 +8,7 @@ from pathlib import Path
 
 import typer
 
+import hgpart
 from hgpart.cli.groups import Ranks
 from hgpart.cli.options import Positive
 from hgpart.cli.outputs import Figures, kept, lead_on, plain_console
@@ -95,14 +96,13 @@ def _measure(
     import torch
 
     from hgpart.calibration.calibrate import calibrate as measure
-    from hgpart.machines.machine_files import machine_json, save_machine
+    from hgpart.machines.machine_files import machine_json
     from hgpart.report.machines import print_machine
-    from hgpart.run.processes.connection import connect
 
     rank = int(os.environ["RANK"])
     torch.set_num_threads(threads)
     with (
-        connect(
+        hgpart.connect(
             k, device=devices[rank], transport=ranks.backend, timeout=ranks.timeout
         ) as connection,
         share_done(shown=rank == 0) as tell,
@@ -111,7 +111,7 @@ def _measure(
     if rank:
         return
     if results.output is not None:
-        save_machine(machine, results.output)
+        hgpart.files.save_machine(machine, results.output)
     if results.want_tables(machine_json(machine)):
         print_machine(machine, plain_console())
         first, file = kept(results.output, "machine.json")

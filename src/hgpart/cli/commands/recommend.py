@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import runs_and_timeout
@@ -19,9 +20,6 @@ from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
 from hgpart.cores import threads_of_each
 from hgpart.errors import ArgumentError
 from hgpart.terminal import share_done
-
-if TYPE_CHECKING:
-    from hgpart.recommendation.ranking import Recommendation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,21 +114,19 @@ def recommend(
         raise ArgumentError(f"--time-limit {ranking.time_limit}: accepted is 0 s or more")
     with Stages() as stage:
         with stage("import"):
-            from hgpart.machines.machine_files import load_machine
             from hgpart.machines.named import named_machine
             from hgpart.partition.problem.checks import check_search
             from hgpart.partition.problem.memory import number_of_bytes
-            from hgpart.plan import save_plan
             from hgpart.recommendation.measured_here import machine_here, times_here
+            from hgpart.recommendation.memory import limits_of
             from hgpart.recommendation.ranking import check_goal
-            from hgpart.recommendation.ways import rank_ways
+            from hgpart.report.page.recommended import recommendation_page
             from hgpart.report.recommendation import print_recommendation, recommendation_json
-            from hgpart.work.layer_times import load_layer_times
         check_goal(ranking.goal)
         check_search(ranking.seed)
         best, timeout = runs_and_timeout(ranking.measure) if ranking.measure else (0, 0.0)
         limit = None if available.memory is None else number_of_bytes(available.memory)
-        given = None if machine is None else load_machine(machine, devices)
+        given = None if machine is None else hgpart.files.load_machine(machine, devices)
         if best and machine is not None and named_machine(machine, devices) is not None:
             raise ArgumentError(
                 f"--measure {best} with --machine {machine}: accepted is this machine, or a file"
@@ -139,7 +135,7 @@ def recommend(
         threads = given.devices[0].threads if given is not None else threads_of_each(k)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         classes = classes_of(module, shape) if best else 0
-        seconds = None if times is None else load_layer_times(times, graph)
+        seconds = None if times is None else hgpart.files.load_layer_times(times, graph)
     notes = []
     if given is None:
         given, note = machine_here(k, threads, "--machine FILE or NAME for others")
@@ -152,7 +148,7 @@ def recommend(
             f"{batch_size} --threads {threads} -o times.json"
         )
     with share_done() as tell:
-        ranked = rank_ways(
+        ranked = hgpart.rank_ways(
             module,
             traced,
             graph,
@@ -170,13 +166,9 @@ def recommend(
     ranked = replace(ranked, notes=(*notes, *ranked.notes))
     if best and not ranked.interrupted:
         ranked = _measured(ranked, best, shape, classes, threads, ranking.seed, timeout)
-    save_plan(ranked.best.plan, output)
+    hgpart.files.save_plan(ranked.best.plan, output)
     unit = unit_of(context)
-    if results.html is not None:
-        from hgpart.recommendation.memory import limits_of
-        from hgpart.report.page.recommended import recommendation_page
-
-        results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
+    results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
     if results.want_tables(recommendation_json(ranked)):
         print_recommendation(ranked, plain_console(), unit, wide=results.wide)
         plain_console().print()
@@ -187,26 +179,18 @@ def recommend(
 
 
 def _measured(
-    ranked: Recommendation,
+    ranked: hgpart.Recommendation,
     best: int,
     shape: tuple[int, ...],
     classes: int,
     threads: int,
     seed: int,
     timeout: float,
-) -> Recommendation:
+) -> hgpart.Recommendation:
     from hgpart.bench.ways.job import Job
     from hgpart.recommendation.measuring import with_measured
 
-    job = Job(
-        ranked.model,
-        shape,
-        classes,
-        ranked.batch_size,
-        ranked.devices,
-        threads,
-        seed,
-        timeout=timeout,
-    )
+    of_step = ranked.model, shape, classes, ranked.batch_size, ranked.devices, threads
+    job = Job(*of_step, seed, timeout=timeout)
     with share_done() as tell:
         return with_measured(ranked, job, best, lambda what, done: tell(f"run {what}", done))

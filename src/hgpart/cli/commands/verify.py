@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.groups import StepWithNorms, Vertices
 from hgpart.cli.options import Eps, Names, PlannedModel, PositiveOrNone
@@ -24,10 +25,6 @@ from hgpart.schedule_wanted import Scheduling
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.partition import Partition
-    from hgpart.partitioned_model import PartitionedModel
-    from hgpart.work.figures import Work
 
 DTYPES = ("float64", "float32")
 
@@ -118,7 +115,6 @@ def verify(
             from hgpart.partition.problem.search import Search
             from hgpart.partition.stages import solve
             from hgpart.partition.ways.catalogue import way_named
-            from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
             from hgpart.report.verifying import (
@@ -127,7 +123,6 @@ def verify(
                 verification_json,
             )
             from hgpart.run.verifying import verify as verify_placement
-            from hgpart.zoo import load_model
         check_norms(step.norms)
         loaded = None
         if plan is not None:
@@ -158,7 +153,7 @@ def verify(
         of_each = device_of_each(step.devices, k)
         modelling = divided.modelling_of(samples)
 
-        def divide(graph: ChannelGraph, work: Work) -> Partition:
+        def divide(graph: hgpart.ChannelGraph, work: hgpart.Work) -> hgpart.Partition:
             problem = Problem(graph, work, modelling, k, divided.eps)
             if way is None:
                 return solve(problem, Search(seed), divided.backend)
@@ -167,14 +162,14 @@ def verify(
         kind = getattr(torch, dtype)
         # What the model's own code prints must not get between the figures of --json -.
         with stage("load"), redirect_stdout(sys.stderr):
-            module, own_shape = load_model(model, seed=seed)
+            module, own_shape = hgpart.load_model(model, seed=seed)
             module = module.to(kind).train(not step.evaluation)
         asked = loaded.input_shape if loaded is not None else divided.input_shape
         shape = shape_of(model, asked or own_shape)
         with redirect_stdout(sys.stderr):
             source = loaded or _divided(stage, module, shape, divide)
             with stage("place"):
-                placement = place(module, source, of_each, norms=step.norms).to(kind)
+                placement = hgpart.place(module, source, of_each, norms=step.norms).to(kind)
             torch.manual_seed(seed)
             batch = torch.randn(samples, *shape, dtype=kind)
             with stage("verify"):
@@ -235,21 +230,17 @@ def _divided(
     stage: Stages,
     module: nn.Module,
     shape: tuple[int, ...],
-    divide: Callable[[ChannelGraph, Work], Partition],
-) -> PartitionedModel:
-    from hgpart.layers.layering import channel_graph
-    from hgpart.partitioned_model import PartitionedModel
-    from hgpart.tracing.traced_model import example_inputs, trace
-    from hgpart.work.figures import flops
+    divide: Callable[[hgpart.ChannelGraph, hgpart.Work], hgpart.Partition],
+) -> hgpart.PartitionedModel:
 
     with stage("trace"):
-        traced = trace(module, example_inputs(module, shape))
+        traced = hgpart.trace(module, hgpart.example_inputs(module, shape))
     with stage("graph"):
-        graph = channel_graph(traced)
+        graph = hgpart.channel_graph(traced)
     with stage("partition"):
-        work = flops(graph)
+        work = hgpart.flops(graph)
         divided = divide(graph, work)
     if divided.interrupted:
         raise KeyboardInterrupt("in the search for a partition")
     # What is verified does not depend on the cut between layers.
-    return PartitionedModel(traced, divided, divided.evaluation, stage.all_seconds())
+    return hgpart.PartitionedModel(traced, divided, divided.evaluation, stage.all_seconds())
