@@ -26,7 +26,7 @@ from hgpart.run.processes.connection import connect
 
 
 def main(folder: str, happens: str) -> None:
-    links.SIZES = adding_up.SIZES = calibrate.SIZES = links.SIZES[::4]
+    links.SIZES = calibrate.SIZES = links.SIZES[::4]
     slowdown.COMPUTING = 0.002
     handling.MESSAGES, handling.COVERED = 2, 1
     stalls.EXCHANGES, stalls.MOMENT = 2, 1e-4

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import distributed as dist
 
-from hgpart.calibration.links import LONGEST, MOST_MESSAGES, ROUND_BYTES, SIZES
-from hgpart.calibration.steady import rising, steady
+from hgpart.calibration.links import MOST_MESSAGES, ROUND_BYTES, by_size
+from hgpart.calibration.steady import steady
 from hgpart.machines.machine import AllReduce
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
@@ -23,18 +23,11 @@ def all_reduce(connection: Connection, on_size: Callable[[], None] = lambda: Non
     on_size : callable
         Called before each size is measured.
     """
-    sizes: list[int] = []
-    seconds: list[float] = []
-    for nbytes in SIZES:
-        if len(seconds) > 1 and seconds[-1] > LONGEST:
-            break
-        on_size()
-        seconds.append(_seconds(connection, nbytes))
-        sizes.append(nbytes)
-    return AllReduce(tuple(sizes), rising(seconds))
+    sizes, columns = by_size(lambda nbytes: _seconds(connection, nbytes), on_size)
+    return AllReduce(sizes, *columns)
 
 
-def _seconds(connection: Connection, nbytes: int) -> float:
+def _seconds(connection: Connection, nbytes: int) -> tuple[float, ...]:
     own = torch.zeros(nbytes // 4, device=connection.device)
     place = connection.device if connection.nccl else torch.device("cpu")
     times = max(1, min(MOST_MESSAGES, ROUND_BYTES // nbytes))
@@ -52,4 +45,4 @@ def _seconds(connection: Connection, nbytes: int) -> float:
         wait_for(connection.device)
         return (max(connection.gather((time.perf_counter() - begin) / times)),)
 
-    return steady(measure_round)[0]
+    return steady(measure_round)

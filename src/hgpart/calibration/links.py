@@ -35,16 +35,21 @@ def link_between(
     on_size : callable
         Called before each size is measured.
     """
-    sizes: list[int] = []
+    sizes, columns = by_size(lambda nbytes: _seconds(connection, rank, other_rank, nbytes), on_size)
+    return Link(sizes, *columns)
+
+
+def by_size(
+    seconds: Callable[[int], tuple[float, ...]], on_size: Callable[[], None]
+) -> tuple[tuple[int, ...], list[tuple[float, ...]]]:
+    """Sizes up to the first that takes half a second, by the last figure; each figure's seconds."""
     times: list[tuple[float, ...]] = []
     for nbytes in SIZES:
-        if len(times) > 1 and times[-1][1] > LONGEST:
+        if len(times) > 1 and times[-1][-1] > LONGEST:
             break
         on_size()
-        times.append(_seconds(connection, rank, other_rank, nbytes))
-        sizes.append(nbytes)
-    seconds, both_ways = (rising(column) for column in zip(*times, strict=True))
-    return Link(tuple(sizes), seconds, both_ways)
+        times.append(seconds(nbytes))
+    return SIZES[: len(times)], [rising(column) for column in zip(*times, strict=True)]
 
 
 def _seconds(connection: Connection, rank: int, other_rank: int, nbytes: int) -> tuple[float, ...]:

@@ -111,8 +111,7 @@ class Placing:
         """
         from hgpart.plan import another_model
 
-        with redirect_stdout(sys.stderr):
-            module = self._module("meta")
+        module = self._module("meta")
         try:
             return classes_of(module, self.plan.input_shape)
         except TraceError as error:  # the model takes no such images
@@ -120,9 +119,7 @@ class Placing:
 
     def trains(self) -> bool:
         """Whether the model returns what `hgpart train` needs."""
-        with redirect_stdout(sys.stderr):
-            module = self._module("meta")
-        return trains(module, self.plan.input_shape)
+        return trains(self._module("meta"), self.plan.input_shape)
 
     def check_step(self, scheduling: Scheduling, batch_size: int, training: bool) -> None:
         """Refuse, before any process is started, a step that its part would be refused in.
@@ -148,7 +145,7 @@ class Placing:
             return
         from hgpart.run.scheduling import wanted_schedule
 
-        with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
+        with Stages() as stage, stage("check"):
             placement = self.without_memory(training)
             placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
@@ -202,11 +199,10 @@ class Placing:
         with Stages() as stage:
             with stage("import"):
                 from hgpart.placement import place
-            # What the model's own code prints must not get between the figures of --json -.
-            with stage("load"), redirect_stdout(sys.stderr):
+            with stage("load"):
                 # With a file of weights no process needs room for more than its slices.
                 module = self._module("cpu" if self.weights is None else "meta")
-            with stage("place"), redirect_stdout(sys.stderr):
+            with stage("place"):
                 parts = None if part is None else [part]
                 placement = place(module, self.plan, devices, parts=parts, norms=self.norms)
                 if self.weights is not None:
@@ -216,7 +212,8 @@ class Placing:
     def _module(self, device: str) -> nn.Module:
         import torch
 
-        module, _ = hgpart.load_model(self.model, seed=self.seed, device=device)
+        with redirect_stdout(sys.stderr):
+            module, _ = hgpart.load_model(self.model, seed=self.seed, device=device)
         return module.to(getattr(torch, self.dtype))
 
 

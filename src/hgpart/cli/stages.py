@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +26,14 @@ AS_ARGUMENT = "MODEL, which names the code to call"
 
 
 class Stages:
-    """A timer of the stages of a command, which shows, or says now and then, which one runs."""
+    """A timer of the stages of a command, which shows, or says now and then, which one runs.
+
+    What is printed inside it goes to standard error: what the model's own code prints must not get
+    between the figures of --json -.
+    """
 
     def __init__(self) -> None:
+        self._ending = ExitStack()
         self.seconds: dict[str, float] = {}
         self.status = Console(stderr=True).status("") if sys.stderr.isatty() else None
         self._now = ""
@@ -37,16 +42,17 @@ class Stages:
 
     def __enter__(self) -> Stages:
         """Begin; nothing is shown before the first stage."""
+        self._ending.enter_context(redirect_stdout(sys.stderr))
+        if self.status is not None:
+            self._ending.callback(self.status.stop)
         if self._lines is not None:
             self._lines.start()
+            self._ending.callback(self._lines.stop)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop showing."""
-        if self.status is not None:
-            self.status.stop()
-        if self._lines is not None:
-            self._lines.stop()
+        self._ending.close()
 
     @contextmanager
     def __call__(self, name: str, spinner: bool = True) -> Iterator[None]:
@@ -74,26 +80,17 @@ class Stages:
         return {**self.seconds, "total": time.perf_counter() - STARTED}
 
 
-def import_ways_of(model: str) -> None:
-    """Import the user's code that a model is in: it may register ways (`hgpart.way`)."""
-    from hgpart.zoo import import_user_code
-
-    with redirect_stdout(sys.stderr):
-        import_user_code(model)
-
-
 def traced_model(
     stage: Stages, model: str, input_shape: tuple[int, ...] | None
 ) -> tuple[nn.Module, tuple[int, ...], hgpart.TracedModel, hgpart.ChannelGraph]:
     """Load and trace a model on the meta device: nothing here needs its weights."""
     with stage("import"):
         from hgpart.layers.layering import channel_graph
-    # What the model's own code prints must not get between the figures of --json -.
-    with stage("load"), redirect_stdout(sys.stderr):
+    with stage("load"):
         module, own_shape = hgpart.load_model(model, device="meta")
         shape = shape_of(model, input_shape or own_shape)
         example = hgpart.example_inputs(module, shape)
-    with stage("trace"), redirect_stdout(sys.stderr):
+    with stage("trace"):
         traced = hgpart.trace(module, example)
     for caution in _cautions(traced):
         warn(caution)

@@ -112,8 +112,7 @@ class StageWorker:
         """Run steps of the schedule, each with an update."""
         step_losses = []
         for step in range(first, first + count):
-            if self._optimizer is not None:
-                self._optimizer.zero_grad()
+            self._optimizer.zero_grad()
             images = [self._batches.images(step, range(self._size))] if self._first else []
             if self._last:
                 losses: list[Tensor] = []
@@ -122,8 +121,7 @@ class StageWorker:
                 step_losses.append(torch.stack(losses).mean().item())
             else:
                 self._run(images=images)
-            if self._optimizer is not None:
-                self._optimizer.step()
+            self._optimizer.step()
             tick()
         return step_losses
 

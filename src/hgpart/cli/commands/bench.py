@@ -30,7 +30,7 @@ from hgpart.cli.options import (
     Timeout,
 )
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
-from hgpart.cli.stages import Stages, classes_of, import_ways_of, traced_model
+from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.files.row_files import KeptRows
@@ -170,7 +170,8 @@ def bench(
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.problem import Problem
             from hgpart.run.processes.connection import check_timeout
-        import_ways_of(model)
+            from hgpart.zoo import import_user_code
+        import_user_code(model)
         chosen = chosen_ways(ways, processes)
         if ways is not None:
             check_ways(chosen, processes, batch_size)

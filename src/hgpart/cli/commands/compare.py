@@ -17,7 +17,7 @@ from hgpart.cli.grouping import Options
 from hgpart.cli.groups import COUNTED, AnyCounting
 from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
-from hgpart.cli.stages import Stages, import_ways_of, traced_model
+from hgpart.cli.stages import Stages, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.files.row_files import KeptRows
@@ -124,9 +124,10 @@ def compare(
             from hgpart.compare.comparison import compare as rows_of
             from hgpart.compare.comparison_files import comparison_csv, comparison_json, rows_done
             from hgpart.report.page.comparison import comparison_page
+            from hgpart.zoo import import_user_code
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, counting.dataset_size, jobs)
-        import_ways_of(model)
+        import_user_code(model)
         chosen = chosen_ways(search.ways)
         modelling = replace(counting.checked_modelling(), slices=1)
         if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:

@@ -15,7 +15,7 @@ from hgpart.cli.groups import AnyCounting
 from hgpart.cli.options import Model, NotNegative, Numbers, Seed
 from hgpart.cli.outputs import Table, run_of_plan, show_report, unit_of
 from hgpart.cli.partition_files import parts_of_file
-from hgpart.cli.stages import Stages, import_ways_of, traced_model
+from hgpart.cli.stages import Stages, traced_model
 from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
 
@@ -152,6 +152,7 @@ def partition(
             from hgpart.recommendation.least_time import partition_of
             from hgpart.report import Report
             from hgpart.report.page.plan import plan_page
+            from hgpart.zoo import import_user_code
         slices, speeds = counting.slices, devices.speeds
         if eps is None:
             eps = WIDE if search.objective == TIME else 0.1
@@ -159,7 +160,7 @@ def partition(
         check_search(search.seed, search.effort, search.time_limit)
         modelling = counting.checked_modelling()
         if search.way is not None:
-            import_ways_of(model)
+            import_user_code(model)
         _check_together(counting, modelling, search, devices)
         timing = None
         if search.objective == TIME and k is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,7 +87,7 @@ def predict(
             if measured is None:
                 return
         devices = hgpart.files.load_machine(machine, loaded.k)
-        with stage("place"), redirect_stdout(sys.stderr):
+        with stage("place"):
             placement = placing.without_memory(training=True)
             layer_times = hgpart.files.load_layer_times(times, placement.programs.blueprint.graph)
         with stage("schedule"):

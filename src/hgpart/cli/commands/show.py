@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -108,7 +106,7 @@ def show(
             report = replace(plan_report(loaded, channels), model=named)
         drawn: list[tuple[hgpart.Schedule, hgpart.Costs]] = []
         if scheduling is not None:
-            with stage("schedule"), redirect_stdout(sys.stderr):
+            with stage("schedule"):
                 schedule, costs, peaks = _planned(module, loaded, scheduling)
             drawn = [(schedule, costs)]
     report = replace(report, seconds=stage.all_seconds())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -18,7 +17,7 @@ from hgpart.cli.groups import StepWithNorms, Vertices
 from hgpart.cli.options import Eps, Names, PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Figures, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.processes import device_of_each
-from hgpart.cli.stages import Stages, import_ways_of, plan_and_model, shape_of, then_of_plan
+from hgpart.cli.stages import Stages, plan_and_model, shape_of, then_of_plan
 from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
 from hgpart.schedule_wanted import Scheduling
 
@@ -123,6 +122,7 @@ def verify(
                 verification_json,
             )
             from hgpart.run.verifying import verify as verify_placement
+            from hgpart.zoo import import_user_code
         check_norms(step.norms)
         loaded = None
         if plan is not None:
@@ -130,7 +130,7 @@ def verify(
         assert model is not None
         scheduling = step.scheduling(loaded.scheduling if loaded is not None else None)
         if divided.way is not None:
-            import_ways_of(model)
+            import_user_code(model)
         _check_beside(divided, plan)
         way = None if divided.way is None else way_named(divided.way)
         slices = divided.slices if loaded is None else loaded.modelling.slices
@@ -160,22 +160,20 @@ def verify(
             return way.partition(problem, Search(seed))
 
         kind = getattr(torch, dtype)
-        # What the model's own code prints must not get between the figures of --json -.
-        with stage("load"), redirect_stdout(sys.stderr):
+        with stage("load"):
             module, own_shape = hgpart.load_model(model, seed=seed)
             module = module.to(kind).train(not step.evaluation)
         asked = loaded.input_shape if loaded is not None else divided.input_shape
         shape = shape_of(model, asked or own_shape)
-        with redirect_stdout(sys.stderr):
-            source = loaded or _divided(stage, module, shape, divide)
-            with stage("place"):
-                placement = hgpart.place(module, source, of_each, norms=step.norms).to(kind)
-            torch.manual_seed(seed)
-            batch = torch.randn(samples, *shape, dtype=kind)
-            with stage("verify"):
-                verification = verify_placement(
-                    module, placement, [batch], seed, scheduling=None if called else scheduling
-                )
+        source = loaded or _divided(stage, module, shape, divide)
+        with stage("place"):
+            placement = hgpart.place(module, source, of_each, norms=step.norms).to(kind)
+        torch.manual_seed(seed)
+        batch = torch.randn(samples, *shape, dtype=kind)
+        with stage("verify"):
+            verification = verify_placement(
+                module, placement, [batch], seed, scheduling=None if called else scheduling
+            )
     about = {
         "model": model,
         "grain": placement.programs.partition.modelling.grain,
