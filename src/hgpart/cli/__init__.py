@@ -11,27 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
 from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from hgpart.cli.commands.bench import bench
-from hgpart.cli.commands.calibrate import calibrate
-from hgpart.cli.commands.compare import compare
-from hgpart.cli.commands.export import export
-from hgpart.cli.commands.models import models
-from hgpart.cli.commands.partition import partition
-from hgpart.cli.commands.predict import predict
-from hgpart.cli.commands.profile import profile
-from hgpart.cli.commands.recommend import recommend
-from hgpart.cli.commands.run import run as run_placed
-from hgpart.cli.commands.show import show
-from hgpart.cli.commands.trace import trace
-from hgpart.cli.commands.train import train
-from hgpart.cli.commands.transform import transform
-from hgpart.cli.commands.verify import verify
 from hgpart.cli.grouping import help_of, with_groups, without_values
 from hgpart.cli.options import Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
@@ -71,14 +57,15 @@ app = typer.Typer(
     help="Divide a CNN among devices, filter by filter, by hypergraph partitioning.",
     epilog=f"Begin with: hgpart {FIRST}\n\nExit status: {STATUSES}",
 )
-COMMANDS: dict[str, tuple[Any, ...]] = {
-    "Divide a model": (recommend, partition, compare, show),
-    "Run it in parts": (verify, run_placed, train, bench),
-    "Measure and simulate": (calibrate, profile, predict),
-    "Look at models; other partitioners": (models, trace, transform, export),
+COMMANDS = {  # each is the function of its name, in its file
+    "Divide a model": ("recommend", "partition", "compare", "show"),
+    "Run it in parts": ("verify", "run", "train", "bench"),
+    "Measure and simulate": ("calibrate", "profile", "predict"),
+    "Look at models; other partitioners": ("models", "trace", "transform", "export"),
 }
-for panel, commands in COMMANDS.items():
-    for command in commands:
+for panel, names in COMMANDS.items():
+    for name in names:
+        command = getattr(import_module(f"hgpart.cli.commands.{name}"), name)
         text, example = help_of(command)
         app.command(help=text, epilog=example, rich_help_panel=panel)(with_groups(command))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from shutil import get_terminal_size
@@ -41,11 +41,13 @@ class Figures(Options):
 
     def check(self, **files: Path | None) -> None:
         """Refuse files that can't be written, these and those of other options."""
-        names = [item.name for item in fields(self) if item.name not in self.not_written]
-        own = {name: getattr(self, name) for name in names}
-        paths = {name: path for name, path in own.items() if not isinstance(path, bool)}
+        own = {name: value for name, value in vars(self).items() if name not in self.not_written}
         check_outputs(
-            {f"--{name.replace('_', '-')}": path for name, path in {**paths, **files}.items()}
+            {
+                f"--{name.replace('_', '-')}": path
+                for name, path in {**own, **files}.items()
+                if not isinstance(path, bool)
+            }
         )
 
     def want_tables(self, figures: str) -> bool:

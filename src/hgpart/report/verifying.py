@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
@@ -12,6 +11,7 @@ from hgpart.arrays import Int64
 from hgpart.files.columns import BYTES, UNITS, Column
 from hgpart.files.fields import report_json
 from hgpart.placement.accounting import PartFigures, PlacementReport
+from hgpart.recommendation.memory import OPTIMIZER
 from hgpart.report.running import in_micro_batches
 from hgpart.report.tables import counted, in_unit, print_columns, print_table
 from hgpart.run.verifying import Verification
@@ -114,15 +114,11 @@ def _type(verification: Verification) -> str:
     return str(verification.dtype).removeprefix("torch.")
 
 
-OPTIMIZER = "sgd with momentum"  # the states that memory is counted with, if no other is named
-
-
 def print_placement(
     report: PlacementReport,
     disagreements: Sequence[str],
     console: Console,
     unit: str,
-    optimizer: str = OPTIMIZER,
 ) -> None:
     """Print the largest memory and the traffic first, then the figures of each part.
 
@@ -132,10 +128,8 @@ def print_placement(
         Where the figures are not those of the partition.
     unit : str
         Unit of bytes, one of `UNITS`.
-    optimizer : str
-        The optimizer whose states memory is counted with, one of `OPTIMIZER_STATES`.
     """
-    memory = [figures.memory_bytes(optimizer) for figures in report.parts]
+    memory = [figures.memory_bytes(OPTIMIZER) for figures in report.parts]
     largest = report.parts[memory.index(max(memory))]
     volume, messages = int(report.sent_bytes.sum()), int(report.sent_messages.sum())
     console.print(
@@ -147,13 +141,13 @@ def print_placement(
     parts = counted(report.k, "part")
     if len(report.parts) < report.k:
         parts += f", {len(report.parts)} of them here"
-    console.print(f"{parts}, {report.batch_size} samples in {passes}, states of {optimizer}")
+    console.print(f"{parts}, {report.batch_size} samples in {passes}, states of {OPTIMIZER}")
     agree = "not as the partition says:" if disagreements else "all figures are the plan's"
     console.print(f"Counted in the submodules; {agree}")
     for line in disagreements:
         console.print(f"  {line}")
     console.print()
-    columns = _memory_columns(optimizer, UNITS[unit])
+    columns = _memory_columns(UNITS[unit])
     print_columns(console, f"Memory, {unit}", columns, report.parts, unit)
     console.print()
     title = "Work and traffic of a forward pass"
@@ -176,20 +170,22 @@ def _name(figures: PartFigures) -> str:
     return f"{figures.part} ({figures.device})"
 
 
-def _memory_columns(optimizer: str, size: int) -> list[Column[PartFigures]]:
+def _memory_columns(size: int) -> list[Column[PartFigures]]:
     def buffers(part: PartFigures) -> int:
         return part.buffer_bytes + part.exchange_bytes + part.index_bytes
 
-    figures: dict[str, Callable[[PartFigures], int]] = {
-        "all": lambda part: part.memory_bytes(optimizer),
-        "parameters": attrgetter("parameter_bytes"),
-        "gradients": attrgetter("gradient_bytes"),
-        "optimizer": lambda part: part.optimizer_bytes(optimizer),
-        "activations": attrgetter("activation_bytes"),
-        "buffers": buffers,
-    }
-    columns = [Column("", name, value=value, size=size) for name, value in figures.items()]
-    return [Column("", "part", value=_name), *columns]
+    def state(part: PartFigures) -> int:
+        return part.optimizer_bytes(OPTIMIZER)
+
+    return [
+        Column("", "part", value=_name),
+        Column("", "all", value=lambda part: part.memory_bytes(OPTIMIZER), size=size),
+        Column("parameter_bytes", "parameters", size=size),
+        Column("gradient_bytes", "gradients", size=size),
+        Column("", "optimizer", value=state, size=size),
+        Column("activation_bytes", "activations", size=size),
+        Column("", "buffers", value=buffers, size=size),
+    ]
 
 
 def _work_columns(report: PlacementReport) -> list[Column[PartFigures]]:
