@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from hgpart.calibration import (
-    adding_up,
     calibrate,
     handling,
     links,
@@ -33,7 +32,7 @@ def main(folder: str, happens: str) -> None:
     if happens == "apart":
         os.environ["LOCAL_RANK"] = "0"
     wanted = steady.steady
-    for module in (links, adding_up, slowdown, handling, stalls):
+    for module in (links, slowdown, handling, stalls):
         module.steady = lambda measure, *_: wanted(measure, 1, 1)
     k, timeout = int(os.environ["WORLD_SIZE"]), 3 if happens.startswith("SIG") else 60
     with connect(k, timeout=timeout) as found:

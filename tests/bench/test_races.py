@@ -10,7 +10,7 @@ import pytest
 from bench_settings import SETTINGS
 
 from hgpart.bench.races import Point, Race, Races, races_csv, races_done, races_json
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import NotRun
 from hgpart.errors import FormatError, PlanError
 from hgpart.files.row_files import with_rows
 from hgpart.report.benches import winner

@@ -57,9 +57,7 @@ def test_one_part_sends_nothing_and_some_parts_are_a_share():
     model, inputs = model_of("plain")
     report = account(placed(model, inputs, k=1), 2)
     lines = printed(replace(report, training=False))
-    assert (
-        "1 part, 2 samples in a forward pass in evaluation, states of sgd with" in lines[1]
-    )
+    assert "1 part, 2 samples in a forward pass in evaluation, states of sgd with" in lines[1]
     assert not any("Between parts" in line for line in lines)
     lines = printed(account(placed(model, inputs, parts=[1]), 2))
     assert lines[1].startswith("3 parts, 1 of them here, ")

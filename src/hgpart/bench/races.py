@@ -9,13 +9,11 @@ from pathlib import Path
 from statistics import fmean
 
 from hgpart.bench.plans import Subject
-from hgpart.bench.results import LARGEST, summed_losses
-from hgpart.bench.row_files import NotRun, figure, rows_by_way
+from hgpart.bench.results import LARGEST, NotRun, figure, rows_by_way, summed_losses
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import APART, SINGLE, TrainingWay
+from hgpart.bench.ways.way import APART, SINGLE, Layout, TrainingWay
 from hgpart.files.columns import Column, fields_of
 from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject

@@ -8,12 +8,10 @@ from itertools import count
 from typing import TypeVar
 
 from hgpart.bench.plans import Subject, layout_of
-from hgpart.bench.results import Measured, Row, measured
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import Measured, NotRun, Row, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import TrainingWay
+from hgpart.bench.ways.way import Layout, TrainingWay
 from hgpart.errors import HgpartError, first_line
 
 WARM_UP = 1  # steps before the timed ones, of which the first does not count either

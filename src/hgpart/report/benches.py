@@ -8,8 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from hgpart.bench.races import Race, Races, race_columns
-from hgpart.bench.results import Bench, Measured, bench_columns
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import Bench, Measured, NotRun, bench_columns
 from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.tables import counted, print_table, print_ways
 

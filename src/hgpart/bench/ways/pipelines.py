@@ -14,8 +14,7 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, pipeline
 from torch.nn.modules.batchnorm import _NormBase
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Head
-from hgpart.bench.ways.way import TrainingWay
+from hgpart.bench.ways.way import Head, TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect

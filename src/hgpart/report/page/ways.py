@@ -8,8 +8,7 @@ from math import inf
 from typing import Any
 
 from hgpart.bench.races import Race, Races, race_columns
-from hgpart.bench.results import Bench, Row, bench_columns
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import Bench, NotRun, Row, bench_columns
 from hgpart.bench.ways.way import APART, SINGLE, way_of
 from hgpart.files.columns import Column
 from hgpart.report.benches import fastest, race_settings, settings, why_not, winner
