@@ -103,17 +103,8 @@ def run(
         if measured is None:
             return None
         planned = placement.programs.expected_traffic(sizes, step.backward)
-        report = RunReport(
-            named,
-            devices,
-            ranks.backend,
-            measured,
-            planned.forward_bytes,
-            planned.backward_bytes,
-            scheduling,
-            step.norms,
-            shares_of_work(placement),
-        )
+        ran, shares = (ranks.backend, measured, planned), shares_of_work(placement)
+        report = RunReport(named, devices, *ran, scheduling, step.norms, shares)
         return report, placement.programs.blueprint.graph
 
     ran = placing.run(
