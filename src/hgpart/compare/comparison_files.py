@@ -34,8 +34,12 @@ SETTINGS = (
 # Figures of a row that are read alike.
 AMOUNTS = ("max_over_average", "imbalance", "bytes_per_sample", "seconds")
 WHOLES = (
-    *("forward_bytes", "bytes_per_step", "largest_device_bytes", "messages"),
-    *("largest_parameters", "largest_activation_bytes"),
+    "forward_bytes",
+    "bytes_per_step",
+    "largest_device_bytes",
+    "messages",
+    "largest_parameters",
+    "largest_activation_bytes",
 )
 
 
