@@ -77,10 +77,6 @@ class Counting(Vertices):
     batch_size: int = 32
     work: str = "flops"
 
-    def checked_modelling(self) -> hgpart.Modelling:
-        """The options that say how a model becomes a hypergraph, checked."""
-        return self.modelling_of(self.batch_size)
-
     def check_work(self) -> None:
         """Refuse a --work that can't be measured or read, before the model is traced."""
         source, device, _ = self.work_asked()

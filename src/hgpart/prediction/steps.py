@@ -168,7 +168,7 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
 
     def chunk(places: range, backward: bool) -> ChunkSteps:
         instructions = [prepared.instructions[at][0] for at in places]
-        computes = {at: one for at, one in enumerate(instructions) if isinstance(one, Compute)}
+        computes = {at: step for at, step in enumerate(instructions) if isinstance(step, Compute)}
         sizes = [
             nbytes_a_sample(instruction.transfer)
             for instruction in instructions

@@ -129,7 +129,7 @@ def compare(
         check_grid(ks, epss, seed, counting.dataset_size, jobs)
         import_user_code(model)
         chosen = chosen_ways(search.ways)
-        modelling = replace(counting.checked_modelling(), slices=1)
+        modelling = replace(counting.modelling_of(counting.batch_size), slices=1)
         if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:
             raise ArgumentError(
                 f"--modelling {counting.modelling}: accepted in compare are linear=, "

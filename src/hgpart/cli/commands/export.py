@@ -48,7 +48,7 @@ def export(
         writers = {"patoh": write_patoh, "hmetis": write_hmetis}
         if file_format not in writers:
             raise not_one_of("format", file_format, writers)
-        modelling = counting.checked_modelling()
+        modelling = counting.modelling_of(counting.batch_size)
         counting.check_work()
         module, _, traced, graph = traced_model(stage, model, counting.input_shape)
         work = counting.measured(stage, module, traced, graph)

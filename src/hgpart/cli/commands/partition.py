@@ -158,7 +158,7 @@ def partition(
             eps = WIDE if search.objective == TIME else 0.1
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
         check_search(search.seed, search.effort, search.time_limit)
-        modelling = counting.checked_modelling()
+        modelling = counting.modelling_of(counting.batch_size)
         if search.way is not None:
             import_user_code(model)
         _check_together(counting, modelling, search, devices)

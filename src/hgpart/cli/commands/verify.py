@@ -174,10 +174,12 @@ def verify(
             verification = verify_placement(
                 module, placement, [batch], seed, scheduling=None if called else scheduling
             )
+    grain = modelling.grain  # and the backend are the name of a way
+    by_backend = grain if divided.backend == "native" else f"{grain}-{divided.backend}"
     about = {
         "model": model,
         "grain": placement.programs.partition.modelling.grain,
-        "partition": str(plan or divided.way or _by_backend(divided.backend, modelling.grain)),
+        "partition": str(plan or divided.way or by_backend),
         "seed": seed,
     }
     unit = unit_of(context)
@@ -217,11 +219,6 @@ def _check_beside(divided: HowDivided, plan: Path | None) -> None:
         raise ArgumentError(
             f"--backend {divided.backend} with --way {divided.way}: accepted is one of them"
         )
-
-
-def _by_backend(backend: str, grain: str) -> str:
-    """The name of the way that --backend makes."""
-    return grain if backend == "native" else f"{grain}-{backend}"
 
 
 def _divided(
