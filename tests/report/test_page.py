@@ -26,7 +26,6 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.comparison_files import comparison_json
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
-from hgpart.errors import OutputError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.modelling import Modelling
@@ -35,7 +34,6 @@ from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.ways.catalogue import ways
 from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import MOST_LINES, comparison_page, lines_figure
-from hgpart.report.page.document import write_page
 from hgpart.report.page.drawing.figures import load_figure, memory_figure
 from hgpart.report.page.drawing.grids import (
     MOST_CELLS,
@@ -308,13 +306,6 @@ def test_a_comparison_without_a_usable_strategy_has_a_page():
     for rows in ((), (why,)):
         comparison = dataclasses.replace(make_comparison([]), rows=rows)
         assert len(Page(comparison_page(comparison)).figures("comparison-table")) == len(rows)
-
-
-def test_a_page_is_written_whole_or_not_at_all(tmp_path):
-    write_page("<p>ü</p>", tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "<p>ü</p>"
-    with pytest.raises(OutputError):
-        write_page("", tmp_path / "nowhere" / "page.html")
 
 
 @pytest.mark.full

@@ -16,6 +16,7 @@ import hgpart
 from hgpart.cli.grouping import Options
 from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
+from hgpart.files.writing import write_text
 from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
@@ -74,9 +75,7 @@ class Page(Figures):
     def draw(self, page: Callable[..., str], *of: Any) -> None:
         """Write a page, if one is wanted."""
         if self.html is not None:
-            from hgpart.report.page.document import write_page
-
-            write_page(page(*of), self.html)
+            write_text(self.html, page(*of))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,14 +176,6 @@ def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
         if str(target) in taken:
             raise ArgumentError(f"{taken[str(target)]} and {option} name one file, {path}")
         taken[str(target)] = option
-
-
-def write_text(path: Path | str, text: str) -> None:
-    """Write a file, whole or not at all."""
-    from hgpart.files.writing import replacing
-
-    with replacing(path) as file:
-        file.write(text)
 
 
 def unit_of(context: typer.Context) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from hgpart.errors import PlanError
 from hgpart.files.fields import json_text
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 
 Row = TypeVar("Row")
 Record = TypeVar("Record", bound=Any)
@@ -142,8 +142,7 @@ class KeptRows(Generic[Row, Record]):
                 return
             self._rows[key] = self.added[key] = row
             if self._path is not None:
-                with replacing(self._path) as file:
-                    file.write(self.as_json(self.record))
+                write_text(self._path, self.as_json(self.record))
 
     def close(self) -> Record:
         """The record of all rows; none is added from now on."""

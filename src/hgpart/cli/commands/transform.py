@@ -10,9 +10,10 @@ import typer
 
 import hgpart
 from hgpart.cli.options import InputShape, Integers
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console, run_of_plan, write_text
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console, run_of_plan
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
+from hgpart.files.writing import write_text
 
 
 def transform(

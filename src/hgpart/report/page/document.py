@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from hgpart.files.writing import replacing
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.grids import ShadedGrid
 from hgpart.report.page.drawing.network import Network
@@ -129,15 +127,3 @@ def _script_json(value: Any) -> str:
 
 def _text(name: str) -> str:
     return files("hgpart.report.page").joinpath(*name.split("/")).read_text(encoding="utf-8")
-
-
-def write_page(html: str, path: Path | str) -> None:
-    """Write a page to a file.
-
-    Raises
-    ------
-    OutputError
-        If the file can't be written.
-    """
-    with replacing(path) as file:
-        file.write(html)
