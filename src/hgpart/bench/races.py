@@ -269,8 +269,7 @@ def races_done(path: Path | str | None, races: Races) -> dict[str, Race | NotRun
     PlanError
         If it is of another model, or of other settings.
     """
-    what = "a file of hgpart bench --until --json"
-    return rows_by_way(path, what, FORMAT, races, ("until", "epochs"), _row)
+    return rows_by_way(path, "a file of hgpart bench --until --json", FORMAT, races, _row)
 
 
 def _row(record: JsonObject) -> Race:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, harmonic_mean, median, quantiles
@@ -18,21 +18,8 @@ from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
 from hgpart.files.row_files import resumed_rows, rows_json
 
-# What two runs must agree in for one to resume the other.
-SETTINGS = (
-    "fingerprint",
-    "input_shape",
-    "batch_size",
-    "processes",
-    "threads",
-    "eps",
-    "effort",
-    "lr",
-    "seed",
-    "data",
-    "work_digest",
-    "machine",
-)
+# What two runs need not agree in for one to resume the other.
+MAY_DIFFER = ("model", "work_source", "rows", "besides")
 
 Ran = TypeVar("Ran", bound=Any)
 
@@ -61,16 +48,15 @@ def rows_by_way(
     path: Path | str | None,
     what: str,
     format: str,
-    wanted: object,
-    further: Sequence[str],
+    wanted: Any,
     ran: Callable[[JsonObject], Ran],
 ) -> dict[str, Ran | NotRun]:
     """The rows of a file to resume, by way, as `resumed_rows` reads them.
 
     Parameters
     ----------
-    further : sequence of str
-        Names of settings that must agree besides `SETTINGS`.
+    wanted : dataclass
+        A record with the settings that the file must have: all of its fields but `MAY_DIFFER`.
     ran : callable
         Makes a row of an object that is no `NotRun`.
 
@@ -87,7 +73,9 @@ def rows_by_way(
             return NotRun(record.string("way"), record.string("why"), record.flag("failed"))
         return ran(record)
 
-    rows = resumed_rows(path, what, format, wanted, (*SETTINGS, *further), row_of)
+    names = [setting.name for setting in fields(wanted) if setting.name not in MAY_DIFFER]
+    settings = sorted(names, key="fingerprint".__ne__)  # it says most
+    rows = resumed_rows(path, what, format, wanted, settings, row_of)
     return {row.way: row for row in rows}
 
 
@@ -343,7 +331,7 @@ def rows_done(path: Path | str | None, bench: Bench) -> dict[str, Row]:
     PlanError
         If it is of another model, or of other settings.
     """
-    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, ("steps",), _row)
+    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, _row)
 
 
 def _row(record: JsonObject) -> Measured:
