@@ -58,7 +58,7 @@ def with_measured(
     for done, text in enumerate(turns):
         if text in failed:
             continue
-        on_turn(text, done / len(turns))
+        on_turn(f"run {text}", done / len(turns))
         try:
             row = turn_of(*runs[text], STEPS)
         except WayError as error:

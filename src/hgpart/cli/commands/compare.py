@@ -179,7 +179,8 @@ def compare(
     finally:
         comparison: Comparison = rows.close()
         if comparison.rows:  # else the file that is resumed stays as it is
-            unit = context.obj or _fitting_unit(comparison)
+            largest = max((row.step_bytes for row in comparison.outcomes), default=0)
+            unit = context.obj or ("GB" if largest >= 10**9 else "MB")
             results.write_csv(lambda: comparison_csv(comparison))
             results.draw(comparison_page, comparison, shown, unit)
     if comparison.rows and results.want_tables(comparison_json(comparison)):
@@ -190,11 +191,6 @@ def compare(
         raise KeyboardInterrupt(f"with {there} of {len(order)} rows done")
     if failed:
         raise BackendError(f"{failed} of {len(order)} rows failed; --resume tries them again")
-
-
-def _fitting_unit(comparison: Comparison) -> str:
-    largest = max((row.step_bytes for row in comparison.outcomes), default=0)
-    return "GB" if largest >= 10**9 else "MB"
 
 
 def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:

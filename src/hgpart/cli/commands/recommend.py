@@ -114,10 +114,12 @@ def recommend(
         raise ArgumentError(f"--time-limit {ranking.time_limit}: accepted is 0 s or more")
     with Stages() as stage:
         with stage("import"):
+            from hgpart.bench.ways.job import Job
             from hgpart.machines.named import named_machine
             from hgpart.partition.problem.checks import check_search
             from hgpart.partition.problem.memory import number_of_bytes
             from hgpart.recommendation.measured_here import machine_here, times_here
+            from hgpart.recommendation.measuring import with_measured
             from hgpart.recommendation.memory import limits_of
             from hgpart.recommendation.ranking import check_goal
             from hgpart.report.page.recommended import recommendation_page
@@ -165,7 +167,10 @@ def recommend(
         )
     ranked = replace(ranked, notes=(*notes, *ranked.notes))
     if best and not ranked.interrupted:
-        ranked = _measured(ranked, best, shape, classes, threads, ranking.seed, timeout)
+        of_step = model, shape, classes, batch_size, k, threads
+        job = Job(*of_step, ranking.seed, timeout=timeout)
+        with share_done() as tell:
+            ranked = with_measured(ranked, job, best, tell)
     hgpart.files.save_plan(ranked.best.plan, output)
     unit = unit_of(context)
     results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
@@ -176,21 +181,3 @@ def recommend(
         lead_on(then_of_plan(module, shape, of_plan(model, output)))
     if ranked.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
-
-
-def _measured(
-    ranked: hgpart.Recommendation,
-    best: int,
-    shape: tuple[int, ...],
-    classes: int,
-    threads: int,
-    seed: int,
-    timeout: float,
-) -> hgpart.Recommendation:
-    from hgpart.bench.ways.job import Job
-    from hgpart.recommendation.measuring import with_measured
-
-    of_step = ranked.model, shape, classes, ranked.batch_size, ranked.devices, threads
-    job = Job(*of_step, seed, timeout=timeout)
-    with share_done() as tell:
-        return with_measured(ranked, job, best, lambda what, done: tell(f"run {what}", done))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -82,6 +81,7 @@ def show(
             from hgpart.hypergraph.dependencies import dependencies
             from hgpart.plan import another_model
             from hgpart.report.page.plan import plan_page
+            from hgpart.report.tables import in_unit
         with stage("read"):
             loaded = hgpart.files.load_plan(plan)
         scheduling = None
@@ -120,7 +120,8 @@ def show(
             hgpart.files.save_schedule(output, schedule)
         if results.json != "-":
             print(f"\n{hgpart.draw_schedule(schedule, costs)}", end="")
-            plain_console().print(f"holds at most {_each(peaks, unit)} {unit}")
+            sizes = (f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
+            plain_console().print(f"holds at most {', '.join(sizes)} {unit}")
     if results.json != "-":
         lead_on(f"hgpart run {of_plan(named, plan)} --backward")
 
@@ -138,12 +139,6 @@ def _planned(
     schedule = wanted_schedule(placement, scheduling, backward=True, batches=batches)
     costs = costs_of(placement, scheduling.micro_batches)
     return schedule, costs, known_peak_bytes(placement, schedule)
-
-
-def _each(peaks: Sequence[int | None], unit: str) -> str:
-    from hgpart.report.tables import in_unit
-
-    return ", ".join(f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
 
 
 def plan_report(plan: PlanFile, graph: hgpart.ChannelGraph) -> Report:

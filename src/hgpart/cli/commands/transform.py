@@ -76,7 +76,9 @@ def transform(
         partition, then = None, f"hgpart partition {quote(model)} --k {parts}"
         if output is not None and is_plan:
             with stage("plan"):
-                partition = _written_plan(output, after, model, parts, shape)
+                work = hgpart.flops(after)
+                partition = hgpart.partition_by("transformed-parts", after, work, parts)
+                hgpart.files.save_plan(hgpart.Plan(partition, model, shape), output)
             then = run_of_plan(model, output, after, partition.modelling)
         elif output is not None:
             write_text(output, factory_of(original, change, shape, stages, unequal))
@@ -85,15 +87,3 @@ def transform(
     if partition is not None:
         print_parts(partition, plain_console())
     lead_on(then)
-
-
-def _written_plan(
-    output: Path, graph: hgpart.ChannelGraph, model: str, k: int, shape: tuple[int, ...]
-) -> hgpart.Partition:
-    """Write the plan that `hgpart partition MODEL --way transformed-parts -o` writes."""
-    from hgpart.compare.comparison import DEFAULT_EPS
-
-    work = hgpart.flops(graph)
-    divided = hgpart.partition_by("transformed-parts", graph, work, k, DEFAULT_EPS)
-    hgpart.files.save_plan(hgpart.Plan(divided, model, shape), output)
-    return divided

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import typer
 
@@ -20,10 +19,6 @@ from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages, plan_and_model, shape_of, then_of_plan
 from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
 from hgpart.schedule_wanted import Scheduling
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 DTYPES = ("float64", "float32")
 
@@ -152,20 +147,28 @@ def verify(
         check_search(seed)
         of_each = device_of_each(step.devices, k)
         modelling = divided.modelling_of(samples)
-
-        def divide(graph: hgpart.ChannelGraph, work: hgpart.Work) -> hgpart.Partition:
-            problem = Problem(graph, work, modelling, k, divided.eps)
-            if way is None:
-                return solve(problem, Search(seed), divided.backend)
-            return way.partition(problem, Search(seed))
-
         kind = getattr(torch, dtype)
         with stage("load"):
             module, own_shape = hgpart.load_model(model, seed=seed)
             module = module.to(kind).train(not step.evaluation)
         asked = loaded.input_shape if loaded is not None else divided.input_shape
         shape = shape_of(model, asked or own_shape)
-        source = loaded or _divided(stage, module, shape, divide)
+        source: Any = loaded
+        if loaded is None:
+            with stage("trace"):
+                traced = hgpart.trace(module, hgpart.example_inputs(module, shape))
+            with stage("graph"):
+                graph = hgpart.channel_graph(traced)
+            with stage("partition"):
+                problem = Problem(graph, hgpart.flops(graph), modelling, k, divided.eps)
+                if way is None:
+                    partition = solve(problem, Search(seed), divided.backend)
+                else:
+                    partition = way.partition(problem, Search(seed))
+            if partition.interrupted:
+                raise KeyboardInterrupt("in the search for a partition")
+            # What is verified does not depend on the cut between layers.
+            source = hgpart.PartitionedModel(traced, partition, partition.evaluation, {})
         with stage("place"):
             placement = hgpart.place(module, source, of_each, norms=step.norms).to(kind)
         torch.manual_seed(seed)
@@ -219,23 +222,3 @@ def _check_beside(divided: HowDivided, plan: Path | None) -> None:
         raise ArgumentError(
             f"--backend {divided.backend} with --way {divided.way}: accepted is one of them"
         )
-
-
-def _divided(
-    stage: Stages,
-    module: nn.Module,
-    shape: tuple[int, ...],
-    divide: Callable[[hgpart.ChannelGraph, hgpart.Work], hgpart.Partition],
-) -> hgpart.PartitionedModel:
-
-    with stage("trace"):
-        traced = hgpart.trace(module, hgpart.example_inputs(module, shape))
-    with stage("graph"):
-        graph = hgpart.channel_graph(traced)
-    with stage("partition"):
-        work = hgpart.flops(graph)
-        divided = divide(graph, work)
-    if divided.interrupted:
-        raise KeyboardInterrupt("in the search for a partition")
-    # What is verified does not depend on the cut between layers.
-    return hgpart.PartitionedModel(traced, divided, divided.evaluation, stage.all_seconds())
