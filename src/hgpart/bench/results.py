@@ -18,82 +18,12 @@ from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
 from hgpart.files.row_files import resumed_rows, rows_json
 
+FORMAT = "hgpart bench 1"
+LARGEST = 2**53
 # What two runs need not agree in for one to resume the other.
 MAY_DIFFER = ("model", "work_source", "rows", "besides")
 
 Ran = TypeVar("Ran", bound=Any)
-
-
-@dataclass(frozen=True)
-class NotRun:
-    """A way that could not be run, and why.
-
-    Attributes
-    ----------
-    failed : bool
-        Whether something went wrong, so that another attempt may succeed.
-    """
-
-    way: str
-    why: str
-    failed: bool
-
-    @property
-    def what(self) -> str:
-        """What became of the way, in a word or two."""
-        return "failed" if self.failed else "can't be used"
-
-
-def rows_by_way(
-    path: Path | str | None,
-    what: str,
-    format: str,
-    wanted: Any,
-    ran: Callable[[JsonObject], Ran],
-) -> dict[str, Ran | NotRun]:
-    """The rows of a file to resume, by way, as `resumed_rows` reads them.
-
-    Parameters
-    ----------
-    wanted : dataclass
-        A record with the settings that the file must have: all of its fields but `MAY_DIFFER`.
-    ran : callable
-        Makes a row of an object that is no `NotRun`.
-
-    Raises
-    ------
-    FormatError
-        If the file is malformed.
-    PlanError
-        If it is of another model, or of other settings.
-    """
-
-    def row_of(record: JsonObject) -> Ran | NotRun:
-        if "why" in record.fields:
-            return NotRun(record.string("way"), record.string("why"), record.flag("failed"))
-        return ran(record)
-
-    names = [setting.name for setting in fields(wanted) if setting.name not in MAY_DIFFER]
-    settings = sorted(names, key="fingerprint".__ne__)  # it says most
-    rows = resumed_rows(path, what, format, wanted, settings, row_of)
-    return {row.way: row for row in rows}
-
-
-def figure(value: object) -> float | None:
-    """A number of a file, NaN where that has null; None for anything else.
-
-    >>> figure(2), figure(None), figure("2"), figure(10**400)
-    (2.0, nan, None, None)
-    """
-    if value is None:
-        return math.nan
-    if type(value) is int:
-        return float(value) if abs(value) <= sys.float_info.max else None
-    return value if isinstance(value, float) else None
-
-
-FORMAT = "hgpart bench 1"
-LARGEST = 2**53
 
 
 @dataclass(frozen=True)
@@ -175,6 +105,26 @@ class Measured:
             sent_bytes=mean(self.sent_bytes or 0, other.sent_bytes or 0) if is_known else None,
             peak_bytes=tuple(map(max, self.peak_bytes, other.peak_bytes)),
         )
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A way that could not be run, and why.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether something went wrong, so that another attempt may succeed.
+    """
+
+    way: str
+    why: str
+    failed: bool
+
+    @property
+    def what(self) -> str:
+        """What became of the way, in a word or two."""
+        return "failed" if self.failed else "can't be used"
 
 
 Row = Measured | NotRun
@@ -358,3 +308,51 @@ def _row(record: JsonObject) -> Measured:
         peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
         ended=ended,
     )
+
+
+def rows_by_way(
+    path: Path | str | None,
+    what: str,
+    format: str,
+    wanted: Any,
+    ran: Callable[[JsonObject], Ran],
+) -> dict[str, Ran | NotRun]:
+    """The rows of a file to resume, by way, as `resumed_rows` reads them.
+
+    Parameters
+    ----------
+    wanted : dataclass
+        A record with the settings that the file must have: all of its fields but `MAY_DIFFER`.
+    ran : callable
+        Makes a row of an object that is no `NotRun`.
+
+    Raises
+    ------
+    FormatError
+        If the file is malformed.
+    PlanError
+        If it is of another model, or of other settings.
+    """
+
+    def row_of(record: JsonObject) -> Ran | NotRun:
+        if "why" in record.fields:
+            return NotRun(record.string("way"), record.string("why"), record.flag("failed"))
+        return ran(record)
+
+    names = [setting.name for setting in fields(wanted) if setting.name not in MAY_DIFFER]
+    settings = sorted(names, key="fingerprint".__ne__)  # it says most
+    rows = resumed_rows(path, what, format, wanted, settings, row_of)
+    return {row.way: row for row in rows}
+
+
+def figure(value: object) -> float | None:
+    """A number of a file, NaN where that has null; None for anything else.
+
+    >>> figure(2), figure(None), figure("2"), figure(10**400)
+    (2.0, nan, None, None)
+    """
+    if value is None:
+        return math.nan
+    if type(value) is int:
+        return float(value) if abs(value) <= sys.float_info.max else None
+    return value if isinstance(value, float) else None

@@ -12,6 +12,8 @@ from hgpart.bench.results import Bench, Measured, NotRun, bench_columns
 from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.tables import counted, print_table, print_ways
 
+CURVE_POINTS = 6  # points of each way that are printed, where it has more
+
 
 def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False) -> None:
     """Print the fastest way, then all in the order asked for, then why others could not be run.
@@ -101,9 +103,6 @@ def common_settings(bench: Bench | Races, *own: str) -> list[str]:
         f"seed {bench.seed}",
         *([bench.machine] if bench.machine else []),
     ]
-
-
-CURVE_POINTS = 6  # points of each way that are printed, where it has more
 
 
 def print_races(races: Races, console: Console, *, wide: bool = False) -> None:

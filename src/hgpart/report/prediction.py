@@ -21,6 +21,8 @@ from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.drawing import draw_times
 
+SAME = 0.005  # share of a step that is not worth a line
+
 
 @dataclass(frozen=True, eq=False)
 class PredictionReport:
@@ -125,9 +127,6 @@ def prediction_json(report: PredictionReport) -> str:
             "error": report.error,
         }
     return report_json({**fields, "parts": [fields_of(columns, part) for part in range(k)]})
-
-
-SAME = 0.005  # share of a step that is not worth a line
 
 
 def prediction_answer(report: PredictionReport) -> str:
