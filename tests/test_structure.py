@@ -27,9 +27,7 @@ ORDER = [
     *("placement.batches", "placement.as_module", "placement", "timing", "prediction"),
     *("run.processes", "run", "run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation"),
-    *("compare", "report", "report.machine", "report.partition", "report.prediction"),
-    *("report.recommendation", "report.transformation"),
-    *("report.page.drawing", "report.page.tables", "report.page"),
+    *("compare", "report", "report.partition", "report.page.drawing", "report.page"),
     *("plotting", "cli", "cli.commands", "__main__"),
 ]
 
