@@ -25,7 +25,7 @@ ORDER = [
     *("execution.weights", "execution.records", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *("placement.batches", "placement.as_module", "placement", "timing", "prediction"),
-    *("run.processes", "run", "run.training.sources", "run.training", "calibration"),
+    *("run.processes", "run", "run.loops", "run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.partition", "report.page.drawing", "report.page"),
     *("plotting", "cli", "cli.commands", "__main__"),

@@ -179,7 +179,7 @@ def test_a_frozen_model_returns_what_has_no_gradient(placed):
 
 
 def test_what_goes_over_all_parameters_takes_the_model_itself(placed):
-    """A module around it counted as one of this process alone: each clipped by a norm of its own."""
+    """A module around it counted as one of this process alone: each clipped by its own norm."""
     around = nn.Sequential(placed)
     optimizer = torch.optim.SGD(placed.parameters(), lr=0.1)
     for use in (

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.as_function import inputs_with_gradients, results_of
@@ -184,9 +185,10 @@ class DistributedModel(nn.Module):
         call = RankCall(begun, self._together, elsewhere, wanted)
         if not graph:
             return self._own_result(call.taken_results())
-        results = results_of(call, inputs_with_gradients(values))
-        self._results = tuple(map(ref, results)) if elsewhere else ()
-        return self._own_result(results)
+        result = self._own_result(results_of(call, inputs_with_gradients(values)))
+        leaves = pytree.tree_leaves(result) if elsewhere else ()
+        self._results = tuple(ref(leaf) for leaf in leaves if isinstance(leaf, Tensor))
+        return result
 
     def _elsewhere(self, samples: int, begun: RunningPass) -> list[Elsewhere]:
         """Stand-ins for the results, if this rank makes none."""
