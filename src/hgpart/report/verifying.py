@@ -1,4 +1,4 @@
-"""Verification, PlacementReport -> tables, JSON: do parts what the original does, and how."""
+"""Verification, PlacementReport -> tables, JSON: what parts of a model compute, and hold."""
 
 from __future__ import annotations
 

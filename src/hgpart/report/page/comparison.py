@@ -60,139 +60,6 @@ class LinePoint(NamedTuple):
 Lines = Mapping[StrategyLine, list[LinePoint]]
 
 
-def lines_figure(
-    comparison: Comparison, attribute: str, title: str, size: float, k: int | None = None
-) -> Figure:
-    """One figure of every way against k; for one k, of the ways that take an eps against that.
-
-    A way keeps its colour and marker whatever eps is, and against k each eps has its dash. Points
-    that are not within the smallest eps are hollow. Of more than eight lines those with the least
-    at the end of the axis are drawn, and the others wait in the legend.
-
-    Parameters
-    ----------
-    size : float
-        What the unit of the axis is, in that of the attribute.
-    """
-    lines, against = _lines(comparison, attribute, size, k), "k" if k is None else "eps"
-    if k is None:
-        ks = sorted({row.k for row in comparison.rows})
-        across = axis("devices (k)", type="log", tickvals=ks, ticktext=[*map(str, ks)])
-    else:
-        ticks = sorted({point.at for points in lines.values() for point in points})
-        texts = [f"{eps:g}" for eps in ticks]
-        across = axis("eps (imbalance allowed)", tickvals=ticks, ticktext=texts)
-    names = list(dict.fromkeys(row.strategy for row in comparison.rows))
-    data, drawn = [], _least(lines)
-    for strategy, unsorted in lines.items():
-        number = names.index(strategy.strategy)
-        points = sorted(unsorted, key=lambda point: point.at)
-        beyond = [point.beyond for point in points]
-        symbol = SYMBOLS[number % len(SYMBOLS)]
-        label, text = escape(strategy.label), escape(title)
-        data.append(
-            line(
-                label,
-                [point.at for point in points],
-                [point.value for point in points],
-                f"<b>{label}</b><br>{against} = %{{x}}<br>%{{y:,.4~r}} {text}%{{customdata}}",
-                look=number,
-                dash=strategy.dash,
-                symbol=[symbol + "-open" * out for out in beyond],
-                visible=True if strategy in drawn else "legendonly",
-                customdata=[f"<br>beyond eps {comparison.eps:g}" * out for out in beyond],
-            )
-        )
-    values = [point.value for points in lines.values() for point in points if point.value]
-    if max(values, default=1) < LINEAR_RANGE * min(values, default=1):
-        up = axis(escape(title), from_zero=True, type="linear", tickformat=",~r")
-    else:  # 1, 2, 5, 10, 20, ...
-        up = axis(f"{escape(title)} (logarithmic)", type="log", tickformat=",~r", dtick="D2")
-    layout = {
-        "xaxis": across,
-        "yaxis": up,
-        "hovermode": "closest",
-        "meta": {"legend": "aside"},
-    }
-    return Figure(data, layout, height=540)
-
-
-def _lines(comparison: Comparison, attribute: str, size: float, k: int | None) -> Lines:
-    epss = sorted({row.eps for row in comparison.rows if row.eps is not None})
-    lines: dict[StrategyLine, list[LinePoint]] = {}
-    for row in comparison.steps:
-        if k is not None and (row.k != k or row.eps is None):
-            continue
-        label, dash = row.strategy, 0
-        if k is None and row.eps is not None and len(epss) > 1:
-            label, dash = f"{label}, eps {row.eps:g}", epss.index(row.eps)
-        value = getattr(row, attribute)  # None also for 0, which a logarithmic axis does not have
-        at = row.k if k is None or row.eps is None else row.eps
-        point = LinePoint(at, value / size if value else None, not comparison.is_balanced(row))
-        lines.setdefault(StrategyLine(row.strategy, label, dash), []).append(point)
-    return lines
-
-
-def _least(lines: Lines) -> set[StrategyLine]:
-    """The lines that a chart has room for, with the least at the end of their axis."""
-
-    def last(strategy: StrategyLine) -> tuple[float, float]:
-        point = max(lines[strategy], key=lambda point: point.at)
-        return -point.at, math.inf if point.value is None else point.value
-
-    return set(sorted(lines, key=last)[:MOST_LINES])
-
-
-def comparison_table(comparison: Comparison, unit: str) -> str:
-    """A row a way and k; the best of a k are marked, and what can't be used says why.
-
-    What is not within the smallest eps is set back, and says so.
-    """
-    columns = comparison_columns(comparison)
-    always = {"k", "eps", "seconds", *EPOCHS}  # figures that do not depend on the batch of a step
-    best = {key: winners(comparison, key) for key in CONTESTED}
-    rows = []
-    for outcome in comparison.rows:
-        attributes = f' data-k="{outcome.k}"'
-        if not isinstance(outcome, Outcome):
-            what = "failed" if isinstance(outcome, Failed) else "can't be used"
-            known, why = (outcome.k, outcome.eps), f"{what}: {outcome.why}"
-            rows.append(reason_row(columns, outcome.strategy, why, known, attributes))
-            continue
-        beyond = not comparison.is_balanced(outcome)
-        rows.append(
-            figures_row(
-                columns,
-                outcome,
-                unit,
-                note=f"beyond eps {comparison.eps:g}" if beyond else "",
-                best=[key for key in CONTESTED if cell_of(outcome) in best[key]],
-                best_of=f"best of k = {outcome.k}",
-                missing=why_no_step(outcome, comparison),
-                always=always,
-                attributes=attributes + ' class="beyond"' * beyond,
-            )
-        )
-    return table("comparison", columns, rows, unit)
-
-
-def k_buttons(comparison: Comparison) -> str:
-    """Buttons that choose the rows of one k; nothing where there is only one."""
-    ks = sorted({row.k for row in comparison.rows})
-    if len(ks) < 2:
-        return ""
-    shown = VERDICT_K if VERDICT_K in ks else ks[-1]
-    buttons = [
-        f'<button type="button" data-k="{k}" aria-pressed="{json.dumps(k == shown)}">{k}</button>'
-        for k in (*ks, "all")
-    ]
-    return (
-        '<div class="choice" role="group" aria-label="number of devices">k (devices): '
-        + "".join(buttons)
-        + "</div>"
-    )
-
-
 def comparison_page(comparison: Comparison, plan: Report | None = None, unit: str = "MB") -> str:
     """The page of a comparison: the verdict, the table, traffic and load against k.
 
@@ -315,3 +182,136 @@ def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
             f"{'; '.join(differences)}."
         )
     return lines
+
+
+def comparison_table(comparison: Comparison, unit: str) -> str:
+    """A row a way and k; the best of a k are marked, and what can't be used says why.
+
+    What is not within the smallest eps is set back, and says so.
+    """
+    columns = comparison_columns(comparison)
+    always = {"k", "eps", "seconds", *EPOCHS}  # figures that do not depend on the batch of a step
+    best = {key: winners(comparison, key) for key in CONTESTED}
+    rows = []
+    for outcome in comparison.rows:
+        attributes = f' data-k="{outcome.k}"'
+        if not isinstance(outcome, Outcome):
+            what = "failed" if isinstance(outcome, Failed) else "can't be used"
+            known, why = (outcome.k, outcome.eps), f"{what}: {outcome.why}"
+            rows.append(reason_row(columns, outcome.strategy, why, known, attributes))
+            continue
+        beyond = not comparison.is_balanced(outcome)
+        rows.append(
+            figures_row(
+                columns,
+                outcome,
+                unit,
+                note=f"beyond eps {comparison.eps:g}" if beyond else "",
+                best=[key for key in CONTESTED if cell_of(outcome) in best[key]],
+                best_of=f"best of k = {outcome.k}",
+                missing=why_no_step(outcome, comparison),
+                always=always,
+                attributes=attributes + ' class="beyond"' * beyond,
+            )
+        )
+    return table("comparison", columns, rows, unit)
+
+
+def k_buttons(comparison: Comparison) -> str:
+    """Buttons that choose the rows of one k; nothing where there is only one."""
+    ks = sorted({row.k for row in comparison.rows})
+    if len(ks) < 2:
+        return ""
+    shown = VERDICT_K if VERDICT_K in ks else ks[-1]
+    buttons = [
+        f'<button type="button" data-k="{k}" aria-pressed="{json.dumps(k == shown)}">{k}</button>'
+        for k in (*ks, "all")
+    ]
+    return (
+        '<div class="choice" role="group" aria-label="number of devices">k (devices): '
+        + "".join(buttons)
+        + "</div>"
+    )
+
+
+def lines_figure(
+    comparison: Comparison, attribute: str, title: str, size: float, k: int | None = None
+) -> Figure:
+    """One figure of every way against k; for one k, of the ways that take an eps against that.
+
+    A way keeps its colour and marker whatever eps is, and against k each eps has its dash. Points
+    that are not within the smallest eps are hollow. Of more than eight lines those with the least
+    at the end of the axis are drawn, and the others wait in the legend.
+
+    Parameters
+    ----------
+    size : float
+        What the unit of the axis is, in that of the attribute.
+    """
+    lines, against = _lines(comparison, attribute, size, k), "k" if k is None else "eps"
+    if k is None:
+        ks = sorted({row.k for row in comparison.rows})
+        across = axis("devices (k)", type="log", tickvals=ks, ticktext=[*map(str, ks)])
+    else:
+        ticks = sorted({point.at for points in lines.values() for point in points})
+        texts = [f"{eps:g}" for eps in ticks]
+        across = axis("eps (imbalance allowed)", tickvals=ticks, ticktext=texts)
+    names = list(dict.fromkeys(row.strategy for row in comparison.rows))
+    data, drawn = [], _least(lines)
+    for strategy, unsorted in lines.items():
+        number = names.index(strategy.strategy)
+        points = sorted(unsorted, key=lambda point: point.at)
+        beyond = [point.beyond for point in points]
+        symbol = SYMBOLS[number % len(SYMBOLS)]
+        label, text = escape(strategy.label), escape(title)
+        data.append(
+            line(
+                label,
+                [point.at for point in points],
+                [point.value for point in points],
+                f"<b>{label}</b><br>{against} = %{{x}}<br>%{{y:,.4~r}} {text}%{{customdata}}",
+                look=number,
+                dash=strategy.dash,
+                symbol=[symbol + "-open" * out for out in beyond],
+                visible=True if strategy in drawn else "legendonly",
+                customdata=[f"<br>beyond eps {comparison.eps:g}" * out for out in beyond],
+            )
+        )
+    values = [point.value for points in lines.values() for point in points if point.value]
+    if max(values, default=1) < LINEAR_RANGE * min(values, default=1):
+        up = axis(escape(title), from_zero=True, type="linear", tickformat=",~r")
+    else:  # 1, 2, 5, 10, 20, ...
+        up = axis(f"{escape(title)} (logarithmic)", type="log", tickformat=",~r", dtick="D2")
+    layout = {
+        "xaxis": across,
+        "yaxis": up,
+        "hovermode": "closest",
+        "meta": {"legend": "aside"},
+    }
+    return Figure(data, layout, height=540)
+
+
+def _lines(comparison: Comparison, attribute: str, size: float, k: int | None) -> Lines:
+    epss = sorted({row.eps for row in comparison.rows if row.eps is not None})
+    lines: dict[StrategyLine, list[LinePoint]] = {}
+    for row in comparison.steps:
+        if k is not None and (row.k != k or row.eps is None):
+            continue
+        label, dash = row.strategy, 0
+        if k is None and row.eps is not None and len(epss) > 1:
+            label, dash = f"{label}, eps {row.eps:g}", epss.index(row.eps)
+        value = getattr(row, attribute)  # None also for 0, which a logarithmic axis does not have
+        at = row.k if k is None or row.eps is None else row.eps
+        point = LinePoint(at, value / size if value else None, not comparison.is_balanced(row))
+        lines.setdefault(StrategyLine(row.strategy, label, dash), []).append(point)
+    return lines
+
+
+def _least(lines: Lines) -> set[StrategyLine]:
+    """The lines that a chart has room for, with the least at the end of their axis."""
+
+    def last(strategy: StrategyLine) -> tuple[float, float]:
+        point = max(lines[strategy], key=lambda point: point.at)
+        return -point.at, math.inf if point.value is None else point.value
+
+    return set(sorted(lines, key=last)[:MOST_LINES])

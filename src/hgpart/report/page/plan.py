@@ -30,58 +30,6 @@ from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import bubble, times
 
 
-def all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
-    """All that figures depend on, by name, to be compared with another's."""
-    element = chosen.bytes_per_element
-    return {
-        "batch_size": f"batch of {chosen.batch_size}",
-        "linear": f"a linear layer is {'one task' if chosen.linear == 'layer' else 'its neurons'}",
-        "bytes_per_element": (
-            "the model's own element size" if element is None else f"{element} bytes per element"
-        ),
-        "input_vertex": f"inputs {'' if chosen.input_vertex else 'not '}counted",
-        "output_vertex": f"result {'' if chosen.output_vertex else 'not '}counted",
-    }
-
-
-def settings_of(chosen: Comparison | Modelling) -> list[str]:
-    """What counts as traffic; only the batch size where the rest is the default."""
-    element = chosen.bytes_per_element
-    texts = {
-        f"batch of {chosen.batch_size}": True,
-        f"{element} bytes per element": element is not None,
-        "a linear layer is one task": chosen.linear == "layer",
-        "inputs not counted": not chosen.input_vertex,
-        "result not counted": not chosen.output_vertex,
-    }
-    return [text for text, holds in texts.items() if holds]
-
-
-def slices_text(modelling: Modelling) -> list[str]:
-    """How the batch is divided, and whether the plan is for inference."""
-    texts = {
-        f"{modelling.slices} slices of the batch": modelling.slices > 1,
-        "nothing is trained": not modelling.training,
-    }
-    return [text for text, holds in texts.items() if holds]
-
-
-def shape_text(sizes: tuple[int, ...]) -> str:
-    """The shape of an input, as text.
-
-    >>> shape_text((3, 224, 224))
-    '3 x 224 x 224'
-    """
-    return " x ".join(map(str, sizes))
-
-
-def step_figure(schedule: Schedule, costs: Costs) -> Figure:
-    """When each part is to do what, by estimated costs."""
-    when = times(schedule.outlines, schedule.order, costs)
-    planned = planned_events(schedule.order, when)
-    return timeline_figure(schedule.k, (), planned, "ms, by estimated costs")
-
-
 def plan_page(
     report: Report, unit: str = "MB", planned: tuple[Schedule, Costs] | None = None
 ) -> str:
@@ -111,20 +59,6 @@ def plan_page(
     name = f"{report.model} on {counted(partition.k, 'device')}"
     lines = [name, *answer(report, unit)]
     return page(name, [header(subject, lines, [*_key_figures(report, unit)]), *sections], drawn)
-
-
-def _step_section(schedule: Schedule, costs: Costs, drawn: Drawings) -> str:
-    """What each part does when, and how long parts have nothing to do."""
-    count = schedule.micro_batches
-    divided = f"the batch in {count} micro-batches" if count > 1 else "the batch at once"
-    return section(
-        "What each part does when",
-        f"A step of training by {schedule.rule}, {divided}, simulated with estimated costs: parts "
-        f"have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A row is a "
-        "part, in its colour, a box what it does of one micro-batch, whose number is in it, where "
-        "there is room.",
-        drawn.plot("step", step_figure(schedule, costs), "What each part does when in a step"),
-    )
 
 
 def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
@@ -233,3 +167,69 @@ def _memory_section(report: Report, unit: str, drawn: Drawings) -> str:
         f"{limited}",
         drawn.plot("memory", figure, "Memory of each part against its limit"),
     )
+
+
+def _step_section(schedule: Schedule, costs: Costs, drawn: Drawings) -> str:
+    """What each part does when, and how long parts have nothing to do."""
+    count = schedule.micro_batches
+    divided = f"the batch in {count} micro-batches" if count > 1 else "the batch at once"
+    return section(
+        "What each part does when",
+        f"A step of training by {schedule.rule}, {divided}, simulated with estimated costs: parts "
+        f"have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A row is a "
+        "part, in its colour, a box what it does of one micro-batch, whose number is in it, where "
+        "there is room.",
+        drawn.plot("step", step_figure(schedule, costs), "What each part does when in a step"),
+    )
+
+
+def step_figure(schedule: Schedule, costs: Costs) -> Figure:
+    """When each part is to do what, by estimated costs."""
+    when = times(schedule.outlines, schedule.order, costs)
+    planned = planned_events(schedule.order, when)
+    return timeline_figure(schedule.k, (), planned, "ms, by estimated costs")
+
+
+def all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
+    """All that figures depend on, by name, to be compared with another's."""
+    element = chosen.bytes_per_element
+    return {
+        "batch_size": f"batch of {chosen.batch_size}",
+        "linear": f"a linear layer is {'one task' if chosen.linear == 'layer' else 'its neurons'}",
+        "bytes_per_element": (
+            "the model's own element size" if element is None else f"{element} bytes per element"
+        ),
+        "input_vertex": f"inputs {'' if chosen.input_vertex else 'not '}counted",
+        "output_vertex": f"result {'' if chosen.output_vertex else 'not '}counted",
+    }
+
+
+def settings_of(chosen: Comparison | Modelling) -> list[str]:
+    """What counts as traffic; only the batch size where the rest is the default."""
+    element = chosen.bytes_per_element
+    texts = {
+        f"batch of {chosen.batch_size}": True,
+        f"{element} bytes per element": element is not None,
+        "a linear layer is one task": chosen.linear == "layer",
+        "inputs not counted": not chosen.input_vertex,
+        "result not counted": not chosen.output_vertex,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def slices_text(modelling: Modelling) -> list[str]:
+    """How the batch is divided, and whether the plan is for inference."""
+    texts = {
+        f"{modelling.slices} slices of the batch": modelling.slices > 1,
+        "nothing is trained": not modelling.training,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def shape_text(sizes: tuple[int, ...]) -> str:
+    """The shape of an input, as text.
+
+    >>> shape_text((3, 224, 224))
+    '3 x 224 x 224'
+    """
+    return " x ".join(map(str, sizes))

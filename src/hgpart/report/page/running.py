@@ -1,4 +1,4 @@
-"""RunReport -> its page; timings, events -> what parts did in measured steps, of any page."""
+"""RunReport -> its page; timings, events -> sections on what parts did in measured steps."""
 
 from __future__ import annotations
 
@@ -12,6 +12,21 @@ from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figur
 from hgpart.report.partition.looks import part_marker
 from hgpart.report.running import RunReport, run_answer
 from hgpart.report.tables import counted
+
+
+def run_page(report: RunReport) -> str:
+    """The page of a run: what a step took, and what each part did in it."""
+    measured = report.measurement
+    passes = "forward and backward" if measured.backward else "forward"
+    subject = [
+        report.model,
+        f"{counted(measured.steps, 'step')} of {counted(measured.batch_size, 'sample')}, {passes}",
+        devices_text(report.devices),
+    ]
+    drawn, timings = Drawings(), measured.totals.timings
+    about = timings, measured.steps, measured.timeline, measured.planned
+    body = [header(subject, [run_answer(report)]), *measured_sections(*about, drawn)]
+    return page(f"{report.model}: a run", body, drawn)
 
 
 def measured_sections(
@@ -93,18 +108,3 @@ def stretched(events: Sequence[Event], milliseconds: float) -> tuple[Event, ...]
     return tuple(
         event._replace(begin=round(event.begin * by), end=round(event.end * by)) for event in events
     )
-
-
-def run_page(report: RunReport) -> str:
-    """The page of a run: what a step took, and what each part did in it."""
-    measured = report.measurement
-    passes = "forward and backward" if measured.backward else "forward"
-    subject = [
-        report.model,
-        f"{counted(measured.steps, 'step')} of {counted(measured.batch_size, 'sample')}, {passes}",
-        devices_text(report.devices),
-    ]
-    drawn, timings = Drawings(), measured.totals.timings
-    about = timings, measured.steps, measured.timeline, measured.planned
-    body = [header(subject, [run_answer(report)]), *measured_sections(*about, drawn)]
-    return page(f"{report.model}: a run", body, drawn)

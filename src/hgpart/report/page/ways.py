@@ -21,6 +21,82 @@ from hgpart.report.partition.looks import COLOURS, GREY, SYMBOLS
 FASTEST, BASE = "fastest", "base of speed-ups"
 
 
+def bench_page(bench: Bench, unit: str = "MB") -> str:
+    """The page of ways of training on the clock: which is fastest, the table, bars.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of bytes, one of `hgpart.report.UNITS`.
+    """
+    drawn = Drawings()
+    body = [
+        header(settings(bench), [fastest(bench)]),
+        _rows_section(
+            "ways",
+            "Training, forward and backward with an update. Each way had the machine to itself, in "
+            "turns. ★ marks the fastest. Click a heading to sort; point at a figure for all its "
+            "digits.",
+            bench_columns(bench),
+            bench.rows,
+            unit,
+            notes_of(bench),
+        ),
+        section(
+            "Seconds a step",
+            "The median of all timed steps, and a line from the lower to the upper quartile. Lower "
+            "is better. The fastest way is green; the way that speed-ups are over is grey.",
+            drawn.plot("ways", bench_figure(bench), "Seconds a step of each way"),
+        ),
+    ]
+    return page(f"{bench.model}: ways of training on the clock", body, drawn)
+
+
+def race_page(races: Races) -> str:
+    """The page of ways of training to an accuracy: which is first, the table, the curves."""
+    drawn = Drawings()
+    label = "Accuracy of each way against seconds of training"
+    body = [
+        header(race_settings(races), [winner(races)]),
+        _rows_section(
+            "races",
+            "All begin with the same weights, and see the same batches in the same order. Each had "
+            "the machine to itself.",
+            race_columns(races),
+            races.rows,
+            "MB",
+        ),
+        section("Accuracy against time", "", drawn.plot("races", race_figure(races), label)),
+    ]
+    return page(f"{races.model}: ways of training to an accuracy", body, drawn)
+
+
+def _rows_section(
+    name: str,
+    text: str,
+    columns: Sequence[Column[Any]],
+    rows: Sequence[Row | Race],
+    unit: str,
+    notes: Mapping[str, str] | None = None,
+) -> str:
+    """A row a way, with what is noted beside it; what could not be run, or to its end, says why."""
+    shown = []
+    for row in rows:
+        if not isinstance(row, NotRun):
+            note = (notes or {}).get(row.way, "")
+            best = ("median_seconds",) if note == FASTEST else ()
+            shown.append(figures_row(columns, row, unit, note=note, best=best, best_of=FASTEST))
+        if why := why_not(row):
+            shown.append(reason_row(columns, row.way, why))
+    terms = [(row.way, way_of(row.way).meaning) for row in rows]
+    return section(
+        "Every way, side by side",
+        text,
+        table(name, columns, shown, unit),
+        glossary("What the columns and the ways are", columns, terms),
+    )
+
+
 def notes_of(bench: Bench) -> dict[str, str]:
     """What is said beside the fastest way of training one model, and beside one process."""
     notes = {row.way: BASE for row in bench.measured if row.way == SINGLE}
@@ -73,79 +149,3 @@ def race_figure(races: Races) -> Figure:
         "yaxis": axis("% of the test samples"),
     }
     return Figure(data, layout, height=460)
-
-
-def _rows_section(
-    name: str,
-    text: str,
-    columns: Sequence[Column[Any]],
-    rows: Sequence[Row | Race],
-    unit: str,
-    notes: Mapping[str, str] | None = None,
-) -> str:
-    """A row a way, with what is noted beside it; what could not be run, or to its end, says why."""
-    shown = []
-    for row in rows:
-        if not isinstance(row, NotRun):
-            note = (notes or {}).get(row.way, "")
-            best = ("median_seconds",) if note == FASTEST else ()
-            shown.append(figures_row(columns, row, unit, note=note, best=best, best_of=FASTEST))
-        if why := why_not(row):
-            shown.append(reason_row(columns, row.way, why))
-    terms = [(row.way, way_of(row.way).meaning) for row in rows]
-    return section(
-        "Every way, side by side",
-        text,
-        table(name, columns, shown, unit),
-        glossary("What the columns and the ways are", columns, terms),
-    )
-
-
-def bench_page(bench: Bench, unit: str = "MB") -> str:
-    """The page of ways of training on the clock: which is fastest, the table, bars.
-
-    Parameters
-    ----------
-    unit : str
-        Unit of bytes, one of `hgpart.report.UNITS`.
-    """
-    drawn = Drawings()
-    body = [
-        header(settings(bench), [fastest(bench)]),
-        _rows_section(
-            "ways",
-            "Training, forward and backward with an update. Each way had the machine to itself, in "
-            "turns. ★ marks the fastest. Click a heading to sort; point at a figure for all its "
-            "digits.",
-            bench_columns(bench),
-            bench.rows,
-            unit,
-            notes_of(bench),
-        ),
-        section(
-            "Seconds a step",
-            "The median of all timed steps, and a line from the lower to the upper quartile. Lower "
-            "is better. The fastest way is green; the way that speed-ups are over is grey.",
-            drawn.plot("ways", bench_figure(bench), "Seconds a step of each way"),
-        ),
-    ]
-    return page(f"{bench.model}: ways of training on the clock", body, drawn)
-
-
-def race_page(races: Races) -> str:
-    """The page of ways of training to an accuracy: which is first, the table, the curves."""
-    drawn = Drawings()
-    label = "Accuracy of each way against seconds of training"
-    body = [
-        header(race_settings(races), [winner(races)]),
-        _rows_section(
-            "races",
-            "All begin with the same weights, and see the same batches in the same order. Each had "
-            "the machine to itself.",
-            race_columns(races),
-            races.rows,
-            "MB",
-        ),
-        section("Accuracy against time", "", drawn.plot("races", race_figure(races), label)),
-    ]
-    return page(f"{races.model}: ways of training to an accuracy", body, drawn)
