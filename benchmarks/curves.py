@@ -38,7 +38,7 @@ from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
 from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.data import load_data
-from hgpart.run.training.loop import accuracy
+from hgpart.run.training.scores import accuracy
 from hgpart.schedule_wanted import Scheduling
 
 BATCH, EVERY, GOAL, K, EPS = 16, 20, 0.97, 2, 0.1

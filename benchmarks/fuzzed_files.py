@@ -68,8 +68,10 @@ from hgpart.placement.cutting.slices import Slice
 from hgpart.plan import LARGEST_K
 from hgpart.report import as_json, print_comparison, print_report
 from hgpart.run.training import checkpoints
-from hgpart.run.training.checkpoints import CheckpointReader, Held, Manifest
-from hgpart.run.training.image_folder import ImageFiles
+from hgpart.run.training import manifest as manifests
+from hgpart.run.training.checkpoints import CheckpointReader, Held
+from hgpart.run.training.epochs import Epoch
+from hgpart.run.training.sources.image_folder import ImageFiles
 from hgpart.terminal import PlainConsole, printable
 from hgpart.work.figures import load_work, save_work
 
@@ -364,13 +366,14 @@ def _checkpoint_kinds(folder: Path) -> dict[str, Kind]:
         Slice("weight", (4, 3), elements=np.array([3, 4, 5, 9, 10, 11])),
     ]
     files = {
-        checkpoints.part_file(part): checkpoints.write_part(
+        manifests.part_file(part): checkpoints.write_part(
             folder, part, [Held(one, {"value": one.take(whole), "step": torch.tensor(3.0)})]
         )
         for part, one in enumerate(slices)
     }
-    manifest = Manifest(3, {"seed": 0}, {"lr": 0.1}, (0.5, 0.25, 0.125), "00ff", files)
-    valid = checkpoints._as_text(manifest).encode()
+    about = {"seed": 0}, {"lr": 0.1}, (0.5, 0.25, 0.125), "00ff", files
+    manifest = manifests.Manifest(3, *about, (Epoch(1, 0.1, 0.5),))
+    valid = manifests.as_text(manifest).encode()
     parts = {name: (folder / name).read_bytes() for name in files}
 
     def read(_: Path) -> str:
@@ -380,13 +383,13 @@ def _checkpoint_kinds(folder: Path) -> dict[str, Kind]:
 
     def put(manifest: bytes, first: bytes = parts["part-0.pt"]) -> None:
         (folder / "part-0.pt").write_bytes(first)
-        (folder / checkpoints.MANIFEST).write_bytes(manifest)
+        (folder / manifests.MANIFEST).write_bytes(manifest)
 
     def signed(content: bytes) -> bytes:
         try:
             fields = json.loads(content)
             fields.pop("sha256", None)
-            return json.dumps({**fields, "sha256": checkpoints._digest(fields)}).encode()
+            return json.dumps({**fields, "sha256": manifests._digest(fields)}).encode()
         except (ValueError, AttributeError, TypeError, RecursionError):
             return content
 

@@ -92,7 +92,11 @@ class SliceBench(Bench):
     """The ways of a batch in slices, and torch's."""
 
     titles = tuple(PLANS)
-    hows = {"sequential m=1": ("sequential", 1), "greedy m=2": ("greedy", 2)}  # noqa: RUF012
+    hows = {  # noqa: RUF012
+        "called": ("called", 1),
+        "sequential m=1": ("sequential", 1),
+        "greedy m=2": ("greedy", 2),
+    }
     pipelines = {"1f1b": Schedule1F1B}  # noqa: RUF012
     micro_batches = (4,)
     sums = ("MB maps", "MB gradients")

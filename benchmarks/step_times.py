@@ -11,7 +11,8 @@ in a training, not in each step. ``apart`` is the limit of the machine: two proc
 talk, each with half of the batch. DDP and torch.distributed.pipelining are used as their
 documentation says, the latter of models that are chains of modules; its cuts are those nearest to
 halves of the multiply-accumulates. ``default`` is the plan of least bytes, by multiply-accumulates,
-eps 0.1, ``measured`` the same by measured seconds a layer, ``halves`` has every layer in halves.
+eps 0.1, ``measured`` the same by measured seconds a layer, ``horizontal`` halves all layers.
+``called`` is a loop's ``model(...)`` and ``loss.backward()``, all else is ``model.step(...)``.
 Bytes are counted of our ways only. Run it on idle cores.
 """
 
@@ -40,7 +41,7 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.processes.launch import launch
 from hgpart.run.scheduling import schedule
-from hgpart.run.training.loop import class_scores
+from hgpart.run.training.scores import class_scores
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
 PROCESSES = 2
@@ -57,7 +58,7 @@ class Bench:
 
     titles: tuple[str, ...] = tuple(KINDS)  # of our plans
     hows = (
-        {"sequential m=1": ("sequential", 1)}
+        {"called": ("called", 1), "sequential m=1": ("sequential", 1)}
         | {f"{rule} m=4": (rule, 4) for rule in RULES[1:]}
         | {f"{rule} m=8": (rule, 8) for rule in RULES[3:]}
         | {f"async n={n}": ("async", n) for n in (2, 3)}
@@ -165,7 +166,7 @@ class Bench:
                 continue
             shared = DistributedModel(hgpart.place(model, plan, parts=[self.rank]), self.connection)
             for name, (rule, m) in names.items():
-                made = self.stream if rule == "async" else self.placed
+                made = {"async": self.stream, "called": self.called}.get(rule, self.placed)
                 sizes = micro_batch_sizes(self.batch, 1 if rule == "async" else m)
                 if not all(all(sizes_of(shared.placement.programs.shares, size)) for size in sizes):
                     continue  # a slice would have no sample
@@ -191,6 +192,21 @@ class Bench:
 
         def step() -> None:
             model.step([self.images], self.labels, loss_of, order, batch_size=self.batch)
+            sgd.step()
+            sgd.zero_grad()
+            self.note(name, model, m)
+
+        return step
+
+    def called(self, name: str, model: DistributedModel, rule: str, m: int) -> Step:
+        """The same by ``model(...)`` and ``loss.backward()``, as in a loop of one's own."""
+        sgd = torch.optim.SGD([{"params": [*model.parameters()]}], lr=0.01)
+        mine = model.placement.programs.samples_of_result(self.rank, self.batch)
+        labels = self.labels[mine] if mine else self.labels
+
+        def step() -> None:
+            loss = loss_of(model(self.images, batch_size=self.batch), labels)
+            (loss * (len(labels) / self.batch)).backward()  # type: ignore[no-untyped-call]
             sgd.step()
             sgd.zero_grad()
             self.note(name, model, m)

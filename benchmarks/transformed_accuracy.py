@@ -74,15 +74,15 @@ class Digits:
 
     def __init__(self, seed: int) -> None:
         data = load_data("digits", SHAPE, 10, seed=0)
-        assert data.test is not None
+        assert data.validation is not None
         everything = range(len(data.train))
         images, labels = data.train.images(everything), data.train.labels(everything)
         self.seed, held = seed, len(images) // 5
         order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
         self.images, self.labels = images[order[held:]], labels[order[held:]]
         self.validation = images[order[:held]], labels[order[:held]]
-        tested = range(len(data.test))
-        self.test = data.test.images(tested), data.test.labels(tested)
+        tested = range(len(data.validation))
+        self.test = data.validation.images(tested), data.validation.labels(tested)
 
     def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """All that is trained on, in an order of the seed and the epoch."""
@@ -117,17 +117,17 @@ def trained(model: nn.Module, digits: Digits) -> dict[str, Any]:
         optimizer.param_groups[0]["lr"] = rule.rate
         train_epoch(model, digits, len(rule.rates), optimizer)
         goes_on = rule.goes_on(tested(model, digits.validation)[1])
-    loss, accuracy = tested(model, digits.test)
+    loss, accuracy = tested(model, digits.validation)
     return {"loss": loss, "accuracy": accuracy, "epochs": len(rule.rates)}
 
 
 def tuned(model: nn.Module, digits: Digits) -> dict[str, Any]:
     """Loss and accuracy of the test samples before and after each of few epochs."""
     optimizer = torch.optim.SGD(model.parameters(), lr=TUNING_RATE, momentum=MOMENTUM)
-    found = [tested(model, digits.test)]
+    found = [tested(model, digits.validation)]
     for epoch in range(TUNING_EPOCHS):
         train_epoch(model, digits, epoch, optimizer)
-        found.append(tested(model, digits.test))
+        found.append(tested(model, digits.validation))
     return {"losses": [loss for loss, _ in found], "accuracies": [share for _, share in found]}
 
 

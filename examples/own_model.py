@@ -54,8 +54,7 @@ def main() -> None:
 
     with hgpart.connect(k=2) as connection:
         # This process has only the weights of its part, and loads only the samples that it needs.
-        placed = hgpart.place(net, plan, parts=[connection.rank])
-        model = hgpart.DistributedModel(placed, connection)
+        model = hgpart.DistributedModel(net, connection, plan)
         order = hgpart.schedule(model, "greedy", micro_batches=2, batch_size=BATCH_SIZE)
         shuffled = RandomSampler(data, generator=torch.Generator().manual_seed(0))
         batches = BatchSampler(shuffled, BATCH_SIZE, drop_last=True)

@@ -32,7 +32,8 @@ from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule
 from hgpart.run.training.data import Data
-from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.run.training.loop import train
+from hgpart.run.training.options import TrainingOptions
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
@@ -56,11 +57,11 @@ class Noted:
         self.read.append(index)
         return self.all[index], index % 5
 
-    def images(self, indices):
+    def images(self, indices, epoch=0):
         self.read += indices
         return self.all[indices]
 
-    def labels(self, indices):
+    def labels(self, indices, epoch=0):
         self.named += indices
         return torch.tensor(indices) % 5
 

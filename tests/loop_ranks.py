@@ -1,6 +1,6 @@
 """A program for the processes of tests: training loops in processes, beside the model itself.
 
-    python loop_ranks.py FOLDER PLANS LOOP ...
+    python loop_ranks.py FOLDER STEPS PLANS LOOP ...
 
 The same lines of each loop train the model, alone in this process, and a `DistributedModel` of it.
 Each rank writes, for each plan and loop, how far the two are apart to a file of its own: for all
@@ -23,13 +23,14 @@ import torch
 from placements import traced_model
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.optim.swa_utils import AveragedModel
+from torch.optim.swa_utils import AveragedModel, update_bn
 
 import hgpart
 from hgpart.errors import HgpartError
 from hgpart.run.processes.connection import Connection
 
-BATCH, CLASSES, STEPS = 8, 4, 4
+BATCH, CLASSES = 8, 4
+STEPS = 4  # of each loop; set by `main`
 SECONDS = 300  # that all may take
 
 
@@ -233,7 +234,7 @@ def accumulated(how: Alone) -> tuple[list[float], list[nn.Module]]:
 @loop
 def clipped(how: Alone) -> tuple[list[float], list[nn.Module]]:
     model, told = classifier(how), []
-    optimizer = how.optimizer(torch.optim.AdamW, model, lr=0.01)
+    optimizer = torch.optim.AdamW(hgpart.param_groups(model, weight_decay=0.1), lr=0.01)
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.05, total_steps=2 * STEPS)
     for seed in range(STEPS):
         optimizer.zero_grad()
@@ -407,6 +408,28 @@ def resumed(how: Alone) -> tuple[list[float], list[nn.Module]]:
     return told, [model]
 
 
+class OfBatch(nn.Module):
+    """Calls a model with whole batches, as torch's `update_bn` does."""
+
+    def __init__(self, how: Alone, model: nn.Module) -> None:
+        super().__init__()
+        self.how, self.model = how, model
+
+    def forward(self, x: Tensor) -> Any:
+        return self.how.call(self.model, x)
+
+
+@loop
+def updated_norms(how: Alone) -> tuple[list[float], list[nn.Module]]:
+    """Running statistics anew, as the mean over batches, and then a step as before."""
+    model = classifier(how)
+    sum(losses_of(how, model, 0)).backward()
+    update_bn([batch(seed)[0] for seed in range(3)], OfBatch(how, model))
+    loss = sum(losses_of(how, model, 1))
+    loss.backward()
+    return [how.value(model, loss)], [model]
+
+
 @loop
 def quasi_newton(how: Alone) -> tuple[list[float], list[nn.Module]]:
     model, told = classifier(how), []
@@ -501,7 +524,9 @@ def compared(connection: Connection, plan: str, train: Loop) -> str:
     return f"{max(apart):.1e}"
 
 
-def main(folder: str, plans: str, *names: str) -> None:
+def main(folder: str, steps: str, plans: str, *names: str) -> None:
+    global STEPS
+    STEPS = int(steps)
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, str] = {}

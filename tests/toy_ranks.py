@@ -82,7 +82,7 @@ class Toy(nn.Module):
 
     inputs = ("x",)
     arguments = arguments_of(nn.Identity(), torch.zeros(2, WIDTHS[0]))
-    norms, has_norms_of_batch = "micro-batch", False
+    norms, has_norms_of_batch, are_set_anew = "micro-batch", False, False
     check_stream = Programs.check_stream
     blueprint = SimpleNamespace(carriers={})  # no buffer is computed from parameters
     output_part = 0

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import timedelta
 from textwrap import wrap
 from threading import Event, Thread
 from typing import Any, TextIO
@@ -128,7 +129,9 @@ class _ProgressInLines(Progress):
         task = self.tasks[-1]
         of_whole = task.total is None or task.total <= 1
         done = f"{task.percentage:.0f}%" if of_whole else f"{task.completed:g} of {task.total:g}"
-        return f"{task.description}: {done}" if task.description else done
+        left = task.time_remaining
+        soon = "" if left is None or task.finished else f", {timedelta(seconds=int(left))} left"
+        return f"{task.description}: {done}{soon}" if task.description else f"{done}{soon}"
 
 
 class _Description(ProgressColumn):

@@ -20,7 +20,7 @@ from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import all_ways, way_of
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.problem import Problem
-from hgpart.run.training.loop import cross_entropy
+from hgpart.run.training.scores import cross_entropy
 from hgpart.tracing.traced_model import example_inputs
 
 STEPS = 3

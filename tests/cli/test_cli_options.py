@@ -29,6 +29,8 @@ SETTINGS = [
     ("partition", "--memory", "1GB,copies="),
     ("train", "--optimizer", "sgd,momentum="),
     ("train", "--optimizer", "sgd,weight-decay="),
+    ("train", "--lr", ""),
+    ("train", "--loss", "cross-entropy,smoothing="),
     ("bench", "--until", ""),
     ("predict", "--measure", "1,timeout="),
     ("recommend", "--measure", "1,timeout="),
@@ -124,7 +126,7 @@ def test_auto_takes_the_gpus_that_there_are(gpus, rank, found, monkeypatch):
     assert device_of_each(["auto"], 3) == found
 
 
-MOST_SLOTS = 170  # options of all commands in all
+MOST_SLOTS = 172  # options of all commands in all
 
 
 def test_commands_have_few_options():
@@ -160,6 +162,7 @@ def test_each_option_says_what_it_is_in_a_sentence(command, option, text):
         (["partition", "lenet5", "--norms=batch"], "--modelling norms=NAME"),
         (["run", "--norms", "batch"], "--micro-batches M,norms=NAME"),
         (["partition", "lenet5", "--in-flight", "2"], "--memory M,in-flight=N"),
+        (["train", "--epochs", "2"], "--steps Nep"),
         (["train", "--in-flight", "2"], "--schedule async,in-flight=N"),
         (["run", "--one-process"], "--backend threads"),
         (["trace", "lenet5", "--dot", "x"], "--graph FILE.dot"),

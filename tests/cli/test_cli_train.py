@@ -18,6 +18,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+import user_training
+from PIL import Image
 from progress_lines import without_progress
 from torch.utils._pytree import tree_leaves_with_path
 from traces import assert_is_trace
@@ -33,7 +35,9 @@ from hgpart.plan import Plan, save_plan
 from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import load_data
-from hgpart.run.training.loop import TrainingOptions, train
+from hgpart.run.training.loop import train
+from hgpart.run.training.options import TrainingOptions
+from hgpart.run.training.scores import accuracy, user_loss
 from hgpart.schedules.rules import DEFAULT
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
@@ -87,12 +91,9 @@ def on_one_device(options, data, double=False):
 
 
 def written(options):
-    given = {
-        name: value
-        for name, value in vars(options).items()
-        if value is not None and value is not False
-    }
-    settings = {name: given.pop(name) for name in ("momentum", "weight_decay") if name in given}
+    names = ("steps", "batch_size", "optimizer", "lr", "seed", "momentum", "weight_decay")
+    given = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    settings = {name: given.pop(name) for name in names[-2:] if name in given}
     texts = [f",{name.replace('_', '-')}={value}" for name, value in settings.items()]
     given["optimizer"] += "".join(texts)
     return [text for name in given for text in (f"--{name.replace('_', '-')}", given[name])]
@@ -131,6 +132,22 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
         assert shown["volume_bytes"] == json.loads(plans[plan].read_text())["volume_bytes"]
 
 
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+def test_mixed_precision_sends_half_of_the_bytes(carrier, plans, tmp_path):
+    """In processes maps of another type than were placed were refused."""
+    file = tmp_path / "figures.json"
+    options = "--backend", carrier, "--data", "digits", "--steps", 12, "--lr", 0.05, "--json", file
+    shown = {}
+    for amp in ((), ("--amp", "bfloat16")):
+        hgpart("train", "lenet5", "--plan", plans["coarse"], *options, *amp)
+        shown[amp] = json.loads(file.read_text())
+    plain, mixed = shown.values()
+    assert (plain["autocast"], mixed["autocast"]) == (None, "bfloat16")
+    assert mixed["losses"] == pytest.approx(plain["losses"], rel=0.05)
+    assert mixed["forward_bytes"] < 0.75 * plain["forward_bytes"]
+    assert mixed["volume_bytes"] == plain["volume_bytes"]
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("carrier", ["threads", "gloo"])
 def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp_path, capsys):
@@ -158,7 +175,7 @@ def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp
     assert shown["steps"] == len(shown["losses"]) == 18
     assert shown["forward_bytes"] == 18 * shown["volume_bytes"]
     best = f"{100 * shown['accuracy']:.2f} %"
-    assert f"9 epochs, the best one 1: test accuracy {best}; learning rate 0, 0 in the" in output
+    assert f"9 epochs, the best one 1: validation accuracy {best}\n" in output
 
 
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
@@ -201,6 +218,21 @@ def test_what_was_trained_is_the_models_state(file, plans, digits, tmp_path, cap
         assert all(torch.equal(again[name], state[name]) for name in state)
 
 
+def test_the_file_has_the_best_weights_and_says_so(plans, digits, tmp_path, capsys):
+    training = ("train", "lenet5", "--plan", plans["coarse"], *ON_DIGITS, "--steps", "4ep")
+    training += ("--lr", 0.3, "--optimizer", "sgd,momentum=0", "--batch-size", 400)
+    figures, file = tmp_path / "figures.json", tmp_path / "trained.pt"
+    hgpart(*training, "--backend", "threads", "--json", figures, "-o", file)
+    shown, said = json.loads(figures.read_text()), capsys.readouterr().out
+    assert (shown["steps"], len(shown["accuracies"])) == (12, 4)
+    best = max(shown["accuracies"])
+    assert shown["best_epoch"] == shown["accuracies"].index(best) + 1
+    assert f"{file} has the trained model's state_dict, after epoch {shown['best_epoch']}, " in said
+    model, _ = load_model("lenet5")
+    model.load_state_dict(torch.load(file))
+    assert accuracy(Learner(model), digits, 400) == best
+
+
 @pytest.mark.full
 def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_path):
     options = TrainingOptions(300, 16, "sgd", lr=0.02, seed=5)
@@ -220,7 +252,7 @@ def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_pa
     assert shown["processes"] == 2
     assert shown["forward_bytes"] == 300 * shown["volume_bytes"]
     first = output.splitlines()[0]
-    assert first.startswith(f"loss {shown['losses'][-1]:.4g}, test accuracy ")
+    assert first.startswith(f"loss {shown['losses'][-1]:.4g}, validation accuracy ")
     assert f"{100 * shown['accuracy']:.2f} %" in first
     for heading in ("Loss", "Time in the parts' forward and backward passes", "Traffic"):
         assert heading in output.splitlines()
@@ -248,7 +280,114 @@ def test_batches_in_flight_in_threads_and_processes_have_the_same_bits(plans, tm
     assert max(stale) > 0
 
 
+@pytest.mark.full
+def test_images_are_cropped_alike_in_one_process_and_in_two(sliced, tmp_path):
+    """Each process reads only its slices' images."""
+    pixels = np.random.default_rng(0)
+    for at in range(40):
+        path = tmp_path / "photos" / ("train" if at < 32 else "val") / "ab"[at % 2] / f"{at}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.integers(256, size=(40, 36, 3), dtype="uint8")).save(path)
+    data = f"imagefolder:{tmp_path / 'photos'},augment=yes"
+    training = ("train", "lenet5", "--plan", sliced[4, 2], "--data", data, "--batch-size", 16)
+    training += ("--steps", "3ep", "--seed", 5, "--lr", 0.05)
+    threads, processes = tmp_path / "threads.json", tmp_path / "processes.json"
+    hgpart(*training, "--backend", "threads", "--json", threads)
+    _, errors = started(*training, "--json", processes).communicate(timeout=300)
+    assert without_progress(errors) == ""
+    ours, theirs = (json.loads(file.read_text()) for file in (threads, processes))
+    assert ours["losses"] == theirs["losses"]
+    assert ours["accuracies"] == theirs["accuracies"]
+    options = TrainingOptions(6, 16, lr=0.05, seed=5)
+    expected = on_one_device(options, load_data(data, (1, 32, 32), 10, seed=5))
+    assert ours["losses"] == pytest.approx(expected.losses, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def masks(tmp_path_factory):
+    """A model of the score of each pixel, its plan, and options with its data and loss."""
+    named = [f"{user_training.__file__}:{name}" for name in ("network", "masks", "known_pixels")]
+    plan = tmp_path_factory.mktemp("masks") / "plan.json"
+    size = ("--input-shape", "1,12,12", "--batch-size", 16, "--eps", 0.5)
+    hgpart("partition", named[0], "--k", 2, "--effort", 0, *size, "-o", plan)
+    training = ("train", named[0], "--plan", plan, "--data", named[1], "--loss", named[2])
+    return (*training, "--batch-size", 16, "--lr", 0.1)
+
+
+@pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
+def test_a_users_loss_of_a_users_data(carrier, masks, tmp_path, capsys):
+    file, log = tmp_path / "figures.json", tmp_path / "log.csv"
+    training = (*masks, "--steps", "3ep", "--json", file, "--log", log, "-o", tmp_path / "best.pt")
+    if carrier == "threads":
+        hgpart(*training, "--backend", "threads")
+        said = capsys.readouterr().out
+    else:
+        said, errors = started(*training).communicate(timeout=100)
+        assert without_progress(errors) == ""
+    shown = json.loads(file.read_text())
+    data = load_data(masks[5], (1, 12, 12), None, seed=0)
+    model, _ = load_model(masks[1], seed=0)
+    loss, options = user_loss(masks[7]), TrainingOptions(6, 16, lr=0.1)
+    expected = train(Learner(model), data, options, loss=loss)
+    assert shown["losses"] == pytest.approx(expected.losses, rel=1e-4)
+    assert shown["validation_loss"] == pytest.approx(expected.validation_loss, rel=1e-4)
+    assert said.splitlines()[0].startswith(f"loss {shown['losses'][-1]:.4g}, validation loss ")
+    assert log.read_text().splitlines()[0].endswith(",val_loss")
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        (["--loss", "none.py:loss"], 3, "there is no file 'none.py'; write path/file.py:loss"),
+        (["--loss", f"{user_training.__file__}:known"], 3, "unknown loss 'known'; "),
+        (["--loss", f"{user_training.__file__}:no_tensor"], 3, "a loss of 0.5: accepted is a ten"),
+        (["--loss", f"{user_training.__file__}:failing_loss"], 3, ": AttributeError: 'Tensor' o"),
+        (["--data", f"{user_training.__file__}:alone"], 3, "sample 0 is Tensor: accepted is (inp"),
+        (["--data", f"{user_training.__file__}:failing"], 3, ": KeyError: 'photos'"),
+        (["--until", "accuracy=0.9"], 3, "an accuracy to end at with the loss "),
+    ],
+)
+def test_mistakes_in_a_users_data_and_loss_are_one_line(options, status, message, masks, capsys):
+    given = [*masks, "--backend", "threads", "--steps", 1, *options]
+    assert run([str(argument) for argument in given]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+
+
 # ------------------------------------------------------------------ death and resurrection
+
+
+@pytest.mark.full
+def test_two_processes_go_on_to_the_bit(plans, tmp_path):
+    """The last checkpoint is gone, and the one before is within an epoch of three steps."""
+    training = ("train", "lenet5", "--plan", plans["coarse"], "--data", "digits", "--steps", 9)
+    training += ("--batch-size", 480, "--optimizer", "adam", "--until", "accuracy=1")
+    training += ("--lr", "0.01,warmup=2,schedule=cosine", "--loss", "cross-entropy,smoothing=0.1")
+    ends = []
+    for resumed in ((), ("--resume",)):
+        figures, state, log = (tmp_path / f"{len(ends)}{end}" for end in (".json", ".pt", ".csv"))
+        if resumed:
+            shutil.rmtree(tmp_path / "checkpoints" / "step-000009")
+            shutil.copy(tmp_path / "0.csv", log)
+        output = ("--json", figures, "-o", state, "--log", log)
+        process = started(
+            *training, *output, "--checkpoint", f"{tmp_path / 'checkpoints'},every=4", *resumed
+        )
+        assert without_progress(process.communicate(timeout=300)[1]) == ""
+        shown = json.loads(figures.read_text())
+        names = "losses", "accuracies", "learning_rates", "best_epoch", "accuracy"
+        columns = [line.split(",") for line in log.read_text().splitlines()]
+        assert len(columns) == 10
+        rows = [(step, loss, rate, score) for step, loss, rate, _, score in columns]
+        ends.append(({name: shown[name] for name in names}, rows, torch.load(state)))
+        assert shown["steps_now"] == (1 if resumed else 9)
+    (first, first_rows, whole), (second, second_rows, again) = ends
+    assert first == second
+    assert first_rows == second_rows
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
 
 
 def ranks_of(launcher):
@@ -663,7 +802,12 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
     [
         (["--resume"], 3, "--resume needs --checkpoint FOLDER"),
         (["--optimizer", "rmsprop"], 3, "optimizer 'rmsprop': accepted are sgd and adam"),
-        (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32 and float64"),
+        (["--dtype", "int8"], 3, "dtype 'int8': accepted are float32, float64, bfloat16"),
+        (
+            ["--amp", "float16"],
+            3,
+            "--amp float16: accepted is bfloat16; float16 needs a scaled loss",
+        ),
         (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo, nccl, threads"),
         (["--devices", "cpu,cpu,cpu"], 3, "accepted are one for all and one for each of 2 parts"),
         (["--devices", "tpu"], 13, "tpu"),
@@ -671,6 +815,15 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--data", "imagefolder:/none"], 3, "there is no such folder"),
         (["--batch-size", "2000", "--data", "digits"], 3, "accepted is 1 to 1442"),
         (["--lr", "-1"], 3, "lr -1.0: accepted is a number from 0"),
+        (["--lr", "fast"], 3, "--lr fast: accepted is a number"),
+        (["--lr", "0.1,warmup=x"], 3, "warmup=x: accepted is a number of steps, or of epochs as"),
+        (["--lr", "0.1,schedule=step"], 3, "rate 'step': accepted are constant and cosine"),
+        (["--loss", "mse"], 3, "loss 'mse': accepted "),
+        (["--loss", "cross-entropy,smoothing=1"], 3, "smoothing 1.0: accepted is a number from 0"),
+        (["--until", "0.9"], 3, "--until 0.9: accepted is KEY=VALUE, as in accuracy=0.9"),
+        (["--until", "accuracy=2"], 3, "until accuracy 2.0: accepted is 0 to 1"),
+        (["--until", "val-accuracy=1"], 3, "until val-accuracy needs validation samples, and"),
+        (["--steps", "-1"], 3, "--steps -1: accepted is a number of steps, or of epochs as in"),
         (["--lr", "1e308"], 3, "lr 1e+308: accepted is a number from 0 to 1e+30"),
         (["--checkpoint", "x,every=0"], 3, "every 0 steps: accepted is 1 or more"),
         (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),
@@ -763,6 +916,22 @@ def test_a_plan_of_another_model_is_refused(plans, capsys):
     ]
     assert run(given) != 0
     assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_log_is_a_table_or_a_board(plans, tmp_path, capsys, monkeypatch):
+    training = ("train", "lenet5", "--plan", plans["coarse"], "--backend", "threads", "--steps", 2)
+    hgpart(*training, "--batch-size", 4, "--log", tmp_path / "log.csv")
+    assert (tmp_path / "log.csv").read_text().count("\n") == 3
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    capsys.readouterr()
+    for name, status, message in (
+        ("board", 10, "--log FOLDER needs tensorboard, not installed here: pip install -c con"),
+        ("none/log.csv", 11, "there is no folder"),
+    ):
+        assert run([*map(str, training), "--log", str(tmp_path / name)]) == status
+        said = capsys.readouterr()
+        assert (said.out, said.err.count("\n")) == ("", 1)
+        assert message in said.err
 
 
 def test_figures_can_be_printed_alone(plans, capsys):

@@ -16,7 +16,7 @@ from hgpart.errors import CheckpointError, FormatError
 from hgpart.files import reading
 from hgpart.files.json_files import read_json
 from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
-from hgpart.run.training import checkpoints
+from hgpart.run.training import checkpoints, manifest
 
 LIMIT = 2_000_000
 ENDLESS = {
@@ -38,7 +38,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 @pytest.fixture(autouse=True)
 def limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "LARGEST", LIMIT)
-    monkeypatch.setattr(checkpoints, "LARGEST_MANIFEST", LIMIT)
+    monkeypatch.setattr(manifest, "LARGEST_MANIFEST", LIMIT)
 
 
 class Pipe:
@@ -120,10 +120,10 @@ def test_a_whole_checkpoint_of_devices_is_refused(tmp_path: Path) -> None:
     (path / "manifest.json").unlink()
     (path / "part-0.pt").symlink_to("/dev/zero")
     content = {
-        "format": checkpoints.FORMAT,
-        **asdict(checkpoints.Manifest(1, {}, {}, (1.0,), "00", {"part-0.pt": (0, "")})),
+        "format": manifest.FORMAT,
+        **asdict(manifest.Manifest(1, {}, {}, (1.0,), "00", {"part-0.pt": (0, "")})),
     }
-    digest = checkpoints._digest(content)
+    digest = manifest._digest(content)
     (path / "manifest.json").write_text(json.dumps({**content, "sha256": digest}))
     with pytest.raises(CheckpointError, match=r"part-0\.pt is not a regular file"):
         checkpoints.check(path)

@@ -37,7 +37,10 @@ from hgpart.report.partition.looks import hatch_of, part_colour
 from hgpart.report.prediction.record import PredictionReport
 from hgpart.report.training import TrainingReport
 from hgpart.run.measuring import Measurement
-from hgpart.run.training.loop import TrainingOptions, TrainingResult
+from hgpart.run.training.epochs import Epoch
+from hgpart.run.training.loop import TrainingResult
+from hgpart.run.training.options import TrainingOptions
+from hgpart.run.training.scores import Loss
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule
@@ -158,14 +161,22 @@ def test_losses_are_drawn_each_or_in_means() -> None:
 
 
 def test_a_training_says_its_answer_first_and_what_parts_did() -> None:
-    html = training_page(trained([1.0, 0.5], accuracies=(0.25, 0.5), learning_rates=(0.1, 0.08)))
-    assert "<h1>loss 0.5, test accuracy 50.00 %, 8.0 samples/s</h1>" in html
+    html = training_page(trained([1.0, 0.5], epochs=(Epoch(1, 0.1, 0.25), Epoch(2, 0.08, 0.5))))
+    assert "<h1>loss 0.5, validation accuracy 50.00 %, 8.0 samples/s</h1>" in html
     assert NASTY not in html
     drawn = figures(html)
     works, waits = drawn["seconds"]["data"]
     assert (works["x"], waits["x"]) == ([1000.0, 250.0], [375.0, 0.0])  # ms of 2 steps
-    assert drawn["accuracies"]["data"][0]["y"] == [25.0, 50.0]
-    assert drawn["accuracies"]["data"][0]["customdata"] == ["0.1", "0.08"]
+    assert drawn["validation"]["data"][0]["y"] == [25.0, 50.0]
+    assert drawn["validation"]["data"][0]["customdata"] == ["0.1", "0.08"]
+
+
+def test_a_users_loss_is_drawn_as_it_is() -> None:
+    epochs, loss = (Epoch(1, 0.1, 2.0), Epoch(2, 0.1, 0.5)), Loss("net.py:loss", of_classes=False)
+    of_loss = {"loss": loss, "accuracy": None, "validation_loss": 0.5}
+    html = training_page(trained([1.0, 0.5], epochs=epochs, **of_loss))
+    assert "<h1>loss 0.5, validation loss 0.5, 8.0 samples/s</h1>" in html
+    assert figures(html)["validation"]["data"][0]["y"] == [2.0, 0.5]
 
 
 def test_a_training_of_no_steps_has_a_page() -> None:

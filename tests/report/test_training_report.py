@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
@@ -11,7 +12,10 @@ from rich.console import Console
 from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.report.running import print_contradiction
 from hgpart.report.training import TrainingReport, print_training, training_json
-from hgpart.run.training.loop import TrainingOptions, TrainingResult
+from hgpart.run.training.epochs import Epoch
+from hgpart.run.training.loop import TrainingResult
+from hgpart.run.training.options import TrainingOptions
+from hgpart.run.training.scores import Loss
 
 
 def report(losses, accuracy=None, steps=None, seconds=1.0):
@@ -48,7 +52,7 @@ def printed(shown, unit="MB"):
 
 def test_what_matters_most_comes_first():
     lines = printed(report([2.0, 1.0], accuracy=0.9812, steps=1, seconds=0.5))
-    assert lines[0] == "loss 1, test accuracy 98.12 %, 8.0 samples/s"
+    assert lines[0] == "loss 1, validation accuracy 98.12 %, 8.0 samples/s"
     assert lines[1] == ("net on digits, 2 steps of 4 samples, 1 of them before it was resumed")
     assert [line.split() for line in lines if line.startswith(("0 (", "1 ("))] == [
         ["0", "(cpu)", "2.000", "1.000", "33.3", "7.000"],
@@ -59,6 +63,34 @@ def test_what_matters_most_comes_first():
         ["backward", "2.000", "2.000"],
         ["the", "plan's", "volume", "3.000"],
     ]
+
+
+def test_the_best_epoch_is_said_and_the_rate_if_it_changes():
+    shown = report([2.0, 1.0], accuracy=0.5)
+    epochs = Epoch(1, 0.1, 0.75), Epoch(2, 0.05, 0.75), Epoch(3, 0.05, 0.5)
+    result = replace(shown.result, epochs=epochs, best=epochs[0])
+    said = "epochs, the best one 1: validation accuracy 75.00 %"
+    assert printed(replace(shown, result=result))[2] == (
+        f"3 {said}; learning rate 0.1, 0.05 in the last one"
+    )
+    figures = json.loads(training_json(replace(shown, result=result)))
+    assert figures["accuracies"] == [0.75, 0.75, 0.5]
+    assert figures["learning_rates"] == [0.1, 0.05, 0.05]
+    assert figures["best_epoch"] == 1
+    alike = replace(result, epochs=epochs[:1])
+    assert printed(replace(shown, result=alike))[2] == f"1 {said}".replace("epochs", "epoch")
+
+
+def test_a_users_loss_stands_where_an_accuracy_would():
+    shown, loss = report([2.0, 1.0]), Loss("net.py:loss", of_classes=False)
+    epochs = Epoch(1, 0.1, 0.75), Epoch(2, 0.1, 0.25), Epoch(3, 0.1, 0.5)
+    of_loss = replace(shown.result, epochs=epochs, loss=loss, validation_loss=0.5)
+    lines = printed(replace(shown, result=of_loss))
+    assert lines[0].startswith("loss 1, validation loss 0.5, ")
+    assert lines[2] == "3 epochs, the best one 2: validation loss 0.25"
+    figures = json.loads(training_json(replace(shown, result=of_loss)))
+    assert figures["validation_losses"] == [0.75, 0.25, 0.5]
+    assert (figures["accuracy"], figures["validation_loss"]) == (None, 0.5)
 
 
 def test_the_curve_has_ten_rows_at_most_and_bars_in_proportion():
@@ -82,9 +114,9 @@ def test_a_diverged_training_is_still_reported():
 
 
 def test_no_steps_are_no_error():
-    assert printed(report([], accuracy=0.1))[0] == "no steps, test accuracy 10.00 %"
+    assert printed(report([], accuracy=0.1))[0] == "no steps, validation accuracy 10.00 %"
     shown = report([1.0], accuracy=0.5, steps=0)
-    assert printed(shown)[0] == "loss 1, test accuracy 50.00 %"
+    assert printed(shown)[0] == "loss 1, validation accuracy 50.00 %"
     assert json.loads(training_json(shown))["samples_per_second"] is None
 
 

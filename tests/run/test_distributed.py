@@ -167,6 +167,8 @@ class Told:
     def gather(self, own):
         return [own, self.other]
 
+    calling = None
+
 
 def test_each_element_of_a_parameter_belongs_to_exactly_one_process():
     """What was known in one process was not looked at among several, and trained wrong weights."""

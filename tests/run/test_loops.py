@@ -16,7 +16,7 @@ SPREAD = 2e-2  # in 16 bits the order of additions shows
 
 def differences(folder, k, plans, *loops):
     """How far each loop is from the model's, by plan and loop, on the rank where it is farthest."""
-    launch(RANKS, [str(folder), ",".join(plans), *loops], k)
+    launch(RANKS, [str(folder), "4", ",".join(plans), *loops], k)
     of_ranks = [json.loads(Path(folder, str(rank)).read_text()) for rank in range(k)]
     return {name: max((ranks[name] for ranks in of_ranks), key=_size) for name in of_ranks[0]}
 
@@ -35,7 +35,7 @@ def assert_close(apart):
 
 
 def test_loops_in_two_processes(tmp_path):
-    loops = "two_losses", "adversaries", "mixed_bfloat16", "stepped_mixed", "resumed"
+    loops = "two_losses", "adversaries", "mixed_bfloat16"
     assert_close(differences(tmp_path, 2, ["coarse"], *loops))
 
 
@@ -44,4 +44,6 @@ def test_loops_in_two_processes(tmp_path):
 def test_all_loops_by_all_plans(tmp_path, k):
     apart = differences(tmp_path, k, ["layerwise", "coarse", "horizontal", "data-parallel"])
     assert len(apart) > 50
+    refused = apart.pop("data-parallel updated_norms")
+    assert "momentum=None, the mean of all batches: accepted in norms of the batch" in refused
     assert_close(apart)

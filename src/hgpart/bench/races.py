@@ -22,7 +22,7 @@ from hgpart.files.json_files import JsonObject
 from hgpart.files.row_files import rows_json
 from hgpart.run.learner import Learner
 from hgpart.run.training.data import Data
-from hgpart.run.training.loop import accuracy
+from hgpart.run.training.scores import accuracy
 from hgpart.schedules.rules import LONGEST
 
 FORMAT = "hgpart race 1"

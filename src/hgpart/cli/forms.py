@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import typer
@@ -59,7 +60,48 @@ def yes_or_no(text: str) -> bool:
     return ("no", "yes").index(text) == 1
 
 
-ACCEPTED = {int: "a whole number", float: "a number", yes_or_no: "yes or no", str: "a name"}
+@dataclass(frozen=True)
+class Length:
+    """A number of steps, or of epochs."""
+
+    count: int
+    in_epochs: bool
+
+    def steps(self, per_epoch: int) -> int:
+        """The number of steps."""
+        return self.count * (per_epoch if self.in_epochs else 1)
+
+
+def length(text: str) -> Length:
+    """A number of steps, or of epochs, as in 30ep; raises a ValueError for anything else.
+
+    >>> length("30ep").steps(per_epoch=100)
+    3000
+    """
+    number = text.removesuffix("ep")
+    if not number.isdecimal():
+        raise ValueError
+    return Length(int(number), in_epochs=number != text)
+
+
+ACCEPTED: Mapping[Callable[[str], Any], str] = {
+    **{int: "a whole number", float: "a number", yes_or_no: "yes or no", str: "a name"},
+    length: "a number of steps, or of epochs as in 30ep",
+}
+
+
+def read(option: str, text: str, kind: Callable[[str], Any]) -> Any:
+    """A value of a kind.
+
+    Raises
+    ------
+    ArgumentError
+        If it is of another kind.
+    """
+    try:
+        return kind(text)
+    except ValueError:
+        raise ArgumentError(f"{option}: accepted is {ACCEPTED[kind]}") from None
 
 
 def keyed(
@@ -88,11 +130,7 @@ def keyed(
         elif name in settings:
             raise ArgumentError(f"{option} {text}: accepted is {key}= once")
         else:
-            try:
-                settings[name] = kinds[name](value)
-            except ValueError:
-                accepted = ACCEPTED[kinds[name]]
-                raise ArgumentError(f"{option} {word}: accepted is {accepted}") from None
+            settings[name] = read(f"{option} {word}", value, kinds[name])
     return tuple(values), settings
 
 

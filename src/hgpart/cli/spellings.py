@@ -38,6 +38,7 @@ OPTIONS = {
 BY_COMMAND: Mapping[tuple[str, str], str] = {
     ("partition", "--in-flight"): "--memory M,in-flight=N",
     ("verify", "--partition"): "--way NAME",
+    ("train", "--epochs"): "--steps Nep",
     ("partition", "--strategy"): "--way NAME",
     ("compare", "--strategies"): "--ways NAME,NAME",
     **{

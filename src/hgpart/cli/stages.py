@@ -149,7 +149,7 @@ def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
     RunError
         If it returns no class scores.
     """
-    from hgpart.run.training.loop import class_scores
+    from hgpart.run.training.scores import class_scores
     from hgpart.tracing.traced_model import example_inputs, result_of
 
     example = example_inputs(module, shape)

@@ -26,8 +26,8 @@ def param_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
 
     Parameters
     ----------
-    model : nn.Module, Placement or DistributedModel
-        Model; of a placement, the parameters that this process holds.
+    model : nn.Module
+        Model; of a placement or a `DistributedModel`, the parameters that this process holds.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     >>> [len(group["params"]) for group in param_groups(model, 0.01)]

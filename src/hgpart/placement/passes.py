@@ -60,7 +60,7 @@ class Passes:
         if self._forms.are_set_anew:
             raise PlacementError(
                 "modules were given other attributes, modes or hooks after the model was placed: "
-                "accepted in processes are changes before that"
+                "accepted in a stream are changes before that"
             )
         self._state.check_filled()
         if gradients_wanted(inputs):

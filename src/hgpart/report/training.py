@@ -21,7 +21,9 @@ from hgpart.report.running import (
     traffic_fields,
 )
 from hgpart.report.tables import counted, even_decimals, print_columns, print_table
+from hgpart.run.training.epochs import Epoch
 from hgpart.run.training.loop import TrainingResult
+from hgpart.run.training.scores import Loss
 from hgpart.schedule_wanted import Scheduling
 
 CURVE_ROWS = 10
@@ -47,6 +49,8 @@ class TrainingReport:
         `hgpart.peak_bytes`.
     work_shares : tuple of float
         Each part's share of the multiply-accumulates; empty where work was measured.
+    autocast : str or None
+        The type of autocast; maps may then travel in it.
     """
 
     model: str
@@ -60,6 +64,7 @@ class TrainingReport:
     norms: str = "micro-batch"
     peak_bytes: tuple[int | None, ...] = ()
     work_shares: tuple[float, ...] = ()
+    autocast: str | None = None
 
 
 def training_columns(report: TrainingReport) -> list[Column[int]]:
@@ -87,13 +92,14 @@ def training_json(report: TrainingReport) -> str:
     A loss that is no number (of a training that diverged) is null.
     """
     options, result = report.result.options, report.result
-    by_epoch = ("accuracies", "learning_rates") if options.decay else ()
+    classes = result.loss.of_classes
     columns = training_columns(report)
     return report_json(
         {
             "model": report.model,
             "data": report.data,
             "dtype": report.dtype,
+            "autocast": report.autocast,
             "k": len(report.devices),
             "processes": report.processes,
             **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
@@ -106,7 +112,12 @@ def training_json(report: TrainingReport) -> str:
             "steps": len(result.losses),
             "steps_now": result.steps,
             "accuracy": result.accuracy,
-            **{name: getattr(result, name) for name in by_epoch},
+            **({} if classes else {"validation_loss": result.validation_loss}),
+            "accuracies" if classes else "validation_losses": [
+                epoch.validation for epoch in result.epochs
+            ],
+            "learning_rates": [epoch.rate for epoch in result.epochs],
+            "best_epoch": None if result.best is None else result.best.number,
             "samples_per_second": result.samples_per_second,
             **traffic_fields(result.totals.traffic),
             "volume_bytes": report.volume_bytes,
@@ -120,8 +131,9 @@ def training_answer(report: TrainingReport) -> str:
     """What a training came to: its loss, its accuracy, its speed."""
     result = report.result
     facts = [f"loss {result.losses[-1]:.4g}" if result.losses else "no steps"]
-    if result.accuracy is not None:
-        facts.append(f"test accuracy {100 * result.accuracy:.2f} %")
+    score = result.accuracy if result.loss.of_classes else result.validation_loss
+    if score is not None:
+        facts.append(_score_said(score, result.loss))
     if result.samples_per_second is not None:
         facts.append(f"{result.samples_per_second:,.1f} samples/s")
     return ", ".join(facts)
@@ -138,7 +150,7 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         f"{report.model} on {report.data}, {counted(len(result.losses), 'step')} of "
         f"{counted(report.result.options.batch_size, 'sample')}{divided}{resumed}"
     )
-    if result.accuracies:
+    if validated(result):
         console.print(_epochs(result))
     if result.losses:
         console.print()
@@ -155,13 +167,26 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         _print_traffic(report, console, unit)
 
 
+def validated(result: TrainingResult) -> list[tuple[Epoch, float]]:
+    """Epochs that were validated, with their scores."""
+    return [(epoch, epoch.validation) for epoch in result.epochs if epoch.validation is not None]
+
+
+def _score_said(score: float, loss: Loss) -> str:
+    if loss.of_classes:
+        return f"validation accuracy {100 * score:.2f} %"
+    return f"validation loss {score:.4g}"
+
+
 def _epochs(result: TrainingResult) -> str:
     """The number of epochs, the best of them, and the learning rates."""
-    best = max(result.accuracies)
-    first, last = result.learning_rates[0], result.learning_rates[-1]
+    scored = validated(result)
+    best, score = max(scored, key=lambda item: result.loss.goodness(item[1]))
+    first, last = scored[0][0].rate, scored[-1][0].rate
+    changes = "" if first == last else f"; learning rate {first:.3g}, {last:.3g} in the last one"
     return (
-        f"{len(result.accuracies)} epochs, the best one {result.accuracies.index(best) + 1}: test "
-        f"accuracy {100 * best:.2f} %; learning rate {first:g}, {last:.3g} in the last one"
+        f"{counted(len(scored), 'epoch')}, the best one {best.number}: "
+        f"{_score_said(score, result.loss)}{changes}"
     )
 
 
@@ -199,6 +224,7 @@ def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:
     for direction in ("forward", "backward"):
         total = int(getattr(traffic, f"{direction}_bytes").sum())
         rows.append((direction, *even_decimals([total / steps / size]), f"{total / size:,.3f}"))
-    rows.append(("the plan's volume", *even_decimals([report.volume_bytes / size]), ""))
+    in_type = "" if report.autocast is None else f", in {report.dtype}"
+    rows.append((f"the plan's volume{in_type}", *even_decimals([report.volume_bytes / size]), ""))
     headings = [f"{unit} between devices", "a step", "all steps"]
     print_table(console, "Traffic", headings, rows)

@@ -25,7 +25,7 @@ from hgpart.placement.batches.micro_batches import schedule_for_mode
 from hgpart.placement.batches.streams import StreamedBatches, check_modules_of_stream
 from hgpart.plan import Plan, PlanFile
 from hgpart.run.elsewhere import Elsewhere
-from hgpart.run.processes.begun import Begun, JointCall
+from hgpart.run.processes.begun import JointCall
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.rank import Rank
 from hgpart.run.rank_call import RankCall
@@ -33,7 +33,6 @@ from hgpart.run.together import Together, check_size, joint
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs, as_called
-from hgpart.tracing.forms import said_of
 
 
 class DistributedModel(nn.Module):
@@ -165,6 +164,7 @@ class DistributedModel(nn.Module):
             If another rank is gone, or refuses to begin.
         """
         given = self.placement.programs.arguments.tensors_here(inputs, named)
+        self._together.follow_settings()
         called = self._together.begin_call(given, batch_size)
         self.for_batch(called.samples)
         self.placement.passes.check_alike((called.samples,))
@@ -197,14 +197,13 @@ class DistributedModel(nn.Module):
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of all parts, by a loss that only ranks with results have.
 
-        It is for losses whose code goes by the values of results, such as those of detectors, which
-        other ranks can't compute from stand-ins; for all others there is ``loss.backward()``.
+        It is for losses that go by the values of results, such as a detector's; for all others
+        there is ``loss.backward()``.
 
         Parameters
         ----------
         loss : Tensor or None
-            A number, as for ``loss.backward()``; None on ranks without results, which go back
-            through their last forward pass in grad mode.
+            None on ranks without results, which go back through their last pass in grad mode.
 
         Raises
         ------
@@ -226,10 +225,7 @@ class DistributedModel(nn.Module):
                     "has results, and None on others"
                 )
             if not results:
-                raise RunError(
-                    "backward without a forward pass in grad mode before it: accepted is one for "
-                    "each such pass"
-                )
+                raise RunError("backward without a pass in grad mode before it: accepted is one")
         torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -261,19 +257,9 @@ class DistributedModel(nn.Module):
         total: Tensor = reduce(add, (values for values in gathered if values is not None))
         return total.to(own.device)
 
-    def numbers(self, own: float, call: JointCall) -> list[float]:
-        """A number of each rank, in order of ranks, which all make the same call."""
-        with self.connection.calling(call):
-            self.connection.begin(Begun(call.number))
-            return [number for (number,) in self.connection.numbers([own], torch.float64)]
-
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context for passes whose gradients add up, as that of torch's DDP.
-
-        It changes nothing: each element's gradient is added up where its parameter is, and weights
-        that have not changed are not sent again.
-        """
+        """A context for passes whose gradients add up, as that of DDP; it has nothing to do."""
         yield
 
     @property
@@ -335,6 +321,7 @@ class DistributedModel(nn.Module):
         if schedule is not None:
             schedule = schedule_for_mode(schedule, loss_fn is not None)
         given, rank = self._given(inputs), self.connection.rank
+        self._together.follow_settings()
         micro_batches = 1 if schedule is None else schedule.micro_batches
         own = self._together.beginning(
             JointCall.STEP, micro_batches, torch.is_grad_enabled(), loss_fn
@@ -501,17 +488,7 @@ class DistributedModel(nn.Module):
             For the reasons of `Placement.for_inputs`; if it fails on a rank, all stay as they were.
         """
         own = [None if value is None else tuple(value.shape[1:]) for value in self._given(inputs)]
-        by_input = zip(*self.connection.gather(own, JointCall.SIZES), strict=True)
-        sizes = []
-        for name, sizes_of_input in zip(
-            self.placement.programs.arguments.names, by_input, strict=True
-        ):
-            known = {*sizes_of_input} - {None}
-            if len(known) != 1:
-                seen = " and ".join(sorted(said_of([size]) for size in known)) or "no size"
-                raise ArgumentError(f"{name} has {seen} on the ranks: accepted is one size")
-            sizes.append(known.pop())
-        self._together.switch(tuple(sizes), None)
+        self._together.switch(self._together.agreed_sizes(own), None)
         return self
 
     def for_batch(self, batch_size: int) -> DistributedModel:

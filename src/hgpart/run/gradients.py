@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.processes.begun import JointCall
+from hgpart.run.processes.begun import Begun, JointCall
 
 
 def clip_grad_norm_(
@@ -53,7 +53,7 @@ def clip_grad_norm_(
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     total = torch.nn.utils.get_total_norm(gradients, norm_type)
     if isinstance(model, DistributedModel):
-        norms = torch.tensor(model.numbers(float(total), JointCall.CLIP), dtype=torch.float64)
+        norms = torch.tensor(_of_ranks(model, float(total), JointCall.CLIP), dtype=torch.float64)
         total = torch.linalg.vector_norm(norms, norm_type).to(model.connection.device, total.dtype)
     if error_if_nonfinite and not math.isfinite(total):
         raise ArgumentError(f"a total norm of {float(total)}: accepted are finite gradients")
@@ -84,7 +84,15 @@ class GradScaler(torch.amp.GradScaler):
         overflows = super()._unscale_grads_(*args, **kwargs)
         if isinstance(self._model, DistributedModel):
             own = max(map(float, overflows.values()), default=0.0)
-            anywhere = max(self._model.numbers(own, JointCall.UNSCALE))
+            anywhere = max(_of_ranks(self._model, own, JointCall.UNSCALE))
             device = self._model.connection.device
             overflows = {device: torch.tensor(anywhere, device=device)}
         return overflows
+
+
+def _of_ranks(model: DistributedModel, own: float, call: JointCall) -> list[float]:
+    """A number of each rank, in order of ranks, which all make the same call."""
+    connection = model.connection
+    with connection.calling(call):
+        connection.begin(Begun(call.number))
+        return [number for (number,) in connection.numbers([own], torch.float64)]

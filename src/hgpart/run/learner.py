@@ -28,6 +28,7 @@ class Learner:
     processes = 1  # number of processes that the model is divided among
     scheduling = Scheduling("sequential")  # of a step
     norms = "micro-batch"  # what updates running statistics, as in `hgpart.place`
+    autocast: torch.dtype | None = None  # the type of autocast in passes
     first = True  # whether this process writes and prints
     device: torch.device  # of labels
     dtype: torch.dtype  # of images
@@ -77,7 +78,8 @@ class Learner:
         result = self.forward(images, batch_size)
         if loss_fn is None:
             return None
-        loss = loss_fn(result, targets)
+        value: Any = loss_fn(result, targets)
+        loss: Tensor = value[0] / value[1] if isinstance(value, tuple) else value
         if torch.is_grad_enabled():
             loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()

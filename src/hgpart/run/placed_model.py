@@ -33,14 +33,19 @@ class PlacedModel(Learner):
     ----------
     scheduling : Scheduling, optional
         Default: the whole batch at once.
+    autocast : torch.dtype, optional
+        The type that torch's autocast casts to in passes.
     """
 
     model: Placement | DistributedModel
 
     def __init__(
-        self, model: Placement | DistributedModel, scheduling: Scheduling | None = None
+        self,
+        model: Placement | DistributedModel,
+        scheduling: Scheduling | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
-        self.model = model
+        self.model, self.autocast = model, autocast
         self.placement = model if isinstance(model, Placement) else model.placement
         self.scheduling = scheduling or Scheduling()
         self.norms, self.dtype = self.placement.programs.norms, self.placement.dtype
@@ -94,7 +99,8 @@ class PlacedModel(Learner):
 
     def forward(self, images: Tensor | None, batch_size: int) -> Any:
         """Compute the share of the parts here."""
-        result = self.model(self._cast(images), **self._options(batch_size))
+        with self._precision():
+            result = self.model(self._cast(images), **self._options(batch_size))
         self._count()
         is_here = self.processes == 1 or self.model.makes_result
         return result if is_here else None
@@ -104,7 +110,8 @@ class PlacedModel(Learner):
     ) -> Tensor | None:
         """Run the batch in micro-batches."""
         schedule, sizes = self.schedule(batch_size=batch_size), self._options(batch_size)
-        loss = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
+        with self._precision():
+            loss = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
         self._count()
         return None if loss_fn is None else loss
 
@@ -131,10 +138,15 @@ class PlacedModel(Learner):
 
         cast = (([self._cast(images)], targets) for images, targets in batches)
         options = {"stash": self.scheduling.stash, "on_loss": end, **self._options(batch_size)}
-        self.model.stream(cast, loss_fn, update, schedule, **options)
+        with self._precision():
+            self.model.stream(cast, loss_fn, update, schedule, **options)
         losses.tell()
         self._count()
         return schedule.staleness
+
+    def _precision(self) -> torch.autocast:
+        enabled = self.autocast is not None
+        return torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled)
 
     def _cast(self, images: Tensor | None) -> Tensor | None:
         return None if images is None else images.to(self._images_go_to, self.dtype)
@@ -203,6 +215,8 @@ class PlacedModel(Learner):
 
     def peak_bytes(self, batch_size: int) -> tuple[int | None, ...]:
         """Most bytes that each part holds in a step, in the present mode and grad mode."""
+        if self.autocast is not None:  # maps are known in the types that were placed
+            return (None,) * self.placement.k
         here = known_peak_bytes(self.placement, self._sample(batch_size), batch_size)
         return tuple(chain.from_iterable(self.gather(here)))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
-from functools import wraps
+from functools import partial, wraps
+from hashlib import sha256
 from numbers import Integral
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -23,7 +25,8 @@ from hgpart.run.elsewhere import Elsewhere
 from hgpart.run.processes.agreement import Agreement
 from hgpart.run.processes.begun import DTYPES, Begun, JointCall
 from hgpart.run.processes.connection import Connection
-from hgpart.tracing.forms import Sizes
+from hgpart.tracing.forms import Sizes, said_of
+from hgpart.tracing.model_outline import outline_of
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -108,21 +111,69 @@ class Together:
             self._connection.fail(error)
             raise
 
+    def agreed_sizes(self, own: Sequence[tuple[int, ...] | None]) -> Sizes:
+        """Sizes of each input, which some rank has; see `DistributedModel.for_inputs`."""
+        by_input = zip(*self._connection.gather(own, JointCall.SIZES), strict=True)
+        sizes = []
+        for name, of_ranks in zip(self._placement.programs.arguments.names, by_input, strict=True):
+            known = {*of_ranks} - {None}
+            if len(known) != 1:
+                seen = " and ".join(sorted(said_of([size]) for size in known)) or "no size"
+                raise ArgumentError(f"{name} has {seen} on the ranks: accepted is one size")
+            sizes.append(known.pop())
+        return tuple(sizes)
+
     def switch(self, sizes: Sizes, batch_size: int | None) -> None:
         """Switch all ranks to a batch of other sizes; see `DistributedModel.for_inputs`."""
-        before = self._placement.forms.present
-        failed: Exception | None = None
-        try:
-            self._placement.forms.for_sizes(sizes, batch_size)
-        except Exception as error:
-            failed = error
-        reasons = self._connection.gather(failed and str(failed), JointCall.SIZES)
-        if failed is not None:
-            raise failed
+        forms = self._placement.forms
+        before = forms.present
+        reasons = self._switched(partial(forms.for_sizes, sizes, batch_size), JointCall.SIZES)
         for rank, reason in enumerate(reasons):
             if reason is not None:
-                self._placement.forms.for_sizes(before.sizes, before.batch_size)
+                forms.for_sizes(before.sizes, before.batch_size)
                 raise PlacementError(f"rank {rank} can't have a batch of these sizes: {reason}")
+
+    def follow_settings(self) -> None:
+        """Switch all ranks to attributes, modes and hooks that were set on modules, on all alike.
+
+        Raises
+        ------
+        PlacementError
+            If they were set otherwise on another rank, or can't be had there.
+        """
+        placement = self._placement
+        if not placement.forms.are_set_anew:
+            return
+        outline = outline_of(placement.model_settings.model)
+        try:
+            content = sha256(pickle.dumps(outline)).hexdigest()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise PlacementError(
+                f"modules were given attributes or hooks that ranks can't compare ({error}): "
+                "accepted are such changes before the model is placed"
+            ) from None
+        contents = self._connection.gather(content, JointCall.SETTINGS)
+        if len({*contents}) > 1:
+            raise PlacementError(
+                "modules were given other attributes, modes or hooks on one rank than on another: "
+                "accepted are the same changes on all ranks"
+            )
+        follow = partial(placement.forms.follow, placement.training)
+        for rank, reason in enumerate(self._switched(follow, JointCall.SETTINGS)):
+            if reason is not None:
+                raise PlacementError(f"rank {rank} can't have these attributes: {reason}")
+
+    def _switched(self, switch: Callable[[], None], call: JointCall) -> list[str | None]:
+        """Switch to another form; returns why other ranks could not, by rank."""
+        failed: Exception | None = None
+        try:
+            switch()
+        except Exception as error:
+            failed = error
+        reasons = self._connection.gather(failed and str(failed), call)
+        if failed is not None:
+            raise failed
+        return reasons
 
     def beginning(
         self,

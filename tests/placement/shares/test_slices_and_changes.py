@@ -359,5 +359,5 @@ def test_what_is_no_number_may_lie_within_its_own_copy():
     one = exchanges.Exchange("layer", 0, 0, (elements,))
     tensors = {("own",): own, ("copy",): copy}
     found = copies.Copies(lambda _, key: tensors[key], [0], [one], [], [], [one], {}, True, {})
-    found.put(one, found.values(one))
+    found.put(one, found.values(one), at_once=True)
     assert copy.isnan().all()

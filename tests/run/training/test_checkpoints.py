@@ -19,20 +19,21 @@ from hypothesis import strategies as st
 from hgpart.errors import CheckpointError
 from hgpart.placement.cutting.slices import Slice
 from hgpart.run.training import checkpoints
+from hgpart.run.training import manifest as manifests
 from hgpart.run.training.checkpoints import (
     LOCK,
     CheckpointReader,
     Held,
-    Manifest,
     begin,
     check,
     check_names,
     locked,
     newest,
-    part_file,
     publish,
     write_part,
 )
+from hgpart.run.training.epochs import Epoch
+from hgpart.run.training.manifest import Manifest, part_file
 
 
 def manifest(step, files):
@@ -43,6 +44,8 @@ def manifest(step, files):
         losses=(0.1 + 0.2, float("inf"), 1e-300, *[0.5] * step)[:step],
         random_state="00ff",
         files=files,
+        epochs=(Epoch(1, 0.1, 0.25), Epoch(2, 0.05, 1.0, 0.5)),
+        right=7,
     )
 
 
@@ -196,14 +199,14 @@ def test_a_field_that_is_missing_or_wrong_is_refused(data, tmp_path_factory):
     older, newer = simple(folder, 3), simple(folder, 4)
     content = json.loads((newer / "manifest.json").read_text())
     del content["sha256"]
-    name = data.draw(st.sampled_from(sorted(content)))
+    name = data.draw(st.sampled_from(sorted(content.keys() - {"epochs", "right"})))  # new ones
     if data.draw(st.booleans()):
         wrong = data.draw(WRONG)
         assume(name != "about" or type(wrong) is not dict)
         content[name] = wrong
     else:
         del content[name]
-    content["sha256"] = checkpoints._digest(content)
+    content["sha256"] = manifests._digest(content)
     (newer / "manifest.json").write_text(json.dumps(content))
     path, found, refused = newest(folder, {"optimizer", "seed"})
     assert (path, found.step, len(refused)) == (older, 3, 1)
@@ -223,6 +226,10 @@ def test_a_field_that_is_missing_or_wrong_is_refused(data, tmp_path_factory):
         {"about": {"lr": True}},
         {"random_state": "0"},
         {"random_state": "0g"},
+        {"epochs": None},
+        {"epochs": [[1, 0.1, 0.5]]},
+        {"epochs": [[1, 0.1, "best", None]]},
+        {"right": 0.5},
         {"files": {"part-0.pt": [1, 2]}},
         {"files": {"part-0.pt": ["1", "2"]}},
         {"files": {"../part-0.pt": [1, "2"]}},
@@ -234,7 +241,7 @@ def test_a_field_that_is_nearly_right_is_refused(tmp_path, wrong):
     path = simple(tmp_path, 3)
     content = {**json.loads((path / "manifest.json").read_text()), **wrong}
     del content["sha256"]
-    content["sha256"] = checkpoints._digest(content)
+    content["sha256"] = manifests._digest(content)
     (path / "manifest.json").write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match=f"manifest.json.*{next(iter(wrong))}"):
         check(path, {"optimizer", "seed"})

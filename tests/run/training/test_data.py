@@ -14,7 +14,7 @@ from PIL import Image
 
 from hgpart.errors import ArgumentError, FormatError, MissingPackageError
 from hgpart.run.training.data import load_data
-from hgpart.run.training.image_folder import ImageFiles
+from hgpart.run.training.sources.image_folder import ImageFiles
 
 COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 
@@ -87,7 +87,7 @@ def test_synthetic_samples_are_the_same_in_every_batch():
     many = data.train.labels(range(300))
     assert many.dtype == torch.int64
     assert set(many.tolist()) == set(range(7))
-    assert data.test is None
+    assert data.validation is None
 
 
 # ------------------------------------------------------------------ digits
@@ -95,7 +95,7 @@ def test_synthetic_samples_are_the_same_in_every_batch():
 
 def test_digits_are_divided_by_class_and_normalised():
     data = load_data("digits", (3, 32, 20), 10, seed=0)
-    assert (len(data.train), len(data.test), data.classes) == (1442, 355, 10)
+    assert (len(data.train), len(data.validation), data.classes) == (1442, 355, 10)
     images = data.train.images(range(len(data.train)))
     assert images.shape == (1442, 3, 32, 20)
     assert torch.equal(images[:, 0], images[:, 2])
@@ -103,11 +103,12 @@ def test_digits_are_divided_by_class_and_normalised():
     pixels = plain.train.images(range(1442))
     assert abs(pixels.mean()) < 1e-5
     assert abs(pixels.std() - 1) < 1e-5
-    tested, trained = (
-        Counter(samples.labels(range(len(samples))).tolist()) for samples in (data.test, data.train)
+    validated, trained = (
+        Counter(samples.labels(range(len(samples))).tolist())
+        for samples in (data.validation, data.train)
     )
     for digit in range(10):
-        assert tested[digit] == (tested[digit] + trained[digit]) // 5
+        assert validated[digit] == (validated[digit] + trained[digit]) // 5
 
 
 def test_digits_need_ten_classes():
@@ -130,7 +131,7 @@ def test_a_missing_package_is_named_with_its_command(spec, package, name, monkey
 
 def test_a_folder_of_images_is_read_by_class(tmp_path):
     data = load_data(f"imagefolder:{fill(tmp_path, 6)}", (3, 4, 4), 10, seed=0)
-    assert (len(data.train), len(data.test), data.classes) == (15, 3, 3)
+    assert (len(data.train), len(data.validation), data.classes) == (15, 3, 3)
     images, labels = data.train.images(range(15)), data.train.labels(range(15))
     assert labels.tolist() == [0] * 5 + [1] * 5 + [2] * 5
     for image, label in zip(images, labels, strict=True):
@@ -197,7 +198,7 @@ def test_a_folder_may_have_its_own_test_set_and_deeper_folders(tmp_path):
     Image.new("RGB", (4, 4)).save(tmp_path / "train" / "red" / "more" / "x.JPG", "jpeg")
     (tmp_path / "train" / "red" / "notes.txt").write_text("no image")
     data = load_data(f"imagefolder:{tmp_path}", (1, 4, 4), 3, seed=0)
-    assert (len(data.train), len(data.test)) == (16, 6)
+    assert (len(data.train), len(data.validation)) == (16, 6)
 
 
 def cut_off(path):

@@ -28,12 +28,14 @@ from hgpart.run import scheduling
 from hgpart.run.learner import Learner
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.scheduling import schedule
-from hgpart.run.training import checkpoints as checkpoint_files
-from hgpart.run.training import loop
-from hgpart.run.training.checkpoints import LOCK, MANIFEST, check, checkpoints
+from hgpart.run.training import epochs as epochs_of_training
+from hgpart.run.training.checkpoints import LOCK, check, checkpoints
 from hgpart.run.training.data import Data, ImagesInMemory, load_data
-from hgpart.run.training.loop import RATES, TrainingOptions, accuracy, class_scores, train
+from hgpart.run.training.loop import train
+from hgpart.run.training.manifest import MANIFEST, as_text
+from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import UNSAID, Checkpointing
+from hgpart.run.training.scores import accuracy, class_scores, smoothed
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.rules import RULES
@@ -163,15 +165,59 @@ def test_losses_are_those_of_the_original(kind, options, dtype, tolerance, data)
     assert result.samples_per_second > 0
 
 
+@pytest.mark.parametrize("kind", ["whole", "placed fine"])
+def test_the_rate_takes_its_course_and_labels_are_smoothed(kind, data):
+    options = replace(OPTIONS["sgd"], steps=9, warmup=3, lr_schedule="cosine")
+    model = network(torch.float64)
+    by_step = copy.deepcopy(model)
+    optimizer = torch.optim.SGD(by_step.parameters(), momentum=0.9, weight_decay=1e-3)
+    torch.manual_seed(options.seed)
+    expected = []
+    for step in range(9):
+        optimizer.param_groups[0]["lr"] = 0.05 * options.factor(step)
+        chosen = data.training_indices(step, 16)
+        scores = by_step(data.train.images(chosen).double())
+        smooth = nn.CrossEntropyLoss(label_smoothing=0.2)
+        loss = smooth(scores, data.train.labels(chosen))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    result = train(LEARNERS[kind](model), data, options, loss=smoothed(0.2))
+    assert result.losses == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_course_of_the_rate_and_the_loss_stay_when_resumed(data, tmp_path):
+    options = TrainingOptions(8, 16, warmup=2, lr_schedule="cosine")
+    expected = train(Learner(network()), data, options)
+    interrupted(Learner(network()), data, options, tmp_path, at=6)
+    said = []
+    again = Checkpointing(tmp_path, 4, resume=True, warn=said.append)
+    refused = {"2 steps of warmup, cosine, not constant": {"options": TrainingOptions(8, 16)}}
+    refused["loss cross-entropy, not cross-entropy, smoothing 0.1"] = {"loss": smoothed(0.1)}
+    for message, changed in refused.items():
+        with pytest.raises(CheckpointError, match=message):
+            train(Learner(network()), data, **{"options": options, **changed}, checkpointing=again)
+    assert train(Learner(network()), data, options, again).losses == expected.losses
+    assert said == []
+    train(Learner(network()), data, replace(options, steps=9), again)
+    assert said == [
+        f"the learning rate falls until step 9 now, from step 9 on; {tmp_path / 'step-000008'} "
+        "was written with 8"
+    ]
+
+
 def test_accuracy_counts_every_sample_once(data):
     model = network()
     options = TrainingOptions(60, 32, lr=0.05)
     result = train(Learner(model), data, options)
-    everything = range(len(data.test))
+    everything = range(len(data.validation))
     model.eval()
-    right = model(data.test.images(everything)).argmax(1) == data.test.labels(everything)
+    right = model(data.validation.images(everything)).argmax(1) == data.validation.labels(
+        everything
+    )
     assert result.accuracy == right.sum().item() / len(right) > 0.8
-    few = ImagesInMemory(data.test.images(range(5)), data.test.labels(range(5)))
+    few = ImagesInMemory(data.validation.images(range(5)), data.validation.labels(range(5)))
     small = Data("few", few, few, 10, 0)
     assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
@@ -181,7 +227,7 @@ def test_accuracy_counts_every_sample_once(data):
 def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
     kind, data, monkeypatch
 ):
-    monkeypatch.setattr(loop, "accuracy", lambda *_: 0.5)
+    monkeypatch.setattr(epochs_of_training, "validated", lambda *_: 0.5)
     model, batch_size = network(torch.float64), 700
     expected, by_epoch = [], copy.deepcopy(model)
     optimizer = torch.optim.SGD(by_epoch.parameters(), lr=0.05, momentum=0.9)
@@ -199,18 +245,16 @@ def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(
             expected.append(loss.item())
     options = TrainingOptions(100, batch_size, lr=0.05, decay=True)
     result = train(LEARNERS[kind](model), data, options)
-    assert result.accuracies == (0.5,) * 9
-    assert result.learning_rates == pytest.approx(rates)
+    assert [epoch.validation for epoch in result.epochs] == [0.5] * 9
+    assert [epoch.rate for epoch in result.epochs] == pytest.approx(rates)
     assert result.losses == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_decay_that_nothing_decides_or_that_a_checkpoint_would_lose_is_refused(data, tmp_path):
-    options = TrainingOptions(2, 16, decay=True)
+@pytest.mark.parametrize("wanted", [{"decay": True}, {"until": {"val_accuracy": 0.9}}])
+def test_what_only_validation_can_decide_is_refused_without(wanted):
     synthetic = load_data("synthetic", (1, 8, 8), 10, seed=0)
-    with pytest.raises(ArgumentError, match="and synthetic has none"):
-        train(Learner(network()), synthetic, options)
-    with pytest.raises(ArgumentError, match="accepted is one of them"):
-        train(Learner(network()), data, options, Checkpointing(tmp_path, 1))
+    with pytest.raises(ArgumentError, match="needs validation samples, and synthetic has none"):
+        train(Learner(network()), synthetic, TrainingOptions(2, 16, **wanted))
 
 
 def test_there_is_no_accuracy_without_a_test_set():
@@ -272,7 +316,7 @@ def test_a_training_by_any_rule_is_resumed_to_the_same_losses(rule, norms, data,
         placement = place(network(), plan(3, "fine"), norms=norms)
         return PlacedModel(placement, Scheduling(rule, 3))
 
-    options, data = replace(OPTIONS["adam"], steps=7), replace(data, test=None)
+    options, data = replace(OPTIONS["adam"], steps=7), replace(data, validation=None)
     expected = train(learner(), data, options)
     interrupted(learner(), data, options, tmp_path, at=5, every=3)
     torch.manual_seed(99)  # a new process
@@ -347,7 +391,7 @@ def test_what_an_older_checkpoint_does_not_say_is_as_it_was_then(data, tmp_path)
     manifest = check(path)
     settings = {name: value for name, value in manifest.settings.items() if name not in UNSAID}
     assert len(settings) < len(manifest.settings)
-    (path / MANIFEST).write_text(checkpoint_files._as_text(replace(manifest, settings=settings)))
+    (path / MANIFEST).write_text(as_text(replace(manifest, settings=settings)))
     resuming, options = Checkpointing(tmp_path, 4, resume=True), TrainingOptions(5, 16)
     with pytest.raises(CheckpointError, match="micro-batches 1, not 2"):
         train(divided, data, options, resuming)
@@ -421,7 +465,7 @@ def test_going_on_from_an_end_with_batches_in_flight_is_said_to_be_no_training_i
     data, tmp_path
 ):
     """The end of a training is a step behind which none is in flight, as in no longer one."""
-    options, data, warnings = replace(OPTIONS["sgd"], steps=12), replace(data, test=None), []
+    options, data, warnings = replace(OPTIONS["sgd"], steps=12), replace(data, validation=None), []
     whole = train(streamed(3), data, options, Checkpointing(tmp_path / "whole", 4))
 
     def resumed(first, steps=12, in_flight=3):
@@ -501,7 +545,7 @@ def test_norms_of_other_samples_than_a_checkpoints_are_said(has_norms, data, tmp
     model = nn.Sequential(
         *(one for one in network() if has_norms or one._get_name()[:5] != "Batch")
     )
-    said, data = [], replace(data, test=None)
+    said, data = [], replace(data, validation=None)
     for step, slices in enumerate((2, 2, 3, 1), start=1):
         sliced = of_data_parallel(model, [torch.zeros(16, 1, 8, 8)], slices)
         learner = PlacedModel(place(model, sliced))
@@ -539,7 +583,7 @@ def test_a_rate_that_is_no_number_is_refused(data, tmp_path):
     train(Learner(network()), data, TrainingOptions(1, 4), Checkpointing(tmp_path, 2))
     path = tmp_path / "step-000001"
     about = {"lr": "fast"}
-    (path / MANIFEST).write_text(checkpoint_files._as_text(replace(check(path), about=about)))
+    (path / MANIFEST).write_text(as_text(replace(check(path), about=about)))
     with pytest.raises(CheckpointError, match="written with lr 'fast', which is no number"):
         resuming = Checkpointing(tmp_path, 2, resume=True)
         train(Learner(network()), data, TrainingOptions(2, 4), resuming)

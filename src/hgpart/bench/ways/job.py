@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from hgpart.run.training.batches import SampleBatches
+from hgpart.run.training.batches import SampleBatches, training_batches
 from hgpart.run.training.data import Data, load_data
-from hgpart.run.training.samples import Samples
+from hgpart.run.training.sources.samples import Samples
 from hgpart.zoo import load_model
 
 
@@ -72,10 +71,9 @@ class Job:
     def batches(self) -> SampleBatches:
         """The batches to train on, step by step."""
         data = self.opened_data()
-        indices = partial(data.training_indices, batch_size=self.batch_size)
-        if data.test is not None:
-            return SampleBatches(data.train, indices)
-        first = indices(0)
+        if data.validation is not None:
+            return training_batches(data, self.batch_size)
+        first = data.training_indices(0, self.batch_size)
         return SampleBatches(_Kept(data.train), lambda step: first)
 
     def share(self, worker: int) -> range:
@@ -94,10 +92,10 @@ class _Kept:
     def __len__(self) -> int:
         return len(self._samples)
 
-    def images(self, indices: Sequence[int]) -> Tensor:
+    def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         return self._get("images", indices)
 
-    def labels(self, indices: Sequence[int]) -> Tensor:
+    def labels(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         return self._get("labels", indices)
 
     def _get(self, what: str, indices: Sequence[int]) -> Tensor:

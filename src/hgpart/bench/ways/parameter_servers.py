@@ -20,7 +20,7 @@ from torch.distributed import rpc
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
-from hgpart.run.training.loop import cross_entropy
+from hgpart.run.training.scores import cross_entropy
 
 _here: list[Server] = []  # the server of this process, if it is one
 

@@ -19,7 +19,7 @@ from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect
-from hgpart.run.training.loop import cross_entropy
+from hgpart.run.training.scores import cross_entropy
 
 CHANGED = "a leaf Variable that requires grad is being used in an in-place operation"
 RULES = {"pipeline-gpipe": ScheduleGPipe, "pipeline-1f1b": Schedule1F1B}

@@ -17,7 +17,7 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import connect
 from hgpart.run.training.batches import batches_here
-from hgpart.run.training.loop import cross_entropy
+from hgpart.run.training.scores import cross_entropy
 
 
 @contextmanager

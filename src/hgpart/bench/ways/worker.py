@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import TrainingWay
-from hgpart.run.training.loop import cross_entropy
+from hgpart.run.training.scores import cross_entropy
 
 Tick = Callable[[], None]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
-from hgpart.cli.forms import keyed, one_value, yes_or_no
+from hgpart.cli.forms import Length, keyed, length, one_value, read, yes_or_no
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel
@@ -20,6 +20,7 @@ from hgpart.cli.processes import check_one_clock
 from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
+from hgpart.run.training.log import TABLE, Log
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -28,10 +29,12 @@ if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.plan import PlanFile
     from hgpart.run.processes.connection import Connection
-    from hgpart.run.training.loop import TrainingOptions
+    from hgpart.run.training.options import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
+    from hgpart.run.training.scores import Loss
 
-DTYPES = ("float32", "float64")
+DTYPES = ("float32", "float64", "bfloat16")
+AUTOCAST = ("bfloat16",)
 EVERY = 100  # steps between two checkpoints
 
 
@@ -41,18 +44,29 @@ class Learning(Options):
 
     Attributes
     ----------
-    data : synthetic|digits|imagefolder:PATH
-        Training data: synthetic (random images), digits (scikit-learn's handwritten digits) or
-        imagefolder:PATH (a folder per class).
+    data : synthetic|digits|imagefolder:PATH|FILE.py:FUNCTION
+        Training data: synthetic (random images), digits (scikit-learn's handwritten digits),
+        imagefolder:PATH (a folder per class, or such folders in PATH/train and PATH/val), or a
+        function of yours, which returns a dataset, or (train, validation), for a seed. Append
+        ,augment=yes to a PATH for random crops, mirrored half of the time, and pixels normalised
+        as ImageNet's.
     optimizer : sgd|adam
         Update rule of the weights. Append ,momentum=M (sgd; default 0.9), ,weight-decay=W (default
         0) and ,decay=yes to multiply the learning rate by 0.8 when the test accuracy has not
         improved for two epochs, and to stop when three such steps have not helped. With --resume
         the defaults are those of the checkpoint.
     lr : RATE
-        Learning rate. Default: that of the checkpoint, or else 0.001.
+        Learning rate. Default: that of the checkpoint, or else 0.001. Append ,warmup=N to rise to
+        it in N steps (or epochs, as in 5ep), and ,schedule=cosine to fall from it to 0 by --steps.
+    loss : cross-entropy|FILE.py:FUNCTION
+        Loss of a batch: cross-entropy, to which ,smoothing=S may be appended (a share S of each
+        label is divided among all classes), or a function of yours of results and targets, which
+        returns a mean over the samples, or (sum, count).
     seed : N
         Seed of the initial weights, the order of the samples and dropout.
+    until : KEY=ACCURACY,...
+        End after the epoch that reaches accuracy=A, from 0 to 1, in its own steps, or
+        val-accuracy=A on the validation samples; else after --steps.
     checkpoint : FOLDER
         Write a checkpoint every 100 steps, or every N with ,every=N; the last two are kept.
     resume
@@ -62,20 +76,52 @@ class Learning(Options):
     panel: ClassVar[str] = "Training"
     data: str = "synthetic"
     optimizer: str = "sgd"
-    lr: float | None = None
+    lr: str | None = None
+    loss: str = "cross-entropy"
+    until: str | None = None
     seed: int = 0
     checkpoint: str | None = None
     resume: bool = False
 
-    def options(self, steps: int, batch_size: int) -> TrainingOptions:
+    def options(self, steps: str, batch_size: int, steps_per_epoch: int) -> TrainingOptions:
         """How to train, checked."""
-        from hgpart.run.training.loop import TrainingOptions
+        from hgpart.run.training.options import TrainingOptions
+
+        def counted(asked: Length) -> int:
+            return asked.steps(steps_per_epoch)
 
         values, settings = keyed(
             "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
         )
         name = one_value("--optimizer", self.optimizer, values) or "sgd"
-        return TrainingOptions(steps, batch_size, name, self.lr, seed=self.seed, **settings)
+        values, until = keyed("--until", self.until, accuracy=float, val_accuracy=float)
+        if values:
+            raise ArgumentError(f"--until {values[0]}: accepted is KEY=VALUE, as in accuracy=0.9")
+        rates, course = keyed("--lr", self.lr, warmup=length, schedule=str)
+        rate = one_value("--lr", self.lr or "", rates)
+        return TrainingOptions(
+            counted(read(f"--steps {steps}", steps, length)),
+            batch_size,
+            name,
+            None if rate is None else read(f"--lr {self.lr}", rate, float),
+            seed=self.seed,
+            warmup=counted(course.get("warmup", Length(0, in_epochs=False))),
+            lr_schedule=course.get("schedule", "constant"),
+            until=until,
+            **settings,
+        )
+
+    def loss_function(self) -> Loss:
+        """What the training makes small, checked."""
+        from hgpart.run.training.scores import smoothed, user_loss
+
+        if ":" in self.loss:
+            return user_loss(self.loss)
+        values, settings = keyed("--loss", self.loss, smoothing=float)
+        name = one_value("--loss", self.loss, values) or "cross-entropy"
+        if name != "cross-entropy":
+            raise not_one_of("loss", name, ("cross-entropy", "FILE.py:FUNCTION"))
+        return smoothed(settings.get("smoothing", 0.0))
 
     def checkpointing(self, model: str, plan: PlanFile) -> Checkpointing | None:
         """Where checkpoints go, and what they say that they are of."""
@@ -102,14 +148,18 @@ class TrainStep(StepWithNorms):
 
     Attributes
     ----------
-    dtype : float32|float64
+    dtype : float32|float64|bfloat16
         Type of weights and data.
+    amp : bfloat16
+        Mixed precision: torch's autocast computes in this type where that is safe, and maps travel
+        in it. Weights keep the type of --dtype.
     weights : FILE
         Initial weights, a state_dict saved by torch or safetensors; each process reads its slices
         only. Default: random.
     """
 
     dtype: str = DTYPES[0]
+    amp: str | None = None
     weights: Path | None = None
 
 
@@ -121,10 +171,21 @@ class TrainResults(Timeline):
     ----------
     output : FILE
         Write the trained model's whole state_dict, for torch.load; as safetensors if FILE ends in
-        .safetensors.
+        .safetensors. It has the weights of the epoch with the best validation accuracy (or
+        loss, by a function of yours), or the last ones where nothing is validated.
+    log : FILE.csv|FOLDER
+        Write loss, learning rate and samples a second of each step, and the validation score of
+        each epoch: a table, or a folder for TensorBoard. With --resume it is continued.
     """
 
+    not_written: ClassVar[tuple[str, ...]] = ("log",)
     output: Path | None = None
+    log: Path | None = None
+
+    def check(self, **files: Path | None) -> None:
+        """Refuse files that can't be written; a log may be a folder."""
+        is_table = self.log is not None and self.log.suffix == TABLE
+        super().check(log=self.log if is_table else None, **files)
 
 
 def train(
@@ -135,7 +196,7 @@ def train(
     ranks: Ranks,
     results: TrainResults,
     model: PlannedModel = None,
-    steps: int = 100,
+    steps: str = "100",
     batch_size: int | None = None,
 ) -> None:
     """Train a model on the devices of a plan, to the losses that one device would have.
@@ -147,7 +208,7 @@ def train(
     plan : PLAN
         Plan file, written by 'hgpart partition -o'.
     steps : N
-        Steps in all, those before a checkpoint included.
+        Steps in all, those before a checkpoint included; or epochs, as in 30ep.
     batch_size : N
         Samples per step. Default: the plan's batch size if it has a schedule, or else 32.
 
@@ -164,8 +225,15 @@ def train(
     check_data(learning.data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
+    if step.amp is not None and step.amp not in AUTOCAST:
+        raise ArgumentError(
+            f"--amp {step.amp}: accepted is bfloat16; float16 needs a scaled loss, as of "
+            "hgpart.GradScaler in a loop of your own"
+        )
     with Stages() as stage:
         with stage("import"):
+            import torch
+
             from hgpart.placement.state.weight_files import check_can_save, save_weights
             from hgpart.report.running import shares_of_work
             from hgpart.report.timeline import write_timeline
@@ -180,30 +248,46 @@ def train(
             check_can_save(output)
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
+        of_batch = loaded.modelling.slices > 1 and loaded.modelling.norms == "batch"
+        if step.amp is not None and of_batch:
+            raise ArgumentError(
+                "--amp by a plan in slices with norms of the batch, whose statistics would have "
+                "16 bits: accepted is a plan with norms of slices, or --dtype float32 alone"
+            )
         samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
-        options = learning.options(steps, samples)
+        loss = learning.loss_function()
+        log = None if results.log is None else Log(results.log, loss.score)
         scheduling = step.scheduling(loaded.scheduling)
         sizes = scheduling.sizes(samples)
         checkpointing = learning.checkpointing(named, loaded)
         devices = ranks.of_each(loaded.k)
         placing = Placing(named, loaded, devices, step.weights, learning.seed, dtype, step.norms)
         with stage("data"):  # before any process is started that would miss it
-            data = load_data(learning.data, loaded.input_shape, placing.classes(), learning.seed)
-            check_training(data, options, checkpointing)
+            needs_classes = loss.of_classes or learning.data == "synthetic"
+            classes = placing.classes() if needs_classes else None
+            data = load_data(learning.data, loaded.input_shape, classes, learning.seed)
+            options = learning.options(steps, samples, data.steps_per_epoch(samples))
+            check_training(data, options, loss)
+
+    autocast = None if step.amp is None else torch.bfloat16
 
     def trained(
         placement: Placement, connection: Connection | None
     ) -> tuple[TrainingReport, Mapping[str, Tensor] | None] | None:
         whole = placement if connection is None else DistributedModel(placement, connection)
-        learner = PlacedModel(whole, scheduling)
-        with progress("training", steps, learner.first) as (bar, task):
+        learner = PlacedModel(whole, scheduling, autocast)
+        with progress("training", options.steps, learner.first) as (bar, task):
 
-            def on_step(done: int, loss: float) -> None:
-                bar.update(task, completed=done, description=f"loss {loss:.4f}")
+            def on_step(done: int, value: float) -> None:
+                speed = bar.tasks[task].speed
+                rate = "" if speed is None else f", {speed * samples:,.0f} samples/s"
+                bar.update(task, completed=done, description=f"loss {value:.4f}{rate}")
 
             learner.train(True)
             peaks, timed = learner.peak_bytes(samples), results.draws_timeline
-            result = run_training(learner, data, options, checkpointing, on_step, timeline=timed)
+            run = learner, data, options, checkpointing, on_step
+            best = output is not None
+            result = run_training(*run, loss=loss, timeline=timed, best=best, log=log)
         state = None if output is None else learner.whole_state()
         if not learner.first:
             return None
@@ -212,6 +296,7 @@ def train(
             model=named,
             data=data.spec,
             dtype=dtype,
+            autocast=step.amp,
             devices=devices,
             processes=learner.processes,
             result=result,
@@ -241,8 +326,11 @@ def train(
         print_training(report, plain_console(), unit_of(context))
         if output is not None:
             plain_console().print()
-            plain_console().print(f"{output} has the trained model's state_dict", soft_wrap=True)
+            best = report.result.best
+            of_best = "" if best is None else f", after epoch {best.number}, which was the best"
+            said = f"{output} has the trained model's state_dict{of_best}"
+            plain_console().print(said, soft_wrap=True)
         if checkpointing is None:
             lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
         else:
-            lead_on(f"the same with --resume and --steps {2 * steps}")
+            lead_on(f"the same with --resume and --steps {2 * options.steps}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from hgpart.report.page.document import Drawn, header, page, plot, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, shortened
 from hgpart.report.page.measured_steps import devices_text, measured_sections
 from hgpart.report.tables import counted
-from hgpart.report.training import TrainingReport, training_answer
+from hgpart.report.training import TrainingReport, training_answer, validated
+from hgpart.run.training.epochs import Epoch
 
 MOST_POINTS = 1000  # points of a curve; more are means of steps
 
@@ -29,16 +31,18 @@ def training_page(report: TrainingReport) -> str:
     body = [header(subject, [training_answer(report)])]
     if result.losses:
         figures["losses"] = curve = _losses_figure(result.losses)
-        text = "Mean cross entropy of the batch of each step, before its update."
+        text = f"Mean of {result.loss.name} over the batch of each step, before its update."
         body.append(section("Loss", text, plot("losses", curve, "Loss against steps")))
-    if result.accuracies:
-        figures["accuracies"] = curve = _accuracies_figure(result.accuracies, result.learning_rates)
-        text = (
-            "Share of the test samples that are given their class, after each epoch. Point at one "
-            "for its learning rate."
+    if scored := validated(result):
+        name, unit, text = (
+            ("accuracy", "%", "Share of the validation samples that are given their class")
+            if result.loss.of_classes
+            else ("loss", "", "Loss of the validation samples")
         )
-        picture = plot("accuracies", curve, "Test accuracy against epochs")
-        body.append(section("Accuracy", text, picture))
+        figures["validation"] = curve = _scores_figure(scored, name, unit)
+        text += ", after each epoch. Point at one for its learning rate."
+        picture = plot("validation", curve, f"Validation {name} against epochs")
+        body.append(section("Validation", text, picture))
     more, drawn = measured_sections(
         result.totals.timings, result.steps, result.timeline, result.planned
     )
@@ -58,14 +62,15 @@ def _losses_figure(losses: tuple[float, ...]) -> Figure:
     return Figure([curve], layout, height=420)
 
 
-def _accuracies_figure(accuracies: tuple[float, ...], rates: tuple[float, ...]) -> Figure:
+def _scores_figure(scored: Sequence[tuple[Epoch, float]], name: str, unit: str) -> Figure:
+    factor = 100 if unit == "%" else 1
     curve = line(
-        "test accuracy",
-        [*range(1, len(accuracies) + 1)],
-        [shortened(100 * accuracy) for accuracy in accuracies],
-        "epoch %{x}: %{y:.4~g} %, learning rate %{customdata}",
+        f"validation {name}",
+        [epoch.number for epoch, _ in scored],
+        [shortened(factor * score) if math.isfinite(score) else None for _, score in scored],
+        f"epoch %{{x}}: %{{y:.4~g}} {unit}, learning rate %{{customdata}}",
         look=2,
-        customdata=[f"{rate:.3g}" for rate in rates],
+        customdata=[f"{epoch.rate:.3g}" for epoch, _ in scored],
     )
-    layout = {"xaxis": axis("epochs"), "yaxis": axis("% of the test samples")}
+    layout = {"xaxis": axis("epochs"), "yaxis": axis(f"{name} {unit}".rstrip())}
     return Figure([curve], layout, height=420)

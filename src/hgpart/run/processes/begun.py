@@ -22,6 +22,7 @@ class JointCall(Enum):
     STREAM = "model.stream(...)"
     VALUE = "model.value(...)"
     SIZES = "model.for_inputs(...)"
+    SETTINGS = "a pass with other attributes of modules"
     STATE = "model.gathered_state_dict()"
     OPTIMIZER_STATE = "hgpart.gathered_optimizer_state(...)"
     CLIP = "hgpart.clip_grad_norm_(...)"

@@ -13,30 +13,34 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import math
 import os
-import re
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hgpart.errors import CheckpointError, FormatError, first_line
-from hgpart.files.json_files import JsonObject, read_json
+from hgpart.errors import CheckpointError, first_line
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.state.weight_files import load_tensors
+from hgpart.run.training.manifest import (
+    FORMAT,
+    MANIFEST,
+    Manifest,
+    as_text,
+    check_regular,
+    part_file,
+    read_manifest,
+    step_of,
+)
 
-FORMAT = "hgpart checkpoint 1"
-MANIFEST = "manifest.json"
 LOCK = ".lock"
-LARGEST_MANIFEST = 2**30  # bytes: the losses of 45 million steps
 KEPT = 2  # checkpoints: the last one, and one before in case the last is damaged
 
 
@@ -52,35 +56,6 @@ class Held:
 
     slice: Slice
     tensors: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """The manifest of a checkpoint.
-
-    Attributes
-    ----------
-    step : int
-        Number of steps done.
-    settings : mapping of str to text or number
-        Settings that must be the same to go on: optimizer, data, batch size, micro-batches,
-        schedule, seeds, dtype.
-    about : mapping of str to text or number
-        Further facts, for people.
-    losses : tuple of float
-        The loss of each step.
-    random_state : str
-        State of torch's own generator, in hexadecimal digits.
-    files : mapping
-        Name of each part's file -> its size in bytes and its SHA-256.
-    """
-
-    step: int
-    settings: Mapping[str, str | int | float]
-    about: Mapping[str, str | int | float]
-    losses: tuple[float, ...]
-    random_state: str
-    files: Mapping[str, tuple[int, str]] = field(default_factory=dict)
 
 
 @contextmanager
@@ -182,7 +157,7 @@ def publish(unfinished: Path, manifest: Manifest) -> Path:
     final = folder / f"step-{manifest.step:06d}"
     with _written(final):
         with (unfinished / MANIFEST).open("w", encoding="utf-8") as file:
-            file.write(_as_text(manifest))
+            file.write(as_text(manifest))
             file.flush()
             os.fsync(file.fileno())
         _sync_folder(unfinished)
@@ -204,16 +179,6 @@ def checkpoints(folder: Path, up_to: int | None = None) -> list[Path]:
         if step is not None and (up_to is None or step <= up_to)
     }
     return [known[step] for step in sorted(known, reverse=True)]
-
-
-def step_of(path: Path) -> int | None:
-    """Number of steps done, by the name of a checkpoint's folder; None for any other name.
-
-    >>> step_of(Path("checkpoints/step-000040"))
-    40
-    """
-    match = re.fullmatch(r"step-(\d{6,})", path.name, re.ASCII)
-    return int(match[1]) if match else None
 
 
 def check_names(folder: Path) -> None:
@@ -268,11 +233,11 @@ def check(path: Path, settings: Collection[str] = ()) -> Manifest:
     CheckpointError
         If it is truncated, changed or no checkpoint.
     """
-    manifest = _read_manifest(path, settings)
+    manifest = read_manifest(path, settings)
     for name, (size, digest) in manifest.files.items():
         file = path / name
         try:
-            _check_regular(file)
+            check_regular(file)
             if (size_now := file.stat().st_size) != size:
                 raise CheckpointError(f"{file} has {size_now} bytes, the manifest says {size}")
             if _sha256(file) != digest:
@@ -321,15 +286,6 @@ class CheckpointReader:
             raise CheckpointError(f"{self.path} does not hold all of {wanted.name}")
         kinds = {kind: None for piece in pieces for kind in piece.tensors}
         return {kind: _sliced(pieces, kind, wanted) for kind in kinds}
-
-
-def part_file(part: int) -> str:
-    """Name of a part's file.
-
-    >>> part_file(3)
-    'part-3.pt'
-    """
-    return f"part-{part}.pt"
 
 
 def _sliced(pieces: Sequence[Held], kind: str, wanted: Slice) -> Tensor:
@@ -381,72 +337,6 @@ def _check_held(held: Held) -> None:
     for kind, tensor in held.tensors.items():
         if tensor.shape != held.slice.local_shape and (kind == "value" or tensor.numel() != 1):
             raise ValueError(f"{kind} of {name} has shape {tuple(tensor.shape)}")
-
-
-def _as_text(manifest: Manifest) -> str:
-    content = {"format": FORMAT, **asdict(manifest)}
-    return json.dumps({**content, "sha256": _digest(content)}, indent=1) + "\n"
-
-
-def _read_manifest(path: Path, settings: Collection[str]) -> Manifest:
-    try:
-        what = "the manifest of a checkpoint"
-        _check_regular(path / MANIFEST)
-        head = read_json(path / MANIFEST, what, FORMAT, most=LARGEST_MANIFEST)
-        content = {name: value for name, value in head.fields.items() if name != "sha256"}
-        if head.string("sha256") != _digest(content):
-            raise CheckpointError(
-                f"{path / MANIFEST} was changed: its SHA-256 is not the one that it says"
-            )
-        return _manifest(head, step_of(path), settings)
-    except FormatError as error:
-        raise CheckpointError(str(error)) from error
-
-
-def _manifest(head: JsonObject, step: int | None, settings: Collection[str]) -> Manifest:
-    """The manifest in a file, if each field is as it should be."""
-    if head.whole("step") != step:
-        raise head.wrong("step", f"{step}, as the folder's name says")
-    losses = head.items("losses", step)
-    if not all(type(loss) is float for loss in losses):
-        raise head.wrong("losses", "numbers")
-    for name in ("settings", "about"):
-        record = head.fields.get(name)
-        if not isinstance(record, dict) or {*map(type, record.values())} - {str, int, float}:
-            raise head.wrong(name, "an object of texts and numbers")
-    if lacking := sorted({*settings} - head.fields["settings"].keys()):
-        raise head.wrong("settings", f"an object that says {', '.join(lacking)}")
-    random_state = head.string("random_state")
-    if re.fullmatch("([0-9a-f]{2})+", random_state) is None:
-        raise head.wrong("random_state", "bytes in hexadecimal digits")
-    files = head.fields.get("files")
-    if not (isinstance(files, dict) and files and all(map(_describes_file, files.items()))):
-        raise head.wrong("files", f'an object as {{"{part_file(0)}": [size, SHA-256]}}')
-    return Manifest(
-        step=len(losses),
-        settings=head.fields["settings"],
-        about=head.fields["about"],
-        losses=tuple(losses),
-        random_state=random_state,
-        files={name: (size, digest) for name, (size, digest) in files.items()},
-    )
-
-
-def _describes_file(item: tuple[str, Any]) -> bool:
-    name, facts = item
-    if re.fullmatch(r"part-\d+\.pt", name) is None or not isinstance(facts, list):
-        return False
-    return [type(fact) for fact in facts] == [int, str]
-
-
-def _check_regular(file: Path) -> None:
-    """Refuse a pipe, which nobody may ever write to, and a device, which may have no end."""
-    if file.exists() and not file.is_file():
-        raise CheckpointError(f"{file} is not a regular file")
-
-
-def _digest(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

@@ -1,8 +1,7 @@
-"""Data spec -> Data: images and labels for training and testing, in an order set by a seed."""
+"""Data spec -> Data: images and labels to train and to validate on, in an order set by a seed."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,16 +13,17 @@ from torch import Tensor
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError
-from hgpart.run.training.data_wanted import check_data
-from hgpart.run.training.image_folder import image_folder
-from hgpart.run.training.samples import Samples, divided
+from hgpart.run.training.data_wanted import USER, check_data
+from hgpart.run.training.sources.image_folder import image_folder
+from hgpart.run.training.sources.samples import Samples, divided, generator_of
+from hgpart.run.training.sources.user_data import user_data
 
 SYNTHETIC_SAMPLES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """Samples for training and testing.
+    """Samples to train and to validate on.
 
     The order of the training samples depends on the seed and the epoch, and on nothing else:
     torch's own generator is neither read nor changed.
@@ -32,16 +32,16 @@ class Data:
     ----------
     spec : str
         The argument of `load_data`.
-    test : Samples or None
-        None if labels are random, so that there is nothing to learn.
-    classes : int
-        Number of classes; labels are 0 to classes - 1.
+    validation : Samples or None
+        Samples that are held out; None if there are none, or labels are random.
+    classes : int or None
+        Number of classes, of which labels are 0 to classes - 1; None if that is not known.
     """
 
     spec: str
     train: Samples
-    test: Samples | None
-    classes: int
+    validation: Samples | None
+    classes: int | None
     seed: int
 
     def training_indices(self, step: int, batch_size: int) -> list[int]:
@@ -51,10 +51,20 @@ class Data:
         >>> data.training_indices(3, 2) == data.training_indices(3, 2)
         True
         """
-        self.check_batch(batch_size)
-        epoch, batch = divmod(step, len(self.train) // batch_size)
+        epoch, batch = divmod(step, self.steps_per_epoch(batch_size))
         order = _order(len(self.train), self.seed, epoch)
         return order[batch * batch_size : (batch + 1) * batch_size].tolist()
+
+    def steps_per_epoch(self, batch_size: int) -> int:
+        """Number of whole batches of the training samples.
+
+        Raises
+        ------
+        ArgumentError
+            If there is none.
+        """
+        self.check_batch(batch_size)
+        return len(self.train) // batch_size
 
     def check_batch(self, batch_size: int) -> None:
         """Raise an ArgumentError for a batch larger than the training data."""
@@ -65,7 +75,7 @@ class Data:
             )
 
 
-def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) -> Data:
+def load_data(spec: str, input_shape: Sequence[int], classes: int | None, seed: int) -> Data:
     """Open a data set for a model.
 
     Parameters
@@ -73,14 +83,18 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     spec : str
         ``synthetic``: random images with random labels. ``digits``: scikit-learn's 1797
         handwritten digits. ``imagefolder:PATH``: a folder with one folder of images for each
-        class, or with such folders in ``train`` and ``test`` (or ``val``). If there is no test
-        set, every fifth sample of each class is for testing. Images have 8 or 16 bits.
+        class, or with such folders in ``train`` and ``val`` (or ``test``). Without these every
+        fifth sample of each class is for validation. Images have 8 or 16 bits. With
+        ``,augment=yes`` behind it they are cropped at random, and normalised as ImageNet's.
+        ``FILE.py:FUNCTION``: a function that is called with the seed, and returns a dataset, or
+        (train, validation), whose samples are (input, target).
     input_shape : sequence of int
         Shape of a sample of the model: channels, height, width.
-    classes : int
-        Width of the model's output; the data may have fewer classes, not more.
+    classes : int or None
+        Width of the model's output; the data may have fewer classes, not more. None if a loss of
+        the user's takes any targets, as those of synthetic data are not.
     seed : int
-        Seed of the order of the samples, and of synthetic samples.
+        Seed of the order of the samples, of synthetic samples and of augmentation.
 
     Raises
     ------
@@ -93,8 +107,12 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
     >>> data.train.images([4, 5]).shape, data.train.labels([4, 5]).shape
     (torch.Size([2, 3, 16, 16]), torch.Size([2]))
     """
-    check_data(spec)
+    wanted = check_data(spec)
+    if wanted.kind == USER:
+        return Data(spec, *user_data(spec, input_shape, classes, seed), classes, seed)
     if spec == "synthetic":
+        if classes is None:
+            raise ArgumentError("synthetic data without classes: accepted is a model of classes")
         return Data(spec, Synthetic(tuple(input_shape), classes, seed), None, classes, seed)
     if len(input_shape) != 3:
         raise ArgumentError(
@@ -103,17 +121,18 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int, seed: int) ->
         )
     channels, height, width = input_shape
     train: Samples
-    test: Samples | None
+    validation: Samples | None
     if spec == "digits":
-        train, test, present = _digits(channels, height, width)
+        train, validation, present = _digits(channels, height, width)
     else:
-        train, test, present = image_folder(Path(spec.partition(":")[2]), channels, height, width)
-    if present > classes:
+        folder = Path(wanted.path), channels, height, width
+        train, validation, present = image_folder(*folder, wanted.augment, seed)
+    if classes is not None and present > classes:
         raise ArgumentError(
             f"{spec} has {present} classes, the model's output has {classes} values a sample: "
             "accepted is a model with one for each class"
         )
-    return Data(spec, train, test, present, seed)
+    return Data(spec, train, validation, present, seed)
 
 
 @dataclass(frozen=True)
@@ -128,20 +147,20 @@ class Synthetic:
         """Number of samples in an epoch."""
         return SYNTHETIC_SAMPLES
 
-    def images(self, indices: Sequence[int]) -> Tensor:
+    def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         """The images of some samples."""
         return torch.stack(
             [
-                torch.randn(self.shape, generator=_generator(self.seed, "image", index))
+                torch.randn(self.shape, generator=generator_of(self.seed, "image", index))
                 for index in indices
             ]
         )
 
-    def labels(self, indices: Sequence[int]) -> Tensor:
+    def labels(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         """The labels of some samples."""
         return torch.cat(
             [
-                torch.randint(self.classes, (1,), generator=_generator(self.seed, "label", index))
+                torch.randint(self.classes, (1,), generator=generator_of(self.seed, "label", index))
                 for index in indices
             ]
         )
@@ -158,11 +177,11 @@ class ImagesInMemory:
         """Number of samples."""
         return len(self.all_labels)
 
-    def images(self, indices: Sequence[int]) -> Tensor:
+    def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         """The images of some samples."""
         return self.all_images[list(indices)]
 
-    def labels(self, indices: Sequence[int]) -> Tensor:
+    def labels(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         """The labels of some samples."""
         return self.all_labels[list(indices)]
 
@@ -173,24 +192,18 @@ def _digits(channels: int, height: int, width: int) -> tuple[Samples, Samples, i
 
     bunch: Any = load_digits()
     labels = torch.tensor(bunch.target, dtype=torch.int64)
-    train, test = divided(labels.tolist())
+    train, validation = divided(labels.tolist())
     pixels = torch.tensor(bunch.images, dtype=torch.float32)
     pixels = (pixels - pixels[train].mean()) / pixels[train].std()
     images = functional.interpolate(pixels[:, None], (height, width), mode="bilinear")
     images = images.expand(-1, channels, -1, -1)
     return (
         ImagesInMemory(images[train], labels[train]),
-        ImagesInMemory(images[test], labels[test]),
+        ImagesInMemory(images[validation], labels[validation]),
         len(bunch.target_names),
     )
 
 
 @lru_cache(maxsize=1)
 def _order(samples: int, seed: int, epoch: int) -> Tensor:
-    return torch.randperm(samples, generator=_generator(seed, "order", epoch))
-
-
-def _generator(seed: int, purpose: str, number: int) -> torch.Generator:
-    """A generator for each random thing."""
-    digest = hashlib.sha256(f"{seed} {purpose} {number}".encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+    return torch.randperm(samples, generator=generator_of(seed, "order", epoch))

@@ -9,105 +9,31 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
-from hgpart.errors import ArgumentError, CheckpointError, RunError, not_one_of
+from hgpart.errors import ArgumentError, CheckpointError
 from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.run.learner import Learner, timeline_of
-from hgpart.run.training.batches import SampleBatches, batches_here
-from hgpart.run.training.checkpoints import Manifest, locked
+from hgpart.run.training.batches import batches_here, training_batches
+from hgpart.run.training.checkpoints import locked
 from hgpart.run.training.data import Data
-from hgpart.run.training.plateau import Plateau
+from hgpart.run.training.epochs import BestWeights, Epoch, Epochs, Progress, steps_between_epochs
+from hgpart.run.training.log import Log
+from hgpart.run.training.manifest import Manifest
+from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
+from hgpart.run.training.scores import CROSS_ENTROPY, Loss
 from hgpart.schedules.rules import LONGEST
 
-# Defaults of each optimizer. The loss of resnet50 rises by sgd with 0.01 and, on random labels,
-# with 0.003.
-RATES = {
-    "sgd": {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0},
-    "adam": {"lr": 0.001, "weight_decay": 0.0},
-}
 TIMELINE_STEPS = 100  # most steps in a timeline, which are the last ones
-LARGEST_RATE = 1e30  # what torch computes from it by division is still a float32
-SHARES = "samples of shares"  # in manifests
-SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
-
-
-@dataclass(frozen=True)
-class TrainingOptions:
-    """Options of a training.
-
-    Attributes
-    ----------
-    steps : int
-        Number of steps in total, including those of a checkpoint.
-    optimizer : str
-        ``sgd`` or ``adam``.
-    lr : float or None
-        Learning rate. None, here and for the next two: the rate of the checkpoint that is resumed,
-        or else that of `RATES`.
-    momentum : float or None
-        Momentum of sgd; 0 for none. Adam has its own, torch's defaults.
-    seed : int
-        Seed of torch's own generator, which dropout draws from.
-    decay : bool
-        Whether the learning rate decays, and training may end before `steps`, by the accuracy on
-        the test samples after each epoch: see `Plateau`.
-    """
-
-    steps: int
-    batch_size: int
-    optimizer: str = "sgd"
-    lr: float | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    seed: int = 0
-    decay: bool = False
-
-    def __post_init__(self) -> None:
-        """Raise an ArgumentError if an option is not accepted."""
-        if self.optimizer not in RATES:
-            raise not_one_of("optimizer", self.optimizer, RATES)
-        for name, low in (("steps", 0), ("batch_size", 1), ("seed", 0)):
-            if getattr(self, name) < low:
-                raise ArgumentError(
-                    f"{name.replace('_', ' ')} {getattr(self, name)}: accepted is {low} or more"
-                )
-        if self.momentum is not None and "momentum" not in RATES[self.optimizer]:
-            raise ArgumentError(
-                f"momentum {self.momentum}: {self.optimizer} has its own, sgd takes one"
-            )
-        for name, value in self.rates.items():
-            accepted = f"from 0 to {LARGEST_RATE:g}" if name != "momentum" else "from 0 and below 1"
-            if not 0 <= value <= LARGEST_RATE or (name == "momentum" and value >= 1):
-                raise ArgumentError(
-                    f"{name.replace('_', ' ')} {value}: accepted is a number {accepted}"
-                )
-
-    @property
-    def rates(self) -> Mapping[str, float]:
-        """The rates among lr, momentum and weight_decay that are not None."""
-        asked = {name: getattr(self, name) for name in RATES[self.optimizer]}
-        return {name: value for name, value in asked.items() if value is not None}
-
-    def completed(self, written: Mapping[str, float]) -> TrainingOptions:
-        """These options with all rates: as `written` in a checkpoint, or as the optimizer's.
-
-        >>> TrainingOptions(1, 1, lr=0.5).completed({"lr": 0.1, "momentum": 0.8}).rates
-        {'lr': 0.5, 'momentum': 0.8, 'weight_decay': 0.0}
-        """
-        rates: Mapping[str, Any] = {**RATES[self.optimizer], **written, **self.rates}
-        return replace(self, **rates)
+SHARES, STEPS = "samples of shares", "steps asked for"  # in manifests
 
 
 @dataclass(frozen=True)
@@ -119,7 +45,8 @@ class TrainingResult:
     losses : tuple of float
         The loss of each step, including those before a checkpoint.
     accuracy : float or None
-        Fraction of the test samples that are given their class; None if there is no test set.
+        Fraction of the validation samples that are given their class by the last weights; None if
+        there are none, or they have no classes.
     steps : int
         Number of steps done now.
     samples_per_second : float or None
@@ -136,8 +63,13 @@ class TrainingResult:
     staleness : tuple of tuple of int
         For each part, and each of these steps, the number of updates by earlier steps that its
         forward pass lacked; empty if no step lacked any.
-    accuracies, learning_rates : tuple of float
-        Accuracy after, and learning rate in, each epoch, if the rate decays.
+    epochs : tuple of Epoch
+        What is known of each epoch, those before a checkpoint included.
+    best : Epoch or None
+        The epoch whose weights the model now has, as they were the best; None if it has those of
+        the last step.
+    validation_loss : float or None
+        In place of the accuracy, the mean of a user's loss over the validation samples.
     """
 
     losses: tuple[float, ...]
@@ -149,8 +81,10 @@ class TrainingResult:
     timeline: Timeline = ()
     planned: tuple[Event, ...] = ()
     staleness: tuple[tuple[int, ...], ...] = ()
-    accuracies: tuple[float, ...] = ()
-    learning_rates: tuple[float, ...] = ()
+    epochs: tuple[Epoch, ...] = ()
+    best: Epoch | None = None
+    loss: Loss = CROSS_ENTROPY
+    validation_loss: float | None = None
 
 
 def train(
@@ -160,42 +94,52 @@ def train(
     checkpointing: Checkpointing | None = None,
     on_step: Callable[[int, float], None] = lambda step, loss: None,
     *,
+    loss: Loss = CROSS_ENTROPY,
     timeline: bool = False,
+    best: bool = False,
+    log: Log | None = None,
 ) -> TrainingResult:
-    """Train with cross entropy, then test.
+    """Train, and validate after each epoch and at the end.
 
-    Called in every process, with its own part of the model and the same of everything else. If the
-    result has pixels after (samples, classes), as in a segmentation, it is averaged over them; of
-    several results the first counts.
+    Called in every process, with its own part of the model and the same of everything else. By
+    cross entropy, if the result has pixels after (samples, classes), as in a segmentation, it is
+    averaged over them; of several results the first counts.
 
     Parameters
     ----------
     on_step : callable
         Called with the number of steps done and the last loss.
+    loss : Loss, optional
+        Default: cross entropy.
     timeline : bool
         Whether to keep what each part did and when.
+    best : bool
+        Whether the model shall have its best weights in the end, by the validation samples, rather
+        than the last.
+    log : Log, optional
+        Log of the steps, which the first process writes.
 
     Raises
     ------
     ArgumentError
         If the batch is larger than the data, the folder for checkpoints has some already, or the
-        learning rate is to decay without test samples or with checkpoints.
+        training is to end, or its learning rate to decay, by validation samples that it lacks.
     CheckpointError
         If none can be resumed, one can't be written, or another training writes to the folder.
     """
-    check_training(data, options, checkpointing)
-    with (
-        locked(checkpointing.folder)
-        if checkpointing is not None and learner.first
-        else nullcontext()
-    ):
-        return _train(learner, data, options, checkpointing, on_step, timeline)
+    check_training(data, options, loss)
+    with ExitStack() as stack:
+        if checkpointing is not None and learner.first:
+            stack.enter_context(locked(checkpointing.folder))
+        if log is not None:
+            stack.callback(log.close)
+        own_log = log if learner.first else None
+        run = learner, data, options, checkpointing, on_step, loss, timeline, best
+        return _train(*run, own_log)
 
 
-def check_training(
-    data: Data, options: TrainingOptions, checkpointing: Checkpointing | None
-) -> None:
-    """Refuse a training that such data, or checkpoints, do not allow; see `train`.
+def check_training(data: Data, options: TrainingOptions, loss: Loss = CROSS_ENTROPY) -> None:
+    """Refuse a training that such data do not allow; see `train`.
 
     Raises
     ------
@@ -203,10 +147,17 @@ def check_training(
         If they do not; see `train`.
     """
     data.check_batch(options.batch_size)
-    if options.decay and data.test is None:
-        raise ArgumentError(f"decay needs the accuracy on test samples, and {data.spec} has none")
-    if options.decay and checkpointing is not None:
-        raise ArgumentError("decay, and checkpoints, which do not keep it: accepted is one of them")
+    if options.until and not loss.of_classes:
+        raise ArgumentError(
+            f"an accuracy to end at with the loss {loss.name}: accepted is one with cross-entropy"
+        )
+    asked = {"decay": options.decay, "until val-accuracy": "val_accuracy" in options.until}
+    for name in (name for name, is_asked in asked.items() if is_asked):
+        if data.validation is None:
+            raise ArgumentError(
+                f"{name} needs validation samples, and {data.spec} has none: accepted is data with "
+                "labels to learn, as digits"
+            )
 
 
 def _train(
@@ -215,11 +166,18 @@ def _train(
     options: TrainingOptions,
     checkpointing: Checkpointing | None,
     on_step: Callable[[int, float], None],
+    loss: Loss,
     timeline: bool,
+    wants_best: bool,
+    log: Log | None,
 ) -> TrainingResult:
     learner.train(True)
+    every = options.steps if checkpointing is None else checkpointing.every
+    pauses = every, *steps_between_epochs(data, options)
     settings: dict[str, str | int] = {
         "optimizer": options.optimizer,
+        "learning rate": options.course,
+        "loss": loss.name,
         "data": data.spec,
         "batch size": options.batch_size,
         "micro-batches": learner.scheduling.micro_batches,
@@ -228,6 +186,7 @@ def _train(
         "seed": options.seed,
         "data seed": data.seed,
         "dtype": str(learner.dtype).removeprefix("torch."),
+        "autocast": str(learner.autocast).removeprefix("torch."),
     }
     checkpoint = None
     if checkpointing is not None:
@@ -242,7 +201,7 @@ def _train(
         if (
             learner.scheduling.most_in_flight > 1
             and manifest.step < options.steps
-            and _is_end(manifest.step, checkpointing.every)
+            and _is_end(manifest.step, *pauses)
         ):
             say(
                 f"{path} is the end of a training, with no batch in flight: losses from step "
@@ -250,17 +209,25 @@ def _train(
             )
     optimizers = _optimizers(learner, options)
     torch.manual_seed(options.seed)
-    losses = [] if checkpoint is None else [*restore(learner, optimizers, *checkpoint)]
+    progress = Progress(BestWeights(learner))
+    if checkpoint is not None:
+        progress = restore(learner, optimizers, *checkpoint)
+    keeps_best = wants_best or checkpointing is not None
+    epochs = Epochs(learner, data, options, loss, progress, keeps_best)
+    losses = progress.losses
     for optimizer in optimizers.values():
         optimizer.zero_grad()
     start, before = time.perf_counter(), len(losses)
     stale: list[Sequence[Sequence[int]]] = []
     kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
     events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
+    updates = dict.fromkeys(optimizers, before)
 
-    def on_loss(loss: float) -> None:
-        losses.append(loss)
-        on_step(len(losses), loss)
+    def on_loss(value: float) -> None:
+        losses.append(value)
+        if log is not None:
+            log.add(len(losses), value, epochs.rate(len(losses) - 1), size)
+        on_step(len(losses), value)
 
     def keep_events() -> None:
         if not learner.scheduling.is_stream:
@@ -268,47 +235,52 @@ def _train(
 
     def update(part: int) -> None:
         if part in optimizers:
+            for group in optimizers[part].param_groups:
+                group["lr"] = epochs.rate(updates[part])
             optimizers[part].step()
+            updates[part] += 1
 
-    every = options.steps if checkpointing is None else checkpointing.every
-    if options.decay:
-        every = len(data.train) // options.batch_size  # an epoch
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
-    batches = SampleBatches(data.train, partial(data.training_indices, batch_size=size))
-    plateau = Plateau(options.rates["lr"])
+    batches = training_batches(data, size)
+    if log is not None:
+        log.begin(before)
     learner.count_anew()
     totals = learner.totals()
     count = 0  # consecutive steps
-    for end in _drains(before, options.steps, every):
+    for end in _drains(before, options.steps, *pauses):
+        if epochs.are_over:
+            break
         count = end - len(losses)
         here = batches_here(learner, batches, range(len(losses), end), sizes)
-        run = here, count, size, cross_entropy, update, on_loss, keep_events
+        run = here, count, size, epochs.loss_function, update, on_loss, keep_events
         stale.append(learner.learn(*run))
         if learner.scheduling.is_stream:
             events.append(tuple(learner.events))
-        if checkpointing is not None and (end % every == 0 or end == options.steps):
+        epochs.count()
+        score = None
+        if end % pauses[-1] == 0 and len(pauses) > 1:
+            pause, totals = time.perf_counter(), totals + learner.totals()
+            score = epochs.end()
+            learner.count_anew()  # validation does not count as steps
+            start += time.perf_counter() - pause
+        if log is not None:
+            log.pause(score)
+        is_last = end == options.steps or epochs.are_over
+        if checkpointing is not None and (end % every == 0 or is_last):
             about: dict[str, str | float] = {
                 **options.rates,
+                STEPS: options.steps,
                 SHARES: _shares(learner.shares(options.batch_size)),
             }
-            save(learner, optimizers, settings, about, checkpointing, losses)
-        if options.decay and end % every == 0:
-            pause, totals = time.perf_counter(), totals + learner.totals()
-            accuracy_now = accuracy(learner, data, options.batch_size)
-            learner.count_anew()  # tests do not count as steps
-            start += time.perf_counter() - pause
-            if accuracy_now is None or not plateau.goes_on(accuracy_now):
-                break
-            for optimizer in optimizers.values():
-                for group in optimizer.param_groups:
-                    group["lr"] = plateau.rate
+            save(learner, optimizers, settings, about, checkpointing, progress)
     seconds, steps = time.perf_counter() - start, len(losses) - before
     totals = totals + learner.totals()
     planned = learner.planned(count, options.batch_size) if timeline and count else ()
-    tested = len(plateau.accuracies) * every == steps > 0
+    score = epochs.last_score()
+    best = epochs.take_best(score) if wants_best else None
     return TrainingResult(
         losses=tuple(losses),
-        accuracy=plateau.accuracies[-1] if tested else accuracy(learner, data, options.batch_size),
+        accuracy=score if loss.of_classes else None,
         steps=steps,
         samples_per_second=steps * options.batch_size / seconds if steps else None,
         totals=totals,
@@ -316,31 +288,33 @@ def _train(
         timeline=timeline_of(learner, events),
         planned=planned,
         staleness=tuple(tuple(chain(*stale_of_part)) for stale_of_part in zip(*stale, strict=True)),
-        accuracies=tuple(plateau.accuracies),
-        learning_rates=tuple(plateau.rates),
+        epochs=tuple(progress.epochs),
+        best=best,
+        loss=loss,
+        validation_loss=None if loss.of_classes else score,
     )
 
 
-def _drains(begin: int, end: int, every: int) -> Iterator[int]:
+def _drains(begin: int, end: int, *pauses: int) -> Iterator[int]:
     """Steps after which no batch is in flight, so that streams have an end.
 
     They are counted from the first step of the whole training, so a resumed one has the same.
 
-    >>> [*_drains(90, 600, every=100)]
+    >>> [*_drains(90, 600, 100)]
     [100, 200, 256, 300, 400, 500, 512, 600]
     """
     while begin < end:
-        begin = min(end, *((begin // apart + 1) * apart for apart in (every, LONGEST)))
+        begin = min(end, *((begin // apart + 1) * apart for apart in (*pauses, LONGEST)))
         yield begin
 
 
-def _is_end(step: int, every: int) -> bool:
+def _is_end(step: int, *pauses: int) -> bool:
     """Whether the pipeline is drained only because training ends.
 
-    >>> [step for step in (100, 256, 300, 301, 512) if _is_end(step, every=100)]
+    >>> [step for step in (100, 256, 300, 301, 512) if _is_end(step, 100)]
     [301]
     """
-    return bool(step % every and step % LONGEST)
+    return all(step % apart for apart in (*pauses, LONGEST))
 
 
 def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: int) -> str:
@@ -353,77 +327,6 @@ def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: in
         return learner.scheduling.sums
     plan = checkpointing.about.get("plan", "unnamed")
     return f"{learner.sums(batch_size)}, none every {checkpointing.every} steps, plan {plan}"
-
-
-def accuracy(learner: Learner, data: Data, batch_size: int) -> float | None:
-    """Fraction of the test samples whose largest class score is that of their class.
-
-    The last batch is filled up with the first samples, which are not counted twice, because a model
-    may accept only one batch size.
-    """
-    if data.test is None:
-        return None
-    learner.train(False)
-    count, correct = len(data.test), 0
-    firsts, sizes = range(0, count, batch_size), (batch_size,)
-    batches = SampleBatches(
-        data.test, lambda first: [at % count for at in range(first, first + batch_size)]
-    )
-    with torch.no_grad():
-        tests = batches_here(learner, batches, firsts, sizes)
-        for first, (images, labels) in zip(firsts, tests, strict=True):
-            result = learner.forward(images, batch_size)
-            if labels is not None:
-                right = class_scores(result, len(labels)).argmax(1).cpu() == labels.cpu()
-                scored = learner.samples_of_result(sizes)
-                counts = torch.tensor([first + at < count for at in scored])
-                correct += int((right & counts).sum())
-    learner.train(True)
-    return learner.add_later(float(correct))() / count
-
-
-def class_scores(result: Any, samples: int) -> Tensor:
-    """A number for each sample and class.
-
-    Raises
-    ------
-    RunError
-        If the result is anything else; the message says what.
-
-    >>> class_scores(torch.zeros(8, 10, 4, 4), samples=8).shape
-    torch.Size([8, 10])
-    """
-    several = isinstance(result, (tuple, list)) and len(result) > 0
-    scores = result[0] if several else result
-    if (
-        not isinstance(scores, Tensor)
-        or not scores.is_floating_point()
-        or scores.dim() not in SCORES
-        or scores.shape[0] != samples
-        or scores.shape[1] < 2
-    ):
-        received = f"a {type(result).__name__} that begins with " * several + _described(scores)
-        raise RunError(
-            f"for {samples} samples the model returns {received}: accepted are class scores, "
-            f"{samples} x classes, or maps of them, alone or first in a tuple"
-        )
-    return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
-
-
-def _described(result: Any) -> str:
-    """What a model returns, in a few words.
-
-    >>> _described({"logits": torch.zeros(2, 10)}), _described(torch.zeros(2, 5, 10))
-    ("a dict of 'logits'", 'float32 numbers, 2 x 5 x 10')
-    """
-    if isinstance(result, Mapping):
-        return f"a {type(result).__name__} of {', '.join(map(repr, result))}"
-    if not isinstance(result, Tensor):
-        return f"a {type(result).__name__}"
-    kind = str(result.dtype).removeprefix("torch.")
-    if not result.dim():
-        return f"one {kind} number"
-    return f"{kind} numbers, {' x '.join(map(str, result.shape))}"
 
 
 def _resumed(
@@ -441,6 +344,12 @@ def _resumed(
         if rate != written.get(name, rate):
             was = f"{path} was written with {written[name]:g}"
             say(f"{name.replace('_', ' ')} {rate:g} from step {manifest.step + 1} on; {was}")
+    then = manifest.about.get(STEPS, options.steps)
+    if options.lr_schedule == "cosine" and then != options.steps:
+        say(
+            f"the learning rate falls until step {options.steps} now, from step "
+            f"{manifest.step + 1} on; {path} was written with {then}"
+        )
     return options.completed(written)
 
 
@@ -465,11 +374,6 @@ def _shares(sizes: Sequence[Sequence[int]]) -> str:
     '2+4, 1+4'
     """
     return ", ".join(dict.fromkeys("+".join(map(str, shares)) for shares in sizes))
-
-
-def cross_entropy(result: Any, labels: Tensor) -> Tensor:
-    """The loss of a batch's class scores, a mean over samples and pixels; see `class_scores`."""
-    return functional.cross_entropy(class_scores(result, len(labels)), labels)
 
 
 def _optimizers(learner: Learner, options: TrainingOptions) -> dict[int, torch.optim.Optimizer]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import torch
@@ -15,21 +16,25 @@ from hgpart.run.learner import Learner
 from hgpart.run.training.checkpoints import (
     CheckpointReader,
     Held,
-    Manifest,
     begin,
     check_names,
     checkpoints,
     newest,
-    part_file,
     publish,
     unfinished_folder,
     write_part,
 )
+from hgpart.run.training.epochs import BestWeights, Progress
+from hgpart.run.training.manifest import Manifest, part_file
 
 Settings = Mapping[str, str | int]
 FINGERPRINT = "model fingerprint"
+BEST = "best"  # beside the value and the optimizer's state of a tensor
 # Settings of older checkpoints, which do not say them.
-UNSAID: Settings = {"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"}
+UNSAID: Settings = {
+    **{"micro-batches": 1, "schedule": "sequential", "norms": "micro-batch"},
+    **{"loss": "cross-entropy", "learning rate": "constant", "autocast": "None"},
+}
 
 
 @dataclass(frozen=True)
@@ -74,7 +79,7 @@ def save(
     settings: Settings,
     about: Mapping[str, str | float],
     checkpointing: Checkpointing,
-    losses: Sequence[float],
+    progress: Progress,
 ) -> None:
     """Write a checkpoint: every part its own file, and the first process the manifest.
 
@@ -85,15 +90,17 @@ def save(
     CheckpointError
         If it can't be written; existing ones stay.
     """
-    unfinished = unfinished_folder(checkpointing.folder, len(losses))
+    step = len(progress.losses)
+    unfinished = unfinished_folder(checkpointing.folder, step)
     try:
-        made = begin(checkpointing.folder, len(losses)) if learner.first else None
+        made = begin(checkpointing.folder, step) if learner.first else None
         unfinished = learner.gather(made)[0]  # so that it exists before anyone writes
         parts: dict[int, list[Held]] = {}
-        for part, held, tensor in learner.held():
+        for (part, held, tensor), best in zip_longest(learner.held(), progress.best.tensors):
             state = optimizers[part].state.get(tensor, {}) if part in optimizers else {}
+            state = {"value": tensor, BEST: best, **state}
             kept = {kind: value for kind, value in state.items() if isinstance(value, Tensor)}
-            parts.setdefault(part, []).append(Held(held, {"value": tensor, **kept}))
+            parts.setdefault(part, []).append(Held(held, kept))
         own = {part_file(part): write_part(unfinished, part, parts[part]) for part in parts}
         files = {name: facts for written in learner.gather(own) for name, facts in written.items()}
         if learner.first:
@@ -101,12 +108,14 @@ def save(
             if checkpointing.fingerprint is not None:
                 facts_for_people[FINGERPRINT] = checkpointing.fingerprint
             manifest = Manifest(
-                step=len(losses),
+                step=step,
                 settings=settings,
                 about=facts_for_people,
-                losses=tuple(losses),
+                losses=tuple(progress.losses),
                 random_state=torch.get_rng_state().numpy().tobytes().hex(),
                 files=files,
+                epochs=tuple(progress.epochs),
+                right=progress.right,
             )
             publish(unfinished, manifest)
     except BaseException:
@@ -179,21 +188,25 @@ def restore(
     optimizers: Mapping[int, torch.optim.Optimizer],
     path: Path,
     manifest: Manifest,
-) -> tuple[float, ...]:
-    """Take over the state of a checkpoint; returns the losses up to it.
+) -> Progress:
+    """Take over the state of a checkpoint; returns how far the training is.
 
     Raises
     ------
     CheckpointError
         If it is of another model, or not what its manifest says.
     """
-    reader = CheckpointReader(path, manifest)
+    reader, best = CheckpointReader(path, manifest), list[Tensor]()
+    pieces = chain.from_iterable(reader.pieces.values())
+    has_best = any(BEST in piece.tensors for piece in pieces)
     with torch.no_grad():
         for part, held, tensor in learner.held():
             if held.name not in reader.pieces and not isinstance(tensor, nn.Parameter):
+                best.append(tensor.cpu())
                 continue  # a constant, or a buffer outside the state_dict
             state = reader.read(held)
-            tensor.copy_(state.pop("value"))
+            tensor.copy_(value := state.pop("value"))
+            best.append(state.pop(BEST, value))
             optimizer = optimizers.get(part)
             if optimizer is None:
                 continue
@@ -209,4 +222,5 @@ def restore(
         torch.set_rng_state(random_state)
     except RuntimeError as error:
         raise CheckpointError(f"{path} does not hold a state of torch's generator") from error
-    return manifest.losses
+    weights = BestWeights(learner, best if has_best else ())
+    return Progress(weights, [*manifest.losses], [*manifest.epochs], manifest.right)

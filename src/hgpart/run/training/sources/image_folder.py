@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, FormatError
-from hgpart.run.training.samples import divided
+from hgpart.run.training.sources.augmentation import middle, normalised, random_piece
+from hgpart.run.training.sources.samples import divided, generator_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -20,51 +24,76 @@ MOST_PIXELS = 2**26  # a file of a hundred bytes may declare any number; each pi
 IMAGE_SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tiff", ".webp")
 WHITE = 2**16 - 1  # in 16 bits
 OF_16_BITS_IN_32 = {"PNG", "PPM"}  # formats whose pixels Pillow may have in mode I
-TRAIN, TESTS = "train", ("test", "val")
+TRAIN, VALIDATIONS = "train", ("val", "test")
 # Names of folders that are no classes, but divide the samples.
-SUBSETS = {TRAIN, *TESTS, "training", "testing", "valid", "validation", "eval", "evaluation", "dev"}
+OTHERS = {"training", "testing", "valid", "validation", "eval", "evaluation", "dev"}
+SUBSETS = {TRAIN, *VALIDATIONS, *OTHERS}
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Image files, read when they are asked for, with pixels from -1 to 1."""
+    """Image files, read when they are asked for.
+
+    Attributes
+    ----------
+    files : tuple of (Path, int)
+        Files with their labels.
+    augment : bool
+        Whether images are those of `augmentation`; else they are scaled to cover the model's input,
+        what sticks out is cropped, and pixels are from -1 to 1.
+    seed : int or None
+        Seed of the random pieces; None for images to validate on, of which nothing is random.
+    """
 
     files: tuple[tuple[Path, int], ...]
     channels: int
     height: int
     width: int
+    augment: bool = False
+    seed: int | None = None
 
     def __len__(self) -> int:
         """Number of files."""
         return len(self.files)
 
-    def images(self, indices: Sequence[int]) -> Tensor:
-        """Read the images of some samples."""
-        return torch.stack([self._read(self.files[index][0]) for index in indices])
+    def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
+        """Read the images of some samples, in a thread for each core."""
+        with ThreadPoolExecutor(usable_cores()) as readers:
+            return torch.stack([*readers.map(self._image, indices, repeat(epoch))])
 
-    def labels(self, indices: Sequence[int]) -> Tensor:
+    def labels(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
         """The labels of some samples, given by their folders."""
         return torch.tensor([self.files[index][1] for index in indices])
 
-    def _read(self, path: Path) -> Tensor:
-        """Scale an image to cover the model's input, and crop what sticks out."""
-        from PIL import Image, ImageOps
+    def _image(self, index: int, epoch: int) -> Tensor:
+        image, size = self._read(self.files[index][0]), (self.width, self.height)
+        if not self.augment:
+            return self._pixels(middle(image, *size, border=0)) / 127.5 - 1
+        if self.seed is None:
+            image = middle(image, *size)
+        else:
+            generator = generator_of(self.seed, "augmentation", epoch, index)
+            image = random_piece(image, *size, generator)
+        return normalised(self._pixels(image) / 255)
+
+    def _read(self, path: Path) -> Image:
+        from PIL import Image
 
         try:
             with Image.open(path) as file:
                 width, height = file.size
                 if width * height > MOST_PIXELS:
                     raise ValueError(f"{width} x {height} pixels, more than {MOST_PIXELS}")
-                image = _of_8_bits(file).convert("L" if self.channels == 1 else "RGB")
+                return _of_8_bits(file).convert("L" if self.channels == 1 else "RGB")
         except Exception as error:  # Pillow's decoders raise almost anything
             reason = " ".join(str(error).split()) or type(error).__name__
             raise FormatError(
                 f"can't read {path}: {reason}; accepted is a complete image file of 8 or 16 bits"
             ) from error
-        fitted = ImageOps.fit(image, (self.width, self.height), Image.Resampling.BILINEAR)
-        pixels = torch.frombuffer(bytearray(fitted.tobytes()), dtype=torch.uint8)
-        pixels = pixels.view(self.height, self.width, self.channels).permute(2, 0, 1)
-        return pixels.float() / 127.5 - 1
+
+    def _pixels(self, image: Image) -> Tensor:
+        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        return pixels.view(self.height, self.width, self.channels).permute(2, 0, 1).float()
 
 
 def _of_8_bits(image: Image) -> Image:
@@ -84,9 +113,9 @@ def _of_8_bits(image: Image) -> Image:
 
 
 def image_folder(
-    folder: Path, channels: int, height: int, width: int
+    folder: Path, channels: int, height: int, width: int, augment: bool, seed: int
 ) -> tuple[ImageFiles, ImageFiles | None, int]:
-    """Samples for training, samples for testing, and the number of classes.
+    """Samples for training, samples for validation, and the number of classes.
 
     Raises
     ------
@@ -98,24 +127,28 @@ def image_folder(
             f"imagefolder:{folder}: the model's input has {channels} channels, "
             "accepted are 1 (grey) and 3 (red, green, blue)"
         )
-    tests = [folder / name for name in TESTS if (folder / name).is_dir()]
-    if (folder / TRAIN).is_dir() and tests:
+    validations = [folder / name for name in VALIDATIONS if (folder / name).is_dir()]
+    if (folder / TRAIN).is_dir() and validations:
         files = _files_by_class(folder / TRAIN)
-        tested = _files_by_class(tests[0], like=folder / TRAIN)
+        validated = _files_by_class(validations[0], like=folder / TRAIN)
     else:
         names = _class_names(folder)
         if SUBSETS.issuperset(name.lower() for name in names):
             raise ArgumentError(
                 f"imagefolder: {folder} has {', '.join(names)}, which do not count as classes: "
-                f"accepted are {TRAIN} with {' or '.join(TESTS)}, or a folder of images for each "
-                "class"
+                f"accepted are {TRAIN} with {' or '.join(VALIDATIONS)}, or a folder of images for "
+                "each class"
             )
         all_files = _files_by_class(folder)
-        train, test = divided([label for _, label in all_files])
-        files, tested = [all_files[at] for at in train], [all_files[at] for at in test]
+        train, validation = divided([label for _, label in all_files])
+        files, validated = [all_files[at] for at in train], [all_files[at] for at in validation]
     classes = 1 + max(label for _, label in files)
     size = (channels, height, width)
-    return ImageFiles((*files,), *size), ImageFiles((*tested,), *size) if tested else None, classes
+    return (
+        ImageFiles((*files,), *size, augment, seed),
+        ImageFiles((*validated,), *size, augment) if validated else None,
+        classes,
+    )
 
 
 def _files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, int]]:

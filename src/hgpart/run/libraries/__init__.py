@@ -1,0 +1,1 @@
+"""Loops of other libraries, which train parts in processes."""
