@@ -45,7 +45,7 @@ from torch import nn
 import hgpart
 from hgpart.cli.commands.show import plan_report
 from hgpart.compare.comparison import Comparison
-from hgpart.compare.comparison_files import load_comparison, save_comparison
+from hgpart.compare.comparison_files import comparison_json, rows_done
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.blocks import full_vertices, single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
@@ -323,7 +323,7 @@ def made_kinds(folder: Path) -> dict[str, Kind]:
             [json.dumps({"format": "hgpart topology 1", **one}).encode() for one in topologies],
             linked,
         ),
-        "comparison": Kind([_comparison(graph, folder)], _compared),
+        "comparison": _comparison(graph),
         "patoh": Kind(made["patoh"], evaluated(read_patoh)),
         "hmetis": Kind(made["hmetis"], evaluated(read_hmetis)),
         "partition": Kind([lines, lines.replace(b"\n", b" "), b"% of hgpart\n" + lines], divided),
@@ -339,22 +339,19 @@ def _printed(show: Callable[[PlainConsole], None]) -> str:
     return text.getvalue()
 
 
-def _comparison(graph: hgpart.ChannelGraph, folder: Path) -> bytes:
+def _comparison(graph: hgpart.ChannelGraph) -> Kind:
     from hgpart.compare.comparison import chosen_ways, compare, grid
 
     names = ("layerwise", "random", "data-parallel", "one-weird-trick")
     cells = grid(chosen_ways(names), (2, 4), (0.1,))
-    rows = compare(graph, hgpart.flops(graph), Modelling(), cells, 0)
-    save_comparison(
-        Comparison("lenet5", (1, 32, 32), graph.fingerprint, 32, None, "flops", 0, 1000, (*rows,)),
-        folder / "comparison",
-    )
-    return (folder / "comparison").read_bytes()
+    rows = (*compare(graph, hgpart.flops(graph), Modelling(), cells, 0),)
+    empty = Comparison("lenet5", (1, 32, 32), graph.fingerprint, 32, None, "flops", 0, 1000, ())
 
+    def compared(path: Path) -> str:
+        found = replace(empty, rows=(*rows_done(path, empty).values(),))
+        return _printed(lambda console: print_comparison(found, console, "MB"))
 
-def _compared(path: Path) -> str:
-    found = load_comparison(path)
-    return _printed(lambda console: print_comparison(found, console, "MB"))
+    return Kind([comparison_json(replace(empty, rows=rows)).encode()], compared)
 
 
 def _checkpoint_kinds(folder: Path) -> dict[str, Kind]:

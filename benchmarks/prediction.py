@@ -31,8 +31,7 @@ from hgpart.analytic import data_parallel_seconds, gpipe_seconds
 from hgpart.bench.results import Measured, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import TrainingWay, way_of
+from hgpart.bench.ways.way import Layout, TrainingWay, way_of
 from hgpart.cli.stages import classes_of
 from hgpart.machines.machine import Machine
 from hgpart.recommendation.ranking import Recommendation

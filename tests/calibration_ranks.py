@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 from hgpart.calibration import (
-    adding_up,
     calibrate,
     handling,
     links,
@@ -26,14 +25,14 @@ from hgpart.run.processes.connection import connect
 
 
 def main(folder: str, happens: str) -> None:
-    links.SIZES = adding_up.SIZES = calibrate.SIZES = links.SIZES[::4]
+    links.SIZES = calibrate.SIZES = links.SIZES[::4]
     slowdown.COMPUTING = 0.002
     handling.MESSAGES, handling.COVERED = 2, 1
     stalls.EXCHANGES, stalls.MOMENT = 2, 1e-4
     if happens == "apart":
         os.environ["LOCAL_RANK"] = "0"
     wanted = steady.steady
-    for module in (links, adding_up, slowdown, handling, stalls):
+    for module in (links, slowdown, handling, stalls):
         module.steady = lambda measure, *_: wanted(measure, 1, 1)
     k, timeout = int(os.environ["WORLD_SIZE"]), 3 if happens.startswith("SIG") else 60
     with connect(k, timeout=timeout) as found:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 from hgpart.compare.comparison import Comparison
+from hgpart.compare.comparison_files import FORMAT, WHAT, _row
 from hgpart.compare.outcomes import Outcome
+from hgpart.files.json_files import read_json
+from hgpart.files.row_files import rows_of
 
 
 def outcome(strategy: str, k: int, load: float, step: int, eps=None, **figures) -> Outcome:
@@ -43,3 +50,15 @@ def comparison(*rows, **settings) -> Comparison:
             **settings,
         }
     )
+
+
+def load_comparison(path: Path) -> Comparison:
+    """The comparison of a file of --json, with rows as they are read where it is resumed."""
+    fields = json.loads(path.read_text())
+    asked = fields.pop("asked_count")
+    for name in ("format", "verdict", "row_count", "rows"):
+        del fields[name]
+    fields |= {name: tuple(fields[name]) for name in ("input_shape", "epss")}
+    found = Comparison(**fields, rows=())
+    rows = tuple(rows_of(read_json(path, WHAT, FORMAT), _row))
+    return replace(found, rows=rows[:asked], besides=rows[asked:])

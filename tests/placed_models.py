@@ -83,7 +83,7 @@ def partition_of_kind(
     """A partition to try a placement on: "good", "random", "horizontal" or "layers"."""
     modelling = modelling or Modelling()
     way = way_named({"good": modelling.grain, "layers": "layerwise"}.get(kind, kind))
-    return way.partition(Problem(graph, work, modelling, k, eps), Search(seed))
+    return way.partition(Problem(graph, work, modelling, k, eps), Search(seed, 0.1))
 
 
 def model_of(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:

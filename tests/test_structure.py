@@ -34,9 +34,7 @@ ORDER = [
         "calibration",
     ),
     *("bench.ways", "bench", "recommendation"),
-    *("compare", "report", "report.machine", "report.partition", "report.prediction"),
-    *("report.recommendation", "report.transformation"),
-    *("report.page.drawing", "report.page.tables", "report.page"),
+    *("compare", "report", "report.partition", "report.page.drawing", "report.page"),
     *("plotting", "cli", "cli.commands", "__main__"),
 ]
 

@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError
+from hgpart.files.writing import write_text
 from hgpart.partition import Partition
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, restored
 from hgpart.plan import Plan, PlanFile
 from hgpart.report import Report
-from hgpart.report.page.document import write_page
 from hgpart.report.page.plan import plan_page
 from hgpart.zoo import is_user_code, load_model
 
@@ -59,7 +59,7 @@ def plot(
         report = Report(found.partition, found.name, shape, found.layerwise, found.seconds)
     page = plan_page(report)
     if path is not None:
-        write_page(page, path)
+        write_text(path, page)
     return page
 
 

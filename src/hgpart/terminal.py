@@ -9,15 +9,22 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from textwrap import wrap
 from threading import Event, Thread
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskProgressColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
 
 FIRST_LINE, LONGEST_PAUSE = 5.0, 60.0  # seconds until progress is said, and between two lines
@@ -153,3 +160,11 @@ def progress_bar(*columns: ProgressColumn, shown: bool = True) -> Progress:
         disable=not shown,
         transient=True,
     )
+
+
+@contextmanager
+def share_done(what: str = "", shown: bool = True) -> Iterator[Callable[[str, float], None]]:
+    """A bar that is told what is under way, and which share of all is done; at first `what` is."""
+    with progress_bar(TaskProgressColumn(), TimeElapsedColumn(), shown=shown) as bar:
+        task = bar.add_task(what, total=1.0)
+        yield lambda what, done: bar.update(task, description=what, completed=done)

@@ -10,10 +10,10 @@ import pytest
 from bench_settings import SETTINGS
 
 from hgpart.bench.races import Point, Race, Races, races_csv, races_done, races_json
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import NotRun
 from hgpart.errors import FormatError, PlanError
 from hgpart.files.row_files import with_rows
-from hgpart.report.races import winner
+from hgpart.report.benches import winner
 
 EMPTY = Races(**SETTINGS, data="digits", until=0.9, epochs=2)
 SLOW = Race("single", (Point(10, 2.0, 2.3, 0.5), Point(20, 4.0, 1.0, 0.9)))

@@ -14,12 +14,12 @@ from bench_settings import SETTINGS
 from hgpart.bench.results import (
     Bench,
     Measured,
+    NotRun,
     bench_csv,
     bench_json,
     measured,
     rows_done,
 )
-from hgpart.bench.row_files import NotRun
 from hgpart.bench.ways.way import way_of
 from hgpart.bench.ways.worker import Lap
 from hgpart.errors import FormatError, PlanError

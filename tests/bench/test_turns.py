@@ -9,8 +9,7 @@ from typing import Any
 
 from hgpart.bench import turns
 from hgpart.bench.races import Race
-from hgpart.bench.results import Measured
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import Measured, NotRun
 from hgpart.bench.turns import attempted, is_failed, take_turns
 from hgpart.bench.ways.way import way_of
 

@@ -689,7 +689,7 @@ def test_the_model_on_the_command_line_is_the_one_that_is_called(
         raise ModelError(f"was told to load {spec}")
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("hgpart.zoo.load_model", unloadable)
+    monkeypatch.setattr("hgpart.load_model", unloadable)
     fails(capsys, [*command, plan], 4, "was told to load lenet5")
 
 

@@ -13,10 +13,10 @@ import threading
 import time
 
 import pytest
+from comparisons import load_comparison
 from progress_lines import without_progress
 
 from hgpart.cli import run
-from hgpart.compare.comparison_files import load_comparison
 from hgpart.compare.outcomes import Failed, NotApplicable
 from hgpart.errors import BackendError
 

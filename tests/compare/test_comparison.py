@@ -9,7 +9,7 @@ import json
 import threading
 
 import pytest
-from comparisons import comparison, outcome
+from comparisons import comparison, load_comparison, outcome
 from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import graph_of
@@ -29,9 +29,7 @@ from hgpart.compare.comparison_files import (
     as_record,
     comparison_csv,
     comparison_json,
-    load_comparison,
     rows_done,
-    save_comparison,
 )
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
 from hgpart.errors import ArgumentError, FormatError, PlanError
@@ -319,11 +317,10 @@ comparisons = st.builds(
 @given(comparisons)
 def test_a_saved_comparison_is_the_same_again(tmp_path_factory, made):
     path = tmp_path_factory.mktemp("saved") / "comparison.json"
-    save_comparison(made, path)
+    path.write_text(comparison_json(made))
     assert load_comparison(path) == made
-    assert path.read_text() == comparison_json(made)
     moved = dataclasses.replace(made, rows=made.rows[:1], besides=made.rows[1:])
-    save_comparison(moved, path)
+    path.write_text(comparison_json(moved))
     assert load_comparison(path) == moved
 
 
@@ -352,9 +349,10 @@ def test_a_file_that_was_changed_is_an_error_or_a_comparison(tmp_path_factory, d
     end = data.draw(st.integers(start, min(len(text), start + 8)))
     path.write_text(text[:start] + data.draw(st.text(max_size=4)) + text[end:])
     try:
-        found = load_comparison(path)
-    except FormatError:
+        rows = rows_done(path, dataclasses.replace(SOME, rows=()))
+    except (FormatError, PlanError):
         return
+    found = dataclasses.replace(SOME, rows=tuple(rows.values()))
     verdict(found)
     for row in found.rows:
         as_record(row, found)
@@ -366,19 +364,17 @@ def test_a_file_that_was_changed_is_an_error_or_a_comparison(tmp_path_factory, d
         ('"k": 2', '"k": 0', 21, '"k"'),
         ('"imbalance": 0.0', '"imbalance": -1', 21, "a number from 0"),
         ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 21, "a number from 0"),
-        ('"epss": [0.1]', '"epss": []', 11, "epss"),
         ('"row_count": 2', '"row_count": 3', 20, "a list of 3"),
         ("comparison 1", "comparison 2", 2, "format"),
     ],
 )
 def test_a_malformed_file_names_the_line(before, after, line, said, tmp_path):
     path = tmp_path / "comparison.json"
-    save_comparison(SOME, path)
-    text = path.read_text()
+    text = comparison_json(SOME)
     assert before in text
     path.write_text(text.replace(before, after, 1))
     with pytest.raises(FormatError, match=rf"comparison.json, line {line}:") as error:
-        load_comparison(path)
+        rows_done(path, dataclasses.replace(SOME, rows=()))
     assert said in str(error.value)
 
 
@@ -386,7 +382,7 @@ def test_a_file_is_gone_on_from(tmp_path):
     path = tmp_path / "comparison.json"
     empty = dataclasses.replace(SOME, rows=(), epss=(0.3,), dataset_size=7, model="alias")
     assert rows_done(path, empty) == {}
-    save_comparison(SOME, path)
+    path.write_text(comparison_json(SOME))
     assert rows_done(path, empty) == {cell_of(row): row for row in SOME.rows}
 
 
@@ -405,7 +401,7 @@ def test_a_file_is_gone_on_from(tmp_path):
 )
 def test_other_settings_can_not_be_gone_on_from(other, tmp_path):
     path = tmp_path / "comparison.json"
-    save_comparison(SOME, path)
+    path.write_text(comparison_json(SOME))
     (name,) = other
     with pytest.raises(PlanError, match=f"can't be resumed: its {name} is"):
         rows_done(path, dataclasses.replace(SOME, rows=(), **other))

@@ -29,7 +29,7 @@ def test_parts_have_each_layer_once_for_each_sample_and_own_each_parameter_once(
     placement = sliced(name, slices, k, seed, grain)
     computed, owned = Counter[int](), Counter[int]()
     for steps in part_steps(placement).values():
-        for step in (one for chunk in steps.forward for one in chunk):
+        for step in (one for chunk in steps.forward for one in chunk.names):
             if step in steps.shares:
                 share = steps.shares[step]
                 computed[share.layer] += share.share * share.of_batch
@@ -45,11 +45,11 @@ def test_chunks_move_what_travels() -> None:
     """Each transfer is packed by one part and taken apart by another, forward and backward."""
     placement = placed(*model_of("residual")).train()
     steps = part_steps(placement)
-    forward = sum(one.nbytes for part in steps.values() for one in part.forward_packed)
-    backward = sum(one.nbytes for part in steps.values() for one in part.backward_packed)
+    forward = sum(one.nbytes for part in steps.values() for one in part.forward)
+    backward = sum(one.nbytes for part in steps.values() for one in part.backward)
     assert forward == 2 * placement.programs.expected(1).traffic.sum()
     assert backward == 2 * placement.programs.expected_gradients(1).traffic.sum()
-    count = sum(one.transfers for part in steps.values() for one in part.forward_packed)
+    count = sum(one.transfers for part in steps.values() for one in part.forward)
     assert count == 2 * placement.programs.expected(1).messages.sum()
 
 
@@ -77,6 +77,6 @@ def test_products_are_those_of_the_runtime(
     placement.step([torch.rand(4, 8)], None, lambda made, _: made.mean(), made)
     wanted = 0
     for steps in part_steps(placement).values():
-        shares = [steps.shares[name] for chunk in steps.backward for name in chunk]
+        shares = [steps.shares[name] for chunk in steps.backward for name in chunk.names]
         wanted += sum(one.is_product(4 // micro_batches) for one in shares if one.trains)
     assert len(added) == wanted > 0

@@ -25,16 +25,16 @@ from hgpart.prediction.predict import Prediction
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.recommendation.trials import trials
-from hgpart.report.page.bench import bench_page
+from hgpart.report.page.document import Drawings
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.timelines import milliseconds_of, timeline_figure
-from hgpart.report.page.drawing.ways import race_figure
-from hgpart.report.page.measured_steps import measured_sections, stretched
 from hgpart.report.page.prediction import prediction_page
 from hgpart.report.page.recommended import recommendation_page
+from hgpart.report.page.running import measured_sections, stretched
 from hgpart.report.page.training import MOST_POINTS, training_page
+from hgpart.report.page.ways import bench_page, race_figure
 from hgpart.report.partition.looks import hatch_of, part_colour
-from hgpart.report.prediction.record import PredictionReport
+from hgpart.report.prediction import PredictionReport
 from hgpart.report.training import TrainingReport
 from hgpart.run.measuring import Measurement
 from hgpart.run.training.epochs import Epoch
@@ -245,15 +245,17 @@ def test_a_plan_by_guesses_is_drawn_as_long_as_the_step(seconds: float) -> None:
     action = Action(0, Direction.FORWARD, 0, 0)
     plan = planned_events([action, action._replace(chunk=1)], [(0.0, seconds)] * 2)
     timeline = ((Event(action, Doing.RUN, 5, 8),),)
-    sections, drawn = measured_sections((Timing(1.0),), 1, timeline, plan)
+    drawn = Drawings()
+    sections = measured_sections((Timing(1.0),), 1, timeline, plan, drawn)
+    said_of_steps = " ".join(sections)
     figure = drawn["last-step"]
     assert isinstance(figure, Figure)
     assert milliseconds_of(stretched(plan, 2.0)) == (2.0 if seconds else 0.0)
     said = {one["name"]: one["hovertemplate"] for one in figure.data if "hovertemplate" in one}
     assert " ms" in said["measured"]
     assert " ms" not in said.get("planned", "")  # they would be of the measured step's time
-    assert f"by the estimates {1000 * seconds:.4g} ms" in " ".join(sections)
-    sections, _ = measured_sections((Timing(1.0),), 1, timeline, ())
+    assert f"by the estimates {1000 * seconds:.4g} ms" in said_of_steps
+    sections = measured_sections((Timing(1.0),), 1, timeline, (), drawn)
     assert "estimates" not in " ".join(sections)
 
 

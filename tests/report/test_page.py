@@ -26,7 +26,6 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.comparison_files import comparison_json
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
-from hgpart.errors import OutputError
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.modelling import Modelling
@@ -34,10 +33,8 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.ways.catalogue import ways
 from hgpart.report import UNITS, as_json
-from hgpart.report.page.comparison import comparison_page
-from hgpart.report.page.document import write_page
-from hgpart.report.page.drawing.comparison import MOST_LINES, lines_figure
-from hgpart.report.page.drawing.figures import load_figure
+from hgpart.report.page.comparison import MOST_LINES, comparison_page, lines_figure
+from hgpart.report.page.drawing.figures import load_figure, memory_figure
 from hgpart.report.page.drawing.grids import (
     MOST_CELLS,
     layer_grid,
@@ -45,7 +42,6 @@ from hgpart.report.page.drawing.grids import (
     slices_grid,
     traffic_grid,
 )
-from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.drawing.network import (
     MOST_BOXES,
     MOST_SHARES,
@@ -55,8 +51,7 @@ from hgpart.report.page.drawing.network import (
     network,
     traffic_of_layers,
 )
-from hgpart.report.page.plan import plan_page
-from hgpart.report.page.planned_step import step_figure
+from hgpart.report.page.plan import plan_page, step_figure
 from hgpart.report.partition.looks import part_colour
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -311,13 +306,6 @@ def test_a_comparison_without_a_usable_strategy_has_a_page():
     for rows in ((), (why,)):
         comparison = dataclasses.replace(make_comparison([]), rows=rows)
         assert len(Page(comparison_page(comparison)).figures("comparison-table")) == len(rows)
-
-
-def test_a_page_is_written_whole_or_not_at_all(tmp_path):
-    write_page("<p>ü</p>", tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8") == "<p>ü</p>"
-    with pytest.raises(OutputError):
-        write_page("", tmp_path / "nowhere" / "page.html")
 
 
 @pytest.mark.full

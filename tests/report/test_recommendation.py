@@ -13,9 +13,7 @@ from recommended import machine, recommended
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.ranking import Dropped, Recommendation
 from hgpart.recommendation.trials import trials
-from hgpart.report.recommendation.fields import recommendation_json
-from hgpart.report.recommendation.printing import print_recommendation
-from hgpart.report.recommendation.words import answer, reasons
+from hgpart.report.recommendation import answer, print_recommendation, reasons, recommendation_json
 from hgpart.terminal import PlainConsole
 
 

@@ -24,7 +24,7 @@ from hgpart.partition import partition_graph
 from hgpart.partition.problem.objectives import LARGEST
 from hgpart.partitioned_model import evaluate_layerwise
 from hgpart.report import UNITS, Report, as_csv, as_json, print_models, print_report, print_trace
-from hgpart.report.model_sizes import model_summary
+from hgpart.report.models import model_summary
 from hgpart.report.partition.slice_shares import who_has
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops, measured

@@ -220,47 +220,44 @@ def test_a_stage_that_is_not_there_is_refused() -> None:
 
 # ------------------------------------------------------------------ models of packages
 
-STAGES = {  # cells of each stage
-    "resnet18": [2, 1, 1, 1],
-    "resnet50": [2, 3, 5, 2],
-    "torchvision:resnext50_32x4d": [2, 3, 5, 2],
-    "timm:resnext50_32x4d": [2, 3, 5, 2],
-    "mobilenet_v2": [1, 2, 3, 2, 2],
-    "timm:regnetx_002": [3, 6],
-    "timm:convnext_atto": [2, 2, 6, 2],
-    "inception_resnet_v2-4-8-4": [4, 8, 4],
-}
-
 
 @pytest.mark.full
-@pytest.mark.parametrize(("name", "kind"), [*zip(STAGES, itertools.cycle(KINDS), strict=False)])
-def test_models_of_packages(name: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "cells"),  # cells of each stage
+    [
+        ("resnet18", "parallel", [2, 1, 1, 1]),
+        ("torchvision:resnet18", "grouped", [2, 1, 1, 1]),
+        ("mobilenet_v2", "split", [1, 2, 3, 2, 2]),
+        ("timm:regnetx_002", "split", [3, 6]),
+    ],
+)
+def test_models_of_packages(name: str, kind: str, cells: list[int]) -> None:
     """Each by one kind: tracing takes its time."""
     model, shape = load_model(name, device="meta")
     example = example_inputs(model, shape)
     found = transformation(model, kind, 2, example)
-    assert [len(stage.cells) for stage in found.stages] == STAGES[name]
+    assert [len(stage.cells) for stage in found.stages] == cells
     trace(found.model, example)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
-    ("name", "side", "kind", "parts", "partition"),
+    ("name", "side", "kind", "parts", "partition", "cells"),
     [  # benchmarks/transformations.py verifies every kind of each, both ways
-        ("inception_resnet_v2-2-2-2", 96, "split", 2, "good"),
-        ("resnet50", 64, "parallel", 4, "random"),
-        ("timm:resnext50_32x4d", 64, "grouped", 2, "good"),
-        ("mobilenet_v2", 64, "split", 4, "random"),
-        ("timm:convnext_atto", 64, "parallel", 2, "good"),
+        ("inception_resnet_v2-2-2-2", 96, "split", 2, "good", [2, 2, 2]),
+        ("resnet50", 32, "parallel", 4, "random", [2, 3, 5, 2]),
+        ("timm:resnext50_32x4d", 64, "grouped", 2, "good", [2, 3, 5, 2]),
+        ("timm:convnext_atto", 64, "parallel", 2, "good", [2, 2, 6, 2]),
     ],
 )
 def test_models_of_packages_run_in_parts(
-    name: str, side: int, kind: str, parts: int, partition: str
+    name: str, side: int, kind: str, parts: int, partition: str, cells: list[int]
 ) -> None:
     torch.manual_seed(0)
-    model, _ = load_model(f"{name}+{kind}:{parts}")
-    model = model.double()
+    model = load_model(name)[0].double()
     example = example_inputs(model, (3, side, side))
-    placement = placed(model, example, partition, k=parts)
+    found = transformation(model, kind, parts, example)
+    assert [len(stage.cells) for stage in found.stages] == cells
+    placement = placed(found.model, example, partition, k=parts)
     images = torch.randn(2, 3, side, side, dtype=torch.float64)
-    assert verify(model, placement, (images,)).failures == ()
+    assert verify(found.model, placement, (images,)).failures == ()

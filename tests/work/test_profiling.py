@@ -90,7 +90,7 @@ def timed(
     monkeypatch: pytest.MonkeyPatch, durations: list[float], what: Any, **options: Any
 ) -> Work:
     clock = FakeClock(durations)
-    monkeypatch.setattr(profiling, "clock", clock)
+    monkeypatch.setattr(profiling, "clock_of", lambda device: clock)
     work = profile(*what, **options)
     assert next(clock.durations, None) is None, "fewer runs than expected"
     return work
@@ -275,7 +275,7 @@ def test_ctrl_c_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     what = tiny()
-    monkeypatch.setattr(profiling, "clock", interrupt)
+    monkeypatch.setattr(profiling, "clock_of", lambda device: interrupt)
     with pytest.raises(KeyboardInterrupt):
         profile(*what)
 

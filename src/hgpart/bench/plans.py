@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.bench.ways.layout import Head, Layout
-from hgpart.bench.ways.way import PIPELINES, TrainingWay
+from hgpart.bench.ways.way import PIPELINES, Head, Layout, TrainingWay
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.partition.baselines.layerwise import layerwise
 from hgpart.partition.partition import uninterrupted

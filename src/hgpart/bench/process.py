@@ -21,11 +21,10 @@ import torch
 from hgpart.bench.ways.ddp import ddp
 from hgpart.bench.ways.fsdp import fsdp
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
 from hgpart.bench.ways.parameter_servers import served
 from hgpart.bench.ways.pipelines import pipelined
 from hgpart.bench.ways.placed import placed
-from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, TrainingWay
+from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Layout, TrainingWay
 from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -69,7 +68,11 @@ def work(
         with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
             give_back_freed_memory()  # so that no step's peak includes what the start needed
             orders.send(None)
-            _serve(worker, orders, _Steps(steps_ended, rank))
+            steps = _Steps(steps_ended, rank)
+            while (order := orders.recv()) is not None:
+                orders.send(
+                    _lap(worker, order, steps) if isinstance(order, Learn) else _shown(worker)
+                )
         status = 0
     except (EOFError, BrokenPipeError):  # nobody asks any more
         pass
@@ -124,17 +127,9 @@ class _Steps:
         self._numbers[self._rank] += 1
 
 
-def _serve(worker: Worker, orders: Connection, steps: _Steps) -> None:
-    """Follow orders until there are no more."""
-    while (order := orders.recv()) is not None:
-        orders.send(_lap(worker, order, steps) if isinstance(order, Learn) else _shown(worker))
-
-
 def _shown(worker: Worker) -> dict[str, Any]:
-    return {
-        name: np.array(value.detach().cpu().numpy(), copy=True)
-        for name, value in worker.state().items()
-    }
+    state = worker.state().items()
+    return {name: np.array(value.detach().cpu().numpy(), copy=True) for name, value in state}
 
 
 def _lap(worker: Worker, order: Learn, steps: _Steps) -> Lap:
@@ -152,14 +147,8 @@ def _lap(worker: Worker, order: Learn, steps: _Steps) -> Lap:
 
 
 def _written_bytes() -> int | None:
-    """Bytes that this process has written so far, which are those of its sockets; see proc(5).
-
-    None where the system does not tell.
-    """
-    with suppress(OSError, AttributeError):
-        match = re.search(r"^wchar: (\d+)$", (PLACE_IN_MEMORY / "io").read_text(), re.MULTILINE)
-        return int(match[1])  # type: ignore[index]
-    return None
+    """Bytes that this process has written so far, which are those of its sockets."""
+    return _account("io", r"^wchar: (\d+)$")
 
 
 def _forget_peak() -> None:
@@ -169,9 +158,15 @@ def _forget_peak() -> None:
 
 
 def _peak_bytes() -> int:
-    with suppress(OSError, AttributeError):
-        text = (PLACE_IN_MEMORY / "status").read_text()
-        match = re.search(r"^VmHWM:\s+(\d+) kB$", text, re.MULTILINE)
-        return 1024 * int(match[1])  # type: ignore[index]
+    if (kilobytes := _account("status", r"^VmHWM:\s+(\d+) kB$")) is not None:
+        return 1024 * kilobytes
     unit = 1 if sys.platform == "darwin" else 1024
     return getrusage(RUSAGE_SELF).ru_maxrss * unit
+
+
+def _account(file: str, line: str) -> int | None:
+    """A figure of Linux's accounts of this process, see proc(5); None where they have none."""
+    with suppress(OSError):
+        match = re.search(line, (PLACE_IN_MEMORY / file).read_text(), re.MULTILINE)
+        return None if match is None else int(match[1])
+    return None

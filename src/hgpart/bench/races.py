@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 
 from hgpart.bench.plans import Subject
-from hgpart.bench.results import LARGEST, summed_losses
-from hgpart.bench.row_files import NotRun, figure, rows_by_way
+from hgpart.bench.results import LARGEST, NotRun, figure, rows_by_way, summed_losses
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import APART, SINGLE, TrainingWay
+from hgpart.bench.ways.way import APART, SINGLE, Layout, TrainingWay
 from hgpart.files.columns import Column, fields_of
 from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
@@ -130,14 +128,14 @@ class Races:
 
 
 def race(
-    ways: Iterable[TrainingWay],
+    ways: Sequence[TrainingWay],
     subject: Subject,
     job: Job,
     data: Data,
     until: float,
     epochs: int,
     before: Mapping[str, Race | NotRun],
-    on_epoch: Callable[[TrainingWay, int, float], None],
+    tell: Callable[[str, float], None],
     on_row: Callable[[Race | NotRun], None],
 ) -> None:
     """Train each way until its model gives so many of the test samples their class.
@@ -155,13 +153,13 @@ def race(
         The largest number of epochs.
     before : mapping of str to Race or NotRun
         Rows that are there already; what failed is tried again.
-    on_epoch : callable
-        Called with the way, the number of its epochs so far, and its accuracy.
+    tell : callable
+        Told after each epoch how accurate the way is, and at most which share of all is done.
     on_row : callable
         Called with each row.
     """
     layouts: dict[str, Layout] = {}
-    for way in ways:
+    for number, way in enumerate(ways):
         row = before.get(way.text)
         if way.name == APART:
             row = NotRun(way.text, "it trains several models, not one", failed=False)
@@ -169,24 +167,26 @@ def race(
         if row is not None and not (isinstance(row, NotRun) and row.failed):
             continue
 
+        def on_epoch(epoch: int, accuracy: float, way: str = way.text, at: int = number) -> None:
+            said = f"{way}: {100 * accuracy:.1f} % after {epoch} epochs"
+            tell(said, (at + epoch / epochs) / len(ways))
+
         def run(layout: Layout, way: TrainingWay = way) -> Race:
             with Session(way, job, layout) as session:
-                return Race(
-                    way.text, tuple(_points(way, session, job, data, until, epochs, on_epoch))
-                )
+                points = _points(session, job, data, until, epochs, on_epoch)
+                return Race(way.text, tuple(points))
 
         on_row(attempted(way, subject, job, layouts, run))
 
 
 def _points(
-    way: TrainingWay,
     session: Session,
     job: Job,
     data: Data,
     until: float,
     epochs: int,
-    on_epoch: Callable[[TrainingWay, int, float], None],
-) -> Iterable[Point]:
+    on_epoch: Callable[[int, float], None],
+) -> Iterator[Point]:
     tested = Learner(job.new_model())
     steps = len(data.train) // job.batch_size
     seconds = 0.0
@@ -200,7 +200,7 @@ def _points(
         tested.model.load_state_dict(session.state())
         share_right = accuracy(tested, data, job.batch_size)
         assert share_right is not None
-        on_epoch(way, epoch, share_right)
+        on_epoch(epoch, share_right)
         yield Point(session.done, seconds, fmean(losses), share_right)
         if share_right >= until:
             return
@@ -259,7 +259,7 @@ def races_csv(races: Races) -> str:
     return csv_text(names, lines)
 
 
-def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
+def races_done(path: Path | str | None, races: Races) -> dict[str, Race | NotRun]:
     """The rows of a file that `races` (as yet without rows) resumes, by way.
 
     Raises
@@ -269,8 +269,7 @@ def races_done(path: Path | str, races: Races) -> dict[str, Race | NotRun]:
     PlanError
         If it is of another model, or of other settings.
     """
-    what = "a file of hgpart bench --until --json"
-    return rows_by_way(path, what, FORMAT, races, ("until", "epochs"), _row)
+    return rows_by_way(path, "a file of hgpart bench --until --json", FORMAT, races, _row)
 
 
 def _row(record: JsonObject) -> Race:

@@ -1,23 +1,29 @@
-"""Laps of processes -> Bench: what a step takes each way, and its files."""
+"""Laps of processes -> Bench: what a step takes each way, or why not, and its files."""
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, harmonic_mean, median, quantiles
+from typing import Any, TypeVar
 
-from hgpart.bench.row_files import NotRun, figure, rows_by_way
 from hgpart.bench.ways.way import SINGLE, TrainingWay
 from hgpart.bench.ways.worker import Lap
 from hgpart.files.columns import BYTES, Column, fields_of
 from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
-from hgpart.files.row_files import rows_json
+from hgpart.files.row_files import resumed_rows, rows_json
 
 FORMAT = "hgpart bench 1"
 LARGEST = 2**53
+# What two runs need not agree in for one to resume the other.
+MAY_DIFFER = ("model", "work_source", "rows", "besides")
+
+Ran = TypeVar("Ran", bound=Any)
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,26 @@ class Measured:
             sent_bytes=mean(self.sent_bytes or 0, other.sent_bytes or 0) if is_known else None,
             peak_bytes=tuple(map(max, self.peak_bytes, other.peak_bytes)),
         )
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A way that could not be run, and why.
+
+    Attributes
+    ----------
+    failed : bool
+        Whether something went wrong, so that another attempt may succeed.
+    """
+
+    way: str
+    why: str
+    failed: bool
+
+    @property
+    def what(self) -> str:
+        """What became of the way, in a word or two."""
+        return "failed" if self.failed else "can't be used"
 
 
 Row = Measured | NotRun
@@ -245,7 +271,7 @@ def _fields(row: Row, bench: Bench) -> dict[str, object]:
     return {**asdict(row), **figures}
 
 
-def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
+def rows_done(path: Path | str | None, bench: Bench) -> dict[str, Row]:
     """The rows of a file that `bench` (as yet without rows) resumes, by way.
 
     Raises
@@ -255,7 +281,7 @@ def rows_done(path: Path | str, bench: Bench) -> dict[str, Row]:
     PlanError
         If it is of another model, or of other settings.
     """
-    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, ("steps",), _row)
+    return rows_by_way(path, "a file of hgpart bench --json", FORMAT, bench, _row)
 
 
 def _row(record: JsonObject) -> Measured:
@@ -282,3 +308,51 @@ def _row(record: JsonObject) -> Measured:
         peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
         ended=ended,
     )
+
+
+def rows_by_way(
+    path: Path | str | None,
+    what: str,
+    format: str,
+    wanted: Any,
+    ran: Callable[[JsonObject], Ran],
+) -> dict[str, Ran | NotRun]:
+    """The rows of a file to resume, by way, as `resumed_rows` reads them.
+
+    Parameters
+    ----------
+    wanted : dataclass
+        A record with the settings that the file must have: all of its fields but `MAY_DIFFER`.
+    ran : callable
+        Makes a row of an object that is no `NotRun`.
+
+    Raises
+    ------
+    FormatError
+        If the file is malformed.
+    PlanError
+        If it is of another model, or of other settings.
+    """
+
+    def row_of(record: JsonObject) -> Ran | NotRun:
+        if "why" in record.fields:
+            return NotRun(record.string("way"), record.string("why"), record.flag("failed"))
+        return ran(record)
+
+    names = [setting.name for setting in fields(wanted) if setting.name not in MAY_DIFFER]
+    settings = sorted(names, key="fingerprint".__ne__)  # it says most
+    rows = resumed_rows(path, what, format, wanted, settings, row_of)
+    return {row.way: row for row in rows}
+
+
+def figure(value: object) -> float | None:
+    """A number of a file, NaN where that has null; None for anything else.
+
+    >>> figure(2), figure(None), figure("2"), figure(10**400)
+    (2.0, nan, None, None)
+    """
+    if value is None:
+        return math.nan
+    if type(value) is int:
+        return float(value) if abs(value) <= sys.float_info.max else None
+    return value if isinstance(value, float) else None

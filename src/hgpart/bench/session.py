@@ -24,8 +24,7 @@ from typing import Any
 import torch
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import TrainingWay
+from hgpart.bench.ways.way import Layout, TrainingWay
 from hgpart.bench.ways.worker import Failure, Lap, Learn, Show
 from hgpart.errors import HgpartError
 from hgpart.run.processes.launch import how_it_ended, new_store, rank_environment

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import TypeVar
 
 from hgpart.bench.plans import Subject, layout_of
-from hgpart.bench.results import Measured, Row, measured
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.results import Measured, NotRun, Row, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import TrainingWay
+from hgpart.bench.ways.way import Layout, TrainingWay
 from hgpart.errors import HgpartError, first_line
 
 WARM_UP = 1  # steps before the timed ones, of which the first does not count either
@@ -20,13 +19,13 @@ Ran = TypeVar("Ran")
 
 
 def take_turns(
-    ways: Iterable[TrainingWay],
+    ways: Sequence[TrainingWay],
     subject: Subject,
     job: Job,
     steps: int,
     rounds: int,
     before: Mapping[str, Row],
-    on_turn: Callable[[int, TrainingWay], None],
+    tell: Callable[[str, float], None],
     on_row: Callable[[Row], None],
 ) -> None:
     """Measure each way in each round, even if other ways fail.
@@ -46,8 +45,8 @@ def take_turns(
         Total number of rounds, including those in `before`.
     before : mapping of str to Row
         Earlier rows, by way: their rounds are not run again; what failed is tried again.
-    on_turn : callable
-        Called with the round and the way whose turn it is.
+    tell : callable
+        Told whose turn of which round it is, and which share of all turns has begun before.
     on_row : callable
         Called with each row, again after each further round.
     """
@@ -57,13 +56,13 @@ def take_turns(
         if isinstance(row, Measured) or not row.failed
     }
     layouts: dict[str, Layout] = {}
-    all_ways = tuple(ways)
+    begun = count()
     for number in range(rounds):
-        for way in all_ways[:: -1 if number % 2 else 1]:
+        for way in ways[:: -1 if number % 2 else 1]:
             row = rows.get(way.text)
             if isinstance(row, NotRun) or (row is not None and (row.rounds > number or row.ended)):
                 continue
-            on_turn(number, way)
+            tell(f"round {number + 1}: {way.text}", next(begun) / (rounds * len(ways)))
 
             def run(layout: Layout, way: TrainingWay = way) -> Measured:
                 return turn_of(way, job, layout, steps)

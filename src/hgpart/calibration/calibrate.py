@@ -6,10 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations, count
 
-from hgpart.calibration.adding_up import all_reduce
 from hgpart.calibration.handling import handling
 from hgpart.calibration.here import device_here, first_of_node, how_measured
-from hgpart.calibration.links import SIZES, link_between
+from hgpart.calibration.links import SIZES, all_reduce, link_between
 from hgpart.calibration.slowdown import MOST as MOST_SLOWDOWNS
 from hgpart.calibration.slowdown import convolution, norm, slowdown
 from hgpart.calibration.stalls import stall

@@ -11,31 +11,16 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
+from importlib import import_module
 from importlib.metadata import version
 from itertools import islice
 from typing import Annotated, Any, TextIO, cast
 
 import typer
 
-from hgpart.cli.commands.bench import bench
-from hgpart.cli.commands.calibrate import calibrate
-from hgpart.cli.commands.compare import compare
-from hgpart.cli.commands.export import export
-from hgpart.cli.commands.models import models
-from hgpart.cli.commands.partition import partition
-from hgpart.cli.commands.predict import predict
-from hgpart.cli.commands.profile import profile
-from hgpart.cli.commands.recommend import recommend
-from hgpart.cli.commands.run import run as run_placed
-from hgpart.cli.commands.show import show
-from hgpart.cli.commands.trace import trace
-from hgpart.cli.commands.train import train
-from hgpart.cli.commands.transform import transform
-from hgpart.cli.commands.verify import verify
 from hgpart.cli.grouping import help_of, with_groups, without_values
 from hgpart.cli.options import Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
-from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
 from hgpart.errors import (
     ArgumentError,
     HgpartError,
@@ -72,14 +57,15 @@ app = typer.Typer(
     help="Divide a CNN among devices, filter by filter, by hypergraph partitioning.",
     epilog=f"Begin with: hgpart {FIRST}\n\nExit status: {STATUSES}",
 )
-COMMANDS: dict[str, tuple[Any, ...]] = {
-    "Divide a model": (recommend, partition, compare, show),
-    "Run it in parts": (verify, run_placed, train, bench),
-    "Measure and simulate": (calibrate, profile, predict),
-    "Look at models; other partitioners": (models, trace, transform, export),
+COMMANDS = {  # each is the function of its name, in its file
+    "Divide a model": ("recommend", "partition", "compare", "show"),
+    "Run it in parts": ("verify", "run", "train", "bench"),
+    "Measure and simulate": ("calibrate", "profile", "predict"),
+    "Look at models; other partitioners": ("models", "trace", "transform", "export"),
 }
-for panel, commands in COMMANDS.items():
-    for command in commands:
+for panel, names in COMMANDS.items():
+    for name in names:
+        command = getattr(import_module(f"hgpart.cli.commands.{name}"), name)
         text, example = help_of(command)
         app.command(help=text, epilog=example, rich_help_panel=panel)(with_groups(command))
 
@@ -193,11 +179,6 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 def _unreadable(error: typer.TyperException) -> tuple[str, int]:
     """The message about a command line that can't be read, and the exit status."""
-    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    now = None if context is None or option is None else now_spelled(context.command.name, option)
-    known = () if context is None else [name for own in context.command.params for name in own.opts]
-    if now is not None and (not now.startswith("--") or now.partition(" ")[0] in known):
-        return f"{option} is now spelled {now}", error.exit_code
     problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if isinstance(error, typer.BadParameter) and problems:
         # The message of pydantic, which typer reads values with, leaves out the value.
@@ -208,10 +189,7 @@ def _unreadable(error: typer.TyperException) -> tuple[str, int]:
             status = ArgumentError.exit_status if is_number else error.exit_code
             return f"{param.opts[0]} {problem['input']}: accepted is {accepted}", status
         error.message = f"{problem['input']!r}: {error.message}"
-    message = error.format_message()
-    for command, now in EARLIER_COMMANDS.items():
-        if message.startswith(f"No such command {command!r}"):
-            return f"hgpart {command} is now spelled {now}", error.exit_code
+    message, context = error.format_message(), getattr(error, "ctx", None)
     if context is not None and not message.endswith("?"):
         message = f"{message.rstrip('.')}; '{context.command_path} --help' says what is accepted"
     return message, error.exit_code

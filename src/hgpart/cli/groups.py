@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import hgpart
 from hgpart.cli.forms import keyed, one_value, yes_or_no
 from hgpart.cli.grouping import Options
 from hgpart.cli.options import InputShape, Names, Timeout, Whole, WholeOrAuto
 from hgpart.cli.processes import device_of_each
+from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.processes.transports import TRANSPORTS
 from hgpart.schedule_wanted import Scheduling, scheduling_of
@@ -18,10 +20,6 @@ from hgpart.schedule_wanted import Scheduling, scheduling_of
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.hypergraph.modelling import Modelling
-    from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.tracing.traced_model import TracedModel
-    from hgpart.work.figures import Work
 
 COUNTED = ("input_shape", "batch_size", "modelling", "work")  # which hypergraph it is, but slices
 THREADS, TIMEOUT = "threads", 300.0
@@ -53,15 +51,13 @@ class Vertices(Options):
     modelling: str | None = None
     input_shape: InputShape = None
 
-    def modelling_of(self, batch_size: int) -> Modelling:
+    def modelling_of(self, batch_size: int) -> hgpart.Modelling:
         """These options for batches of a size, checked."""
-        from hgpart.hypergraph.modelling import Modelling
-
         values, settings = keyed("--modelling", self.modelling, **SWITCHES)
         if values:
             raise ArgumentError(f"--modelling {values[0]}: accepted is KEY=VALUE, as in grain=fine")
         slices = 1 if self.slices == "auto" else self.slices
-        return Modelling(batch_size=batch_size, slices=slices, **settings)
+        return hgpart.Modelling(batch_size=batch_size, slices=slices, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,36 +77,36 @@ class Counting(Vertices):
     batch_size: int = 32
     work: str = "flops"
 
-    def checked_modelling(self) -> Modelling:
-        """The options that say how a model becomes a hypergraph, checked."""
-        return self.modelling_of(self.batch_size)
-
-    def measure(self) -> Callable[[nn.Module, TracedModel, ChannelGraph], Work]:
-        """The function that --work asks for, checked before the model is traced."""
-        from hgpart.work.figures import flops, save_work
-        from hgpart.work.layer_times import load_any_work
-
-        source, device, kept = self.work_asked()
+    def check_work(self) -> None:
+        """Refuse a --work that can't be measured or read, before the model is traced."""
+        source, device, _ = self.work_asked()
         if device is not None and source != "profile":
             raise ArgumentError(f"--work {self.work}: only profile measures on a device")
         if source not in ("flops", "profile") and not Path(source).is_file():
             raise not_one_of("work", source, ("flops", "profile"), "and a file that exists")
 
-        def measured(module: nn.Module, traced: TracedModel, graph: ChannelGraph) -> Work:
-            if source == "flops":
-                work = flops(graph)
-            elif source == "profile":
-                from hgpart.work.profiling import profile
+    def measured(
+        self,
+        stage: Stages,
+        module: nn.Module,
+        traced: hgpart.TracedModel,
+        graph: hgpart.ChannelGraph,
+    ) -> hgpart.Work:
+        """The work that --work asks for, kept in a file where that is asked for, too."""
+        from hgpart.work.layer_times import load_any_work
 
-                size = self.batch_size
-                work = profile(module, traced, graph, batch_size=size, device=device or "cpu")
+        source, device, kept = self.work_asked()
+        with stage("work", spinner=False):  # profiling shows its own progress
+            if source == "flops":
+                work = hgpart.flops(graph)
+            elif source == "profile":
+                size, where = self.batch_size, device or "cpu"
+                work = hgpart.profile(module, traced, graph, batch_size=size, device=where)
             else:
                 work = load_any_work(source, graph, self.batch_size)
             if kept is not None:
-                save_work(work, graph, kept)
-            return work
-
-        return measured
+                hgpart.files.save_work(work, graph, kept)
+        return work
 
     def work_asked(self) -> tuple[str, str | None, Path | None]:
         """The source of --work, the device to profile on, and the file to keep the work in."""

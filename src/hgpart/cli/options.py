@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+import hgpart
 from hgpart.cli.forms import integers, names, numbers, shape, whole, whole_or_auto
 from hgpart.files.columns import UNITS
 
@@ -21,9 +22,7 @@ WholeOrAuto = Annotated[Any, typer.Option(parser=whole_or_auto)]
 
 def _models(incomplete: str) -> list[str]:
     """Built-in models for the shell; it imports torch, which only a shell that asks waits for."""
-    from hgpart.zoo import builtin_models
-
-    return [name for name in builtin_models() if name.startswith(incomplete)]
+    return [name for name in hgpart.builtin_models() if name.startswith(incomplete)]
 
 
 Model = Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 from shutil import get_terminal_size
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.grouping import Options
 from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
+from hgpart.files.writing import write_text
 from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
-    from hgpart.hypergraph.modelling import Modelling
-    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.report import Report
 
 FEW = 4  # micro-batches, to begin with
@@ -42,11 +42,13 @@ class Figures(Options):
 
     def check(self, **files: Path | None) -> None:
         """Refuse files that can't be written, these and those of other options."""
-        names = [item.name for item in fields(self) if item.name not in self.not_written]
-        own = {name: getattr(self, name) for name in names}
-        paths = {name: path for name, path in own.items() if not isinstance(path, bool)}
+        own = {name: value for name, value in vars(self).items() if name not in self.not_written}
         check_outputs(
-            {f"--{name.replace('_', '-')}": path for name, path in {**paths, **files}.items()}
+            {
+                f"--{name.replace('_', '-')}": path
+                for name, path in {**own, **files}.items()
+                if not isinstance(path, bool)
+            }
         )
 
     def want_tables(self, figures: str) -> bool:
@@ -73,9 +75,7 @@ class Page(Figures):
     def draw(self, page: Callable[..., str], *of: Any) -> None:
         """Write a page, if one is wanted."""
         if self.html is not None:
-            from hgpart.report.page.document import write_page
-
-            write_page(page(*of), self.html)
+            write_text(self.html, page(*of))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,14 +178,6 @@ def check_outputs(paths: Mapping[str, Path | str | None]) -> None:
         taken[str(target)] = option
 
 
-def write_text(path: Path | str, text: str) -> None:
-    """Write a file, whole or not at all."""
-    from hgpart.files.writing import replacing
-
-    with replacing(path) as file:
-        file.write(text)
-
-
 def unit_of(context: typer.Context) -> str:
     """The unit of printed bytes."""
     return context.obj or "MB"
@@ -224,7 +216,9 @@ def of_plan(model: str, plan: Path | str) -> str:
     return f"{named}--plan {quote(str(plan))}"
 
 
-def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: Modelling) -> str:
+def run_of_plan(
+    model: str, plan: Path | None, graph: hgpart.ChannelGraph, modelling: hgpart.Modelling
+) -> str:
     """Command that runs what was divided; where it was not written, what writes it comes first."""
     if plan is None:
         return (
@@ -234,7 +228,7 @@ def run_of_plan(model: str, plan: Path | None, graph: ChannelGraph, modelling: M
     return f"hgpart run {of_plan(model, plan)} --backward{divided}"
 
 
-def in_micro_batches(graph: ChannelGraph, slices: int, batch_size: int) -> str:
+def in_micro_batches(graph: hgpart.ChannelGraph, slices: int, batch_size: int) -> str:
     """Option of a run in a few micro-batches, a blank first; empty where these would be refused.
 
     Each slice has to have samples of each, and the model must not mix samples.

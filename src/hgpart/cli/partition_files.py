@@ -6,17 +6,18 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hgpart
 from hgpart.errors import FormatError
 
 if TYPE_CHECKING:
     from hgpart.arrays import Int32
-    from hgpart.hypergraph.modelling import Modelling
-    from hgpart.layers.channel_graph import ChannelGraph
 
 MOST_OF_A_HEAD = 200  # characters, in which a plan says that it is one
 
 
-def parts_of_file(path: Path, graph: ChannelGraph, modelling: Modelling, k: int | None) -> Int32:
+def parts_of_file(
+    path: Path, graph: hgpart.ChannelGraph, modelling: hgpart.Modelling, k: int | None
+) -> Int32:
     """Read the part of each vertex of each slice; say what another file is, if that shows."""
     from hgpart.hypergraph.blocks import full_vertices
     from hgpart.hypergraph.formats import read_partition

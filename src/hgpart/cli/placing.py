@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import typer
 from rich.progress import MofNCompleteColumn, Progress, TaskID, TimeRemainingColumn
 
+import hgpart
 from hgpart.cli.groups import Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of, trains
@@ -22,7 +23,6 @@ from hgpart.terminal import progress_bar
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.placement import Placement
     from hgpart.plan import PlanFile
     from hgpart.run.measuring import Measurement
     from hgpart.run.processes.connection import Connection
@@ -64,7 +64,7 @@ class Placing:
         context: typer.Context,
         ranks: Ranks,
         check: Callable[[], None],
-        work: Callable[[Placement, Connection | None], Result | None],
+        work: Callable[[hgpart.Placement, Connection | None], Result | None],
     ) -> Result | None:
         """Run the parts as threads, or the command again in a process for each part.
 
@@ -83,7 +83,7 @@ class Placing:
         start_ranks(context, self.plan.k)
         return None
 
-    def part_of(self, connection: Connection) -> Placement:
+    def part_of(self, connection: Connection) -> hgpart.Placement:
         """The part of this rank."""
         devices = (str(connection.device),) * self.plan.k
         return self._placed(devices, connection.rank)
@@ -111,8 +111,7 @@ class Placing:
         """
         from hgpart.plan import another_model
 
-        with redirect_stdout(sys.stderr):
-            module = self._module("meta")
+        module = self._module("meta")
         try:
             return classes_of(module, self.plan.input_shape)
         except TraceError as error:  # the model takes no such images
@@ -120,9 +119,7 @@ class Placing:
 
     def trains(self) -> bool:
         """Whether the model returns what `hgpart train` needs."""
-        with redirect_stdout(sys.stderr):
-            module = self._module("meta")
-        return trains(module, self.plan.input_shape)
+        return trains(self._module("meta"), self.plan.input_shape)
 
     def check_step(self, scheduling: Scheduling, batch_size: int, training: bool) -> None:
         """Refuse, before any process is started, a step that its part would be refused in.
@@ -148,14 +145,14 @@ class Placing:
             return
         from hgpart.run.scheduling import wanted_schedule
 
-        with Stages() as stage, stage("check"), redirect_stdout(sys.stderr):
+        with Stages() as stage, stage("check"):
             placement = self.without_memory(training)
             placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
 
     def steps(
         self,
-        placement: Placement,
+        placement: hgpart.Placement,
         connection: Connection | None,
         steps: int,
         batch_size: int,
@@ -185,32 +182,27 @@ class Placing:
             )
         return measurement if first else None
 
-    def without_memory(self, training: bool) -> Placement:
+    def without_memory(self, training: bool) -> hgpart.Placement:
         """All parts in this process, of which only the programs are wanted."""
-        from hgpart.placement import place
-
         module = self._module("meta").train(training)
-        return place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
+        return hgpart.place(module, self.plan, ["meta"] * self.plan.k, norms=self.norms)
 
     @contextmanager
     def connected(self, transport: str, timeout: float) -> Iterator[Connection]:
         """Be one of the ranks that torchrun, or `start_ranks`, has started."""
-        from hgpart.run.processes.connection import connect
-
         k = self.plan.k
         device = self.devices[int(os.environ["RANK"]) % k]
-        with connect(k, device=device, transport=transport, timeout=timeout) as connection:
+        with hgpart.connect(k, device=device, transport=transport, timeout=timeout) as connection:
             yield connection
 
-    def _placed(self, devices: Sequence[str], part: int | None) -> Placement:
+    def _placed(self, devices: Sequence[str], part: int | None) -> hgpart.Placement:
         with Stages() as stage:
             with stage("import"):
                 from hgpart.placement import place
-            # What the model's own code prints must not get between the figures of --json -.
-            with stage("load"), redirect_stdout(sys.stderr):
+            with stage("load"):
                 # With a file of weights no process needs room for more than its slices.
                 module = self._module("cpu" if self.weights is None else "meta")
-            with stage("place"), redirect_stdout(sys.stderr):
+            with stage("place"):
                 parts = None if part is None else [part]
                 placement = place(module, self.plan, devices, parts=parts, norms=self.norms)
                 if self.weights is not None:
@@ -220,9 +212,8 @@ class Placing:
     def _module(self, device: str) -> nn.Module:
         import torch
 
-        from hgpart.zoo import load_model
-
-        module, _ = load_model(self.model, seed=self.seed, device=device)
+        with redirect_stdout(sys.stderr):
+            module, _ = hgpart.load_model(self.model, seed=self.seed, device=device)
         return module.to(getattr(torch, self.dtype))
 
 

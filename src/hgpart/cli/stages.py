@@ -6,30 +6,34 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+import hgpart
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import Lines, warn
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.plan import PlanFile
-    from hgpart.tracing.traced_model import TracedModel
 
 STARTED = time.perf_counter()
 AS_ARGUMENT = "MODEL, which names the code to call"
 
 
 class Stages:
-    """A timer of the stages of a command, which shows, or says now and then, which one runs."""
+    """A timer of the stages of a command, which shows, or says now and then, which one runs.
+
+    What is printed inside it goes to standard error: what the model's own code prints must not get
+    between the figures of --json -.
+    """
 
     def __init__(self) -> None:
+        self._ending = ExitStack()
         self.seconds: dict[str, float] = {}
         self.status = Console(stderr=True).status("") if sys.stderr.isatty() else None
         self._now = ""
@@ -38,16 +42,17 @@ class Stages:
 
     def __enter__(self) -> Stages:
         """Begin; nothing is shown before the first stage."""
+        self._ending.enter_context(redirect_stdout(sys.stderr))
+        if self.status is not None:
+            self._ending.callback(self.status.stop)
         if self._lines is not None:
             self._lines.start()
+            self._ending.callback(self._lines.stop)
         return self
 
     def __exit__(self, *_: object) -> None:
         """Stop showing."""
-        if self.status is not None:
-            self.status.stop()
-        if self._lines is not None:
-            self._lines.stop()
+        self._ending.close()
 
     @contextmanager
     def __call__(self, name: str, spinner: bool = True) -> Iterator[None]:
@@ -75,29 +80,18 @@ class Stages:
         return {**self.seconds, "total": time.perf_counter() - STARTED}
 
 
-def import_ways_of(model: str) -> None:
-    """Import the user's code that a model is in: it may register ways (`hgpart.way`)."""
-    from hgpart.zoo import import_user_code
-
-    with redirect_stdout(sys.stderr):
-        import_user_code(model)
-
-
 def traced_model(
     stage: Stages, model: str, input_shape: tuple[int, ...] | None
-) -> tuple[nn.Module, tuple[int, ...], TracedModel, ChannelGraph]:
+) -> tuple[nn.Module, tuple[int, ...], hgpart.TracedModel, hgpart.ChannelGraph]:
     """Load and trace a model on the meta device: nothing here needs its weights."""
     with stage("import"):
         from hgpart.layers.layering import channel_graph
-        from hgpart.tracing.traced_model import example_inputs, trace
-        from hgpart.zoo import load_model
-    # What the model's own code prints must not get between the figures of --json -.
-    with stage("load"), redirect_stdout(sys.stderr):
-        module, own_shape = load_model(model, device="meta")
+    with stage("load"):
+        module, own_shape = hgpart.load_model(model, device="meta")
         shape = shape_of(model, input_shape or own_shape)
-        example = example_inputs(module, shape)
-    with stage("trace"), redirect_stdout(sys.stderr):
-        traced = trace(module, example)
+        example = hgpart.example_inputs(module, shape)
+    with stage("trace"):
+        traced = hgpart.trace(module, example)
     for caution in _cautions(traced):
         warn(caution)
     with stage("graph"):
@@ -107,9 +101,7 @@ def traced_model(
 
 def plan_and_model(path: Path, model: str | None) -> tuple[PlanFile, str]:
     """Read a plan; the model is the given one, or else the plan's."""
-    from hgpart.plan import load_plan
-
-    plan = load_plan(path)
+    plan = hgpart.files.load_plan(path)
     return plan, model or trusted_model(plan, path, AS_ARGUMENT)
 
 
@@ -150,9 +142,9 @@ def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
         If it returns no class scores.
     """
     from hgpart.run.training.scores import class_scores
-    from hgpart.tracing.traced_model import example_inputs, result_of
+    from hgpart.tracing.traced_model import result_of
 
-    example = example_inputs(module, shape)
+    example = hgpart.example_inputs(module, shape)
     with redirect_stdout(sys.stderr):
         result = result_of(module, example)
     return class_scores(result, len(example[0])).shape[1]
@@ -173,7 +165,7 @@ def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str
     return f"hgpart run {of_plan} --backward"
 
 
-def _cautions(traced: TracedModel) -> Iterator[str]:
+def _cautions(traced: hgpart.TracedModel) -> Iterator[str]:
     """Facts about a model that a plan of it would hide."""
     for fact in traced.unheld:
         yield f"{fact} in each forward pass: the model can be divided, but not placed"

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hgpart
 from hgpart.errors import ArgumentError
 from hgpart.terminal import say
 
@@ -13,10 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.cli.groups import AnyCounting
-    from hgpart.machines.machine import Machine
     from hgpart.partition.problem.problem import Problem
     from hgpart.partition.problem.search import Search
-    from hgpart.recommendation.ranking import Recommendation
 
 TIME = "time"
 
@@ -35,21 +34,20 @@ class StepTime:
         None tries several numbers.
     """
 
-    machine: Machine
+    machine: hgpart.Machine
     work: Path
     micro_batches: int | None
 
     def choose(
         self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search, name: str
-    ) -> Recommendation:
+    ) -> hgpart.Recommendation:
         """Simulate the ways to divide a model."""
         from hgpart.partition.problem.objectives import MICRO_BATCHES
         from hgpart.partition.problem.topology import time_objective
         from hgpart.recommendation.least_time import least_time
         from hgpart.work.figures import whole_work
-        from hgpart.work.layer_times import load_layer_times
 
-        times = load_layer_times(self.work, problem.graph)
+        times = hgpart.files.load_layer_times(self.work, problem.graph)
         seconds = whole_work(problem.work, problem.graph)
         most = problem.modelling.batch_size
         wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
@@ -67,7 +65,7 @@ class StepTime:
             name=name,
         )
 
-    def tell(self, simulated: Recommendation) -> None:
+    def tell(self, simulated: hgpart.Recommendation) -> None:
         """Say what was simulated, the best first, and one device to compare with."""
         for ranked in (*simulated.ranked, simulated.one_device):
             count = ranked.scheduling.micro_batches
@@ -102,9 +100,8 @@ def timing_of(
             f"--objective time with --work {source}: accepted is a file of 'hgpart profile MODEL "
             "-o times.json'"
         )
-    from hgpart.machines.machine_files import load_machine
 
-    loaded = load_machine(machine, k)
+    loaded = hgpart.files.load_machine(machine, k)
     if loaded.k < k:
         raise ArgumentError(f"--machine {machine} of {loaded.k} devices: accepted are {k} or more")
     most = counting.batch_size

@@ -99,20 +99,14 @@ class NotApplicable:
     why: str
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NotApplicable):
     """A way that could perhaps be used, had not something gone wrong, and what.
 
     A partitioner that ran out of time, or no memory: another attempt may succeed.
     """
 
-    strategy: str
-    k: int
-    eps: float | None
-    why: str
 
-
-Row = Outcome | NotApplicable | Failed
+Row = Outcome | NotApplicable
 
 
 def outcome_of(way: Way, problem: Problem, seed: int, slices: int | None = None) -> Row:

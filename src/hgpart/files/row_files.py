@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 from hgpart.errors import PlanError
 from hgpart.files.fields import json_text
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 
 Row = TypeVar("Row")
 Record = TypeVar("Record", bound=Any)
@@ -45,14 +45,14 @@ def rows_of(head: JsonObject, as_row: Callable[[JsonObject], Row]) -> list[Row]:
 
 
 def resumed_rows(
-    path: Path | str,
+    path: Path | str | None,
     what: str,
     format: str,
     wanted: object,
     settings: Sequence[str],
     as_row: Callable[[JsonObject], Row],
 ) -> list[Row]:
-    """The rows of a file to resume; none where there is no file.
+    """The rows of a file to resume, if there is one; none where there is no such file.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def resumed_rows(
     PlanError
         If it has other settings.
     """
-    if not Path(path).exists():
+    if path is None or not Path(path).exists():
         return []
     head = read_json(path, what, format)
     for name in settings:
@@ -142,8 +142,7 @@ class KeptRows(Generic[Row, Record]):
                 return
             self._rows[key] = self.added[key] = row
             if self._path is not None:
-                with replacing(self._path) as file:
-                    file.write(self.as_json(self.record))
+                write_text(self._path, self.as_json(self.record))
 
     def close(self) -> Record:
         """The record of all rows; none is added from now on."""

@@ -12,6 +12,18 @@ from typing import IO, Any, BinaryIO, Literal, TextIO, overload
 from hgpart.errors import OutputError
 
 
+def write_text(path: Path | str, text: str) -> None:
+    """Write a text to a file, which is there whole or not at all; see `replacing`.
+
+    Raises
+    ------
+    OutputError
+        If the file can't be written.
+    """
+    with replacing(path) as file:
+        file.write(text)
+
+
 @overload
 def replacing(path: Path | str, mode: Literal["w"] = "w") -> AbstractContextManager[TextIO]: ...
 @overload

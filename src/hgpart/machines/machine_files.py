@@ -40,7 +40,7 @@ from typing import Any
 
 from hgpart.errors import ArgumentError, did_you_mean
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 from hgpart.machines.machine import MOST_SECONDS, AllReduce, Device, Link, Machine, Slowdown
 from hgpart.machines.named import MOST_DEVICES, NAMES, named_machine
 
@@ -179,8 +179,7 @@ def save_machine(machine: Machine, path: Path | str) -> None:
     OutputError
         If the file can't be written.
     """
-    with replacing(path) as file:
-        file.write(machine_json(machine))
+    write_text(path, machine_json(machine))
 
 
 def machine_json(machine: Machine) -> str:

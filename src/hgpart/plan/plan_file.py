@@ -15,7 +15,7 @@ import numpy as np
 from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
 from hgpart.partition.problem.checks import FASTEST, SLOWEST
@@ -179,8 +179,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         for per_task, rows, columns in zip(work.per_task, blocks.rows, blocks.columns, strict=True)
     ]
     body = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
-    with replacing(path) as file:
-        file.write("{\n" + ",\n".join(lines) + f',\n  "layers": [\n{body}\n  ]\n}}\n')
+    write_text(path, "{\n" + ",\n".join(lines) + f',\n  "layers": [\n{body}\n  ]\n}}\n')
 
 
 def load_plan(path: Path | str) -> PlanFile:

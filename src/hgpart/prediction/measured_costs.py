@@ -9,7 +9,7 @@ from typing import NamedTuple
 from hgpart.errors import check_number
 from hgpart.machines.machine import Machine
 from hgpart.prediction.jobs import TimedJob
-from hgpart.prediction.steps import LayerShare, PartSteps
+from hgpart.prediction.steps import ChunkSteps, LayerShare, PartSteps
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.outline import Chunk
 from hgpart.schedules.schedule import Action, Direction
@@ -111,15 +111,18 @@ class MeasuredCosts(CostModel):
         """The steps of an action, in order."""
         if action.direction is Direction.UPDATE:
             return ()
-        steps = self.steps[action.part]
-        forward = action.direction is Direction.FORWARD
-        names = (steps.forward if forward else steps.backward)[action.chunk]
+        steps = self._chunk(action)
         if action.piece is None:
-            return names
-        places = (steps.forward_places if forward else steps.backward_places)[action.chunk]
+            return steps.names
         begin, end = action.piece
-        pairs = zip(names, places, strict=True)
+        pairs = zip(steps.names, steps.places, strict=True)
         return tuple(name for name, place in pairs if begin <= place < end)
+
+    def _chunk(self, action: Action) -> ChunkSteps:
+        """The steps of an action's chunk, in the action's pass."""
+        steps = self.steps[action.part]
+        is_forward = action.direction is Direction.FORWARD
+        return (steps.forward if is_forward else steps.backward)[action.chunk]
 
     def _of_weights(self, action: Action) -> TimedJob:
         """The job of packing weights, unpacking them, or adding gradients to others."""
@@ -161,7 +164,7 @@ class MeasuredCosts(CostModel):
         if not self._waits_for_all:
             return TimedJob(0.0)
         steps, samples = self.steps[part], max(self.sizes)
-        names = {name for chunk in steps.backward for name in chunk} & steps.shares.keys()
+        names = {name for chunk in steps.backward for name in chunk.names} & steps.shares.keys()
         late = [share for share in map(steps.shares.__getitem__, sorted(names)) if share.trains]
         return TimedJob(
             sum(
@@ -178,16 +181,13 @@ class MeasuredCosts(CostModel):
 
         Where a chunk is in pieces, all of it counts in the piece with the last step.
         """
-        part, direction, micro_batch, at, piece = action
-        if direction is Direction.WEIGHTS:
+        steps, piece = self._chunk(action), action.piece
+        if action.direction is Direction.WEIGHTS:
             return TimedJob(0.0)
-        steps = self.steps[part]
-        forward = direction is Direction.FORWARD
-        places = (steps.forward_places if forward else steps.backward_places)[at]
-        if piece is not None and not piece[0] <= max(places) < piece[1]:
+        if piece is not None and not piece[0] <= max(steps.places) < piece[1]:
             return TimedJob(0.0)
-        transfers, nbytes = (steps.forward_packed if forward else steps.backward_packed)[at]
-        return TimedJob(self.handled(transfers, self.sizes[micro_batch] * nbytes))
+        nbytes = self.sizes[action.micro_batch] * steps.nbytes
+        return TimedJob(self.handled(steps.transfers, nbytes))
 
     def handled(self, transfers: int, nbytes: float) -> float:
         """Seconds that transfers cost the part that packs or unpacks them."""

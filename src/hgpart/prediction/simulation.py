@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
 
@@ -79,6 +80,7 @@ class _Clock:
             self._shown, self._at, self._rate = self.reading(now), now, rate
 
 
+@dataclass(slots=True)
 class _Part:
     """The state of a part.
 
@@ -98,14 +100,12 @@ class _Part:
         Messages that it waits for.
     """
 
-    __slots__ = ("begun", "clock", "due", "job", "missing", "version")
-
-    def __init__(self) -> None:
-        self.job: TimedJob | None = None
-        self.clock, self.begun = _Clock(0.0), 0.0
-        self.due: float | None = None
-        self.version = 0
-        self.missing: set[int] = set()
+    clock: _Clock
+    begun: float = 0.0
+    job: TimedJob | None = None
+    due: float | None = None
+    version: int = 0
+    missing: set[int] = field(default_factory=set)
 
 
 class _Simulation:
@@ -116,7 +116,7 @@ class _Simulation:
     ) -> None:
         self.jobs: list[list[Span]] = [[] for _ in jobs]
         self.travelled: list[Span] = [Span(0.0, 0.0)] * len(messages)
-        self.parts = [_Part() for _ in jobs]
+        self.parts = [_Part(_Clock(0.0)) for _ in jobs]
         self._to_do, self._messages, self._sharing = jobs, messages, sharing
         self._of_node: list[list[int]] = [[] for _ in range(max(sharing.nodes, default=-1) + 1)]
         for part, node in enumerate(sharing.nodes):

@@ -59,31 +59,35 @@ class LayerShare:
         return self.matrix_bytes >= SEVERAL * samples * self.row_bytes
 
 
-class Packed(NamedTuple):
-    """Transfers that a chunk packs or unpacks.
+class ChunkSteps(NamedTuple):
+    """What a chunk computes, packs and unpacks in a pass.
 
     Attributes
     ----------
+    names : tuple of str
+        Names of the steps, in the order in which they run; see `Step.name`.
+    places : tuple of int
+        The place of each of these steps' instructions in its chunk.
+    transfers : int
+        Transfers that it packs or unpacks.
     nbytes : int
-        Bytes per sample.
+        Bytes of these, per sample.
     """
 
+    names: tuple[str, ...]
+    places: tuple[int, ...]
     transfers: int
     nbytes: int
 
 
 @dataclass(frozen=True, eq=False)
 class PartSteps:
-    """The steps of a part's program, in the order in which they run; see `Step.name`.
+    """The steps of a part's program.
 
     Attributes
     ----------
-    forward, backward : tuple of tuple of str
-        Names of the steps in each chunk.
-    forward_places, backward_places : tuple of tuple of int
-        The place of each of these steps' instructions in its chunk.
-    forward_packed, backward_packed : tuple of Packed
-        Transfers of each chunk.
+    forward, backward : tuple of ChunkSteps
+        The steps of each chunk.
     recomputable : tuple of tuple of int
         For each backward chunk, the forward chunks that end in it, which it may have to recompute.
     shares : mapping of str to LayerShare
@@ -92,12 +96,8 @@ class PartSteps:
         For each layer, the fraction of its parameters that the part's optimizer changes.
     """
 
-    forward: tuple[tuple[str, ...], ...]
-    backward: tuple[tuple[str, ...], ...]
-    forward_places: tuple[tuple[int, ...], ...]
-    backward_places: tuple[tuple[int, ...], ...]
-    forward_packed: tuple[Packed, ...]
-    backward_packed: tuple[Packed, ...]
+    forward: tuple[ChunkSteps, ...]
+    backward: tuple[ChunkSteps, ...]
     recomputable: tuple[tuple[int, ...], ...]
     shares: Mapping[str, LayerShare]
     owned: Mapping[int, float]
@@ -166,41 +166,24 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
             of_batch = sum(share.of_batch for share in several)
             of_steps[name] = replace(several[0], of_batch=of_batch)
 
-    def names(places: range) -> tuple[str, ...]:
-        instructions = (prepared.instructions[at][0] for at in places)
-        computes = (instruction for instruction in instructions if isinstance(instruction, Compute))
-        return tuple(step.name for instruction in computes for step in instruction.steps)
-
-    def steps_at(places: range) -> tuple[int, ...]:
-        instructions = (prepared.instructions[at][0] for at in places)
-        return tuple(
-            at for at, instruction in enumerate(instructions) if isinstance(instruction, Compute)
-        )
-
-    def packed(places: range, backward: bool) -> Packed:
-        instructions = (prepared.instructions[at][0] for at in places)
-        transfers = (
-            instruction.transfer
+    def chunk(places: range, backward: bool) -> ChunkSteps:
+        instructions = [prepared.instructions[at][0] for at in places]
+        computes = {at: step for at, step in enumerate(instructions) if isinstance(step, Compute)}
+        sizes = [
+            nbytes_a_sample(instruction.transfer)
             for instruction in instructions
             if isinstance(instruction, Receive | Send)
-        )
-        sizes = [
-            nbytes_a_sample(transfer)
-            for transfer in transfers
-            if transfer.differentiable or not backward
+            and (instruction.transfer.differentiable or not backward)
         ]
-        return Packed(len(sizes), sum(sizes))
+        names = tuple(step.name for compute in computes.values() for step in compute.steps)
+        return ChunkSteps(names, tuple(computes), len(sizes), sum(sizes))
 
     ends = [places[-1] if places else None for places in prepared.forward]  # some chunks are empty
     return PartSteps(
-        forward=tuple(map(names, prepared.forward)),
-        backward=tuple(map(names, prepared.backward)),
-        forward_places=tuple(map(steps_at, prepared.forward)),
-        backward_places=tuple(map(steps_at, prepared.backward)),
-        forward_packed=tuple(packed(places, False) for places in prepared.forward),
-        backward_packed=tuple(packed(places, True) for places in prepared.backward),
+        forward=tuple(chunk(places, False) for places in prepared.forward),
+        backward=tuple(chunk(places, True) for places in prepared.backward),
         recomputable=tuple(
-            tuple(chunk for chunk, end in enumerate(ends) if end in places)
+            tuple(number for number, end in enumerate(ends) if end in places)
             for places in prepared.backward
         ),
         shares=of_steps,

@@ -9,8 +9,7 @@ from hgpart.bench.results import Measured
 from hgpart.bench.session import WayError
 from hgpart.bench.turns import turn_of
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Layout
-from hgpart.bench.ways.way import TrainingWay, way_of
+from hgpart.bench.ways.way import Layout, TrainingWay, way_of
 from hgpart.errors import RunError
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
 
@@ -45,28 +44,21 @@ def with_measured(
         chosen += [ranked for ranked in found.ranked if ranked.trial.k == 1]
     runs: dict[str, tuple[TrainingWay, Job, Layout]] = {}
     for ranked in chosen:
-        way = TrainingWay(
-            ranked.trial.text,
-            ranked.trial.way.name,
-            ranked.scheduling,
-            plan=ranked.plan,
-        )
-        runs[ranked.trial.text] = (
-            way,
-            replace(job, workers=ranked.trial.k),
-            ranked.plan,
-        )
+        trial, plan = ranked.trial, ranked.plan
+        way = TrainingWay(trial.text, trial.way.name, ranked.scheduling, plan=plan)
+        runs[trial.text] = way, replace(job, workers=trial.k), plan
     for name in TORCHS:
         way = way_of(name)
         if way.why_not(found.devices, found.batch_size) is None and found.devices > 1:
             runs[f"torch {name}"] = way, replace(job, workers=found.devices), None
     rows: dict[str, Measured] = {}
     failed: dict[str, str] = {}
-    turns = [(number, text) for number in range(ROUNDS) for text in _in_turn([*runs], number)]
-    for done, (_, text) in enumerate(turns):
+    # Every second round the other way round: a machine that gets slower is as slow for all.
+    turns = [text for number in range(ROUNDS) for text in [*runs][:: -1 if number % 2 else 1]]
+    for done, text in enumerate(turns):
         if text in failed:
             continue
-        on_turn(text, done / len(turns))
+        on_turn(f"run {text}", done / len(turns))
         try:
             row = turn_of(*runs[text], STEPS)
         except WayError as error:
@@ -74,11 +66,6 @@ def with_measured(
             continue
         rows[text] = rows[text].and_then(row) if text in rows else row
     return _ranked_anew(found, rows, failed)
-
-
-def _in_turn(texts: list[str], number: int) -> list[str]:
-    """Every second round the other way round: a machine that gets slower is as slow for all."""
-    return texts[:: -1 if number % 2 else 1]
 
 
 def _ranked_anew(

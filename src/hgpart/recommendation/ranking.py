@@ -195,8 +195,7 @@ class Recommendation:
     @property
     def runner_up(self) -> Ranked | None:
         """The best of the others, one device not counted."""
-        others = [ranked for ranked in self.ranked[1:] if ranked.trial.k > 1]
-        return others[0] if others else None
+        return next((ranked for ranked in self.ranked[1:] if ranked.trial.k > 1), None)
 
     def speed_up(self, ranked: Ranked) -> float | None:
         """Over one device; None where one of both is measured and the other is not."""

@@ -1,4 +1,4 @@
-"""Bench -> table: what a step takes each way, and what could not be run."""
+"""Bench, Races -> tables: what a step, or an accuracy, takes each way, and what can't be run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Any
 
 from rich.console import Console
 
-from hgpart.bench.races import Races
-from hgpart.bench.results import Bench, Measured, bench_columns
-from hgpart.bench.row_files import NotRun
+from hgpart.bench.races import Race, Races, race_columns
+from hgpart.bench.results import Bench, Measured, NotRun, bench_columns
 from hgpart.bench.ways.way import APART, SINGLE
-from hgpart.report.tables import counted, print_ways
+from hgpart.report.tables import counted, print_table, print_ways
+
+CURVE_POINTS = 6  # points of each way that are printed, where it has more
 
 
 def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False) -> None:
@@ -41,18 +42,22 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
     print_refused(bench.rows, console)
 
 
-def print_refused(rows: Iterable[object], console: Console) -> None:
+def print_refused(rows: Iterable[Measured | Race | NotRun], console: Console) -> None:
     """Print why ways could not be run, or not to the end, if there are any."""
-    reasons = []
-    for row in rows:
-        if isinstance(row, NotRun):
-            reasons.append(f"{row.way} {row.what}: {row.why}")
-        elif isinstance(row, Measured) and row.ended is not None:
-            reasons.append(f"{row.way} failed after {counted(row.rounds, 'turn')}: {row.ended}")
+    reasons = [f"{row.way} {why}" for row in rows if (why := why_not(row))]
     if reasons:
         console.print()
     for reason in reasons:
         console.print(reason)
+
+
+def why_not(row: Measured | Race | NotRun) -> str:
+    """Why a way could not be run, or not to the end; empty where it was."""
+    if isinstance(row, NotRun):
+        return f"{row.what}: {row.why}"
+    if isinstance(row, Measured) and row.ended is not None:
+        return f"failed after {counted(row.rounds, 'turn')}: {row.ended}"
+    return ""
 
 
 def fastest(bench: Bench) -> str:
@@ -98,3 +103,47 @@ def common_settings(bench: Bench | Races, *own: str) -> list[str]:
         f"seed {bench.seed}",
         *([bench.machine] if bench.machine else []),
     ]
+
+
+def print_races(races: Races, console: Console, *, wide: bool = False) -> None:
+    """Print the first way at the goal, then all, then why others did not run."""
+    console.print(winner(races), style="bold")
+    console.print(" · ".join(race_settings(races)))
+    if races.run:
+        console.print()
+        title = f"Training to {100 * races.until:g} % of the test samples"
+        print_ways(console, title, race_columns(races), races.run, "MB", wide=wide)
+        console.print()
+        _print_curves(races, console)
+    print_refused(races.rows, console)
+
+
+def winner(races: Races) -> str:
+    """One line: the way that has the accuracy first."""
+    goal = f"{100 * races.until:g} %"
+    finishes = [(point, row) for row in races.run if (point := races.finish(row)) is not None]
+    if not finishes:
+        return f"{races.model}: no way came to {goal} of the test samples"
+    (first, best), *others = sorted(finishes, key=lambda finish: finish[0].seconds)
+    took = f"{goal} of the test samples in {first.seconds:,.1f} s of training"
+    facts = [*gain_over_one(races, best), took]
+    if others:
+        point, row = others[0]
+        facts.append(f"{point.seconds / first.seconds:.2f} times as fast as {row.way}, the next")
+    return f"{best.way}: {', '.join(facts)}"
+
+
+def race_settings(races: Races) -> list[str]:
+    """What was run."""
+    epochs = f"at most {counted(races.epochs, 'epoch')}"
+    return common_settings(races, races.data, f"sgd, lr {races.lr:g}", epochs)
+
+
+def _print_curves(races: Races, console: Console) -> None:
+    rows = []
+    for row in races.run:
+        apart = max(1, -(-len(row.points) // CURVE_POINTS))
+        shown = [*row.points[:-1:apart], row.points[-1]]
+        points = [f"{point.seconds:,.1f}: {100 * point.accuracy:.1f}" for point in shown]
+        rows.append((row.way, "  ".join(points)))
+    print_table(console, "Curves", ["way", "s: % of the test samples, over time"], rows)

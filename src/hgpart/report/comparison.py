@@ -64,8 +64,8 @@ def print_comparison(
     wide : bool
         Whether all figures are printed, however wide the console is.
     """
-    _say(console, verdict(comparison), style="bold")
-    _say(console, _settings(comparison))
+    console.print(verdict(comparison), style="bold")
+    console.print(_settings(comparison))
     if not comparison.rows:
         return
     ks = sorted({row.k for row in comparison.rows})
@@ -91,24 +91,10 @@ def print_comparison(
     for text in _table(names, margin, groups, [reasons.get(line) for line in lines]):
         console.print(text, soft_wrap=True)
     if missing := known[len(groups) :]:
-        _say(
-            console, f"More columns with --wide: {', '.join(column.heading for column in missing)}"
-        )
+        headings = ", ".join(column.heading for column in missing)
+        console.print(f"More columns with --wide: {headings}")
     for note in _notes(comparison, len(ks) > 1):
-        _say(console, note)
-
-
-def _say(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence; one that is too wide goes on below, indented."""
-    words = printable(text).split(" ")
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + 1 + len(word) > console.width:
-            lines.append(f"  {word}")
-        else:
-            lines[-1] += f" {word}"
-    for line in lines:
-        console.print(line, style=style, soft_wrap=True)
+        console.print(note)
 
 
 def _settings(comparison: Comparison) -> str:

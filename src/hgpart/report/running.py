@@ -38,8 +38,8 @@ class RunReport:
         Device of each part.
     transport : str
         What carried the messages: gloo, nccl or threads (of one process).
-    planned_forward, planned_backward : int64 arrays, shape (k, k)
-        Bytes of a step by the plan, from the part of the row to the part of the column.
+    planned : Traffic
+        What a step should send, by the plan.
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     work_shares : tuple of float
@@ -50,19 +50,19 @@ class RunReport:
     devices: tuple[str, ...]
     transport: str
     measurement: Measurement
-    planned_forward: Int64
-    planned_backward: Int64
+    planned: Traffic
     scheduling: Scheduling = field(default_factory=Scheduling)
     norms: str = "micro-batch"
     work_shares: tuple[float, ...] = ()
 
     def difference(self) -> str | None:
         """Where other bytes travelled than the plan says, if any did."""
-        traffic, steps = self.measurement.totals.traffic, self.measurement.steps
-        directions = [("forward", traffic.forward_bytes, self.planned_forward)]
-        if self.measurement.backward:
-            directions.append(("backward", traffic.backward_bytes, self.planned_backward))
-        for direction, travelled, planned in directions:
+        steps = self.measurement.steps
+        for direction in ("forward", "backward"):
+            travelled, planned = (
+                getattr(traffic, f"{direction}_bytes")
+                for traffic in (self.measurement.totals.traffic, self.planned)
+            )
             for sender, receiver in np.argwhere(travelled != planned * steps).tolist():
                 return (
                     f"{direction}, part {sender} sent {travelled[sender, receiver]:,} bytes to "
@@ -75,7 +75,7 @@ class RunReport:
 def run_columns(report: RunReport) -> list[Column[int]]:
     """What each part did; tables are of a step, files of all steps."""
     measured, steps = report.measurement, report.measurement.steps
-    traffic, backward = measured.totals.traffic, measured.backward
+    traffic, planned = measured.totals.traffic, report.planned
 
     def share(name: str) -> Callable[[int], float]:
         return lambda part: getattr(measured.totals.timings[part], name) / measured.seconds
@@ -91,8 +91,7 @@ def run_columns(report: RunReport) -> list[Column[int]]:
 
     forward, back = traffic.forward_bytes, traffic.backward_bytes
     planned_peaks = measured.planned_peak_bytes
-    planned = (report.planned_forward, *([report.planned_backward] if backward else []))
-    sent = (forward, *([back] if backward else []))
+    in_step = planned.forward_bytes, planned.backward_bytes
     messages = totals(1, traffic.forward_messages, traffic.backward_messages)
     return [
         *timing_columns(report.devices, measured.totals.timings, steps),
@@ -100,10 +99,10 @@ def run_columns(report: RunReport) -> list[Column[int]]:
         Column("waiting_share", "waiting", "", "%", share("waiting"), decimals=1),
         Column("idle_share", "idle", "", "%", idle, decimals=1),
         *staleness_columns(measured.staleness),
-        Column("", "sends", "", BYTES, sums(1, *sent, steps=steps)),
-        Column("", "planned", "", BYTES, sums(1, *planned)),
-        Column("", "receives", "", BYTES, sums(0, *sent, steps=steps)),
-        Column("", "planned", "", BYTES, sums(0, *planned)),
+        Column("", "sends", "", BYTES, sums(1, forward, back, steps=steps)),
+        Column("", "planned", "", BYTES, sums(1, *in_step)),
+        Column("", "receives", "", BYTES, sums(0, forward, back, steps=steps)),
+        Column("", "planned", "", BYTES, sums(0, *in_step)),
         Column("sent_forward_bytes", value=totals(1, forward)),
         Column("received_forward_bytes", value=totals(0, forward)),
         Column("sent_backward_bytes", value=totals(1, back)),
@@ -165,10 +164,8 @@ def run_json(report: RunReport) -> str:
             "seconds": measured.seconds,
             "samples_per_second": measured.samples_per_second,
             **traffic_fields(traffic),
-            "planned_forward_bytes": int(report.planned_forward.sum()) * measured.steps,
-            "planned_backward_bytes": int(report.planned_backward.sum())
-            * measured.steps
-            * measured.backward,
+            "planned_forward_bytes": int(report.planned.forward_bytes.sum()) * measured.steps,
+            "planned_backward_bytes": int(report.planned.backward_bytes.sum()) * measured.steps,
             "as_planned": report.difference() is None,
             "busiest_share": measured.busiest,
             "most_samples_per_second": measured.samples_per_second / measured.busiest,

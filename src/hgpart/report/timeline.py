@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hgpart.execution.records.events import Doing, Timeline
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 
 PROCESS = 1  # numbers of processes and threads begin with 1: Perfetto takes 0 for the idle one
 
@@ -34,8 +34,7 @@ def write_timeline(
     """
     events = [*_names(model, devices), *_events(timeline)]
     lines = ",\n".join(json.dumps(event) for event in events)
-    with replacing(path) as file:
-        file.write(f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n')
+    write_text(path, f'{{"displayTimeUnit": "ms", "traceEvents": [\n{lines}\n]}}\n')
 
 
 def _names(model: str, devices: Sequence[str]) -> Iterator[dict[str, Any]]:

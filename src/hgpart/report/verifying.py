@@ -1,15 +1,19 @@
-"""Verification -> table, JSON: whether a placed model does what the original does."""
+"""Verification, PlacementReport -> tables, JSON: do parts what the original does, and how."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 
+from hgpart.arrays import Int64
+from hgpart.files.columns import BYTES, UNITS, Column
 from hgpart.files.fields import report_json
+from hgpart.placement.accounting import PartFigures, PlacementReport
+from hgpart.recommendation.memory import OPTIMIZER
 from hgpart.report.running import in_micro_batches
-from hgpart.report.tables import counted, in_unit, print_table
+from hgpart.report.tables import counted, in_unit, print_columns, print_table
 from hgpart.run.verifying import Verification
 
 MOST_FAILURES = 10  # failures that are printed
@@ -108,3 +112,95 @@ def _differences(verification: Verification) -> dict[str, Any]:
 
 def _type(verification: Verification) -> str:
     return str(verification.dtype).removeprefix("torch.")
+
+
+def print_placement(
+    report: PlacementReport,
+    disagreements: Sequence[str],
+    console: Console,
+    unit: str,
+) -> None:
+    """Print the largest memory and the traffic first, then the figures of each part.
+
+    Parameters
+    ----------
+    disagreements : sequence of str
+        Where the figures are not those of the partition.
+    unit : str
+        Unit of bytes, one of `UNITS`.
+    """
+    memory = [figures.memory_bytes(OPTIMIZER) for figures in report.parts]
+    largest = report.parts[memory.index(max(memory))]
+    volume, messages = int(report.sent_bytes.sum()), int(report.sent_messages.sum())
+    console.print(
+        f"{in_unit([max(memory)], unit)[0]} {unit} on part {largest.part}, which needs the most; "
+        f"{in_unit([volume], unit)[0]} {unit} of maps in {messages:,} messages between parts",
+        style="bold",
+    )
+    passes = "a training step" if report.training else "a forward pass in evaluation"
+    parts = counted(report.k, "part")
+    if len(report.parts) < report.k:
+        parts += f", {len(report.parts)} of them here"
+    console.print(f"{parts}, {report.batch_size} samples in {passes}, states of {OPTIMIZER}")
+    agree = "not as the partition says:" if disagreements else "all figures are the plan's"
+    console.print(f"Counted in the submodules; {agree}")
+    for line in disagreements:
+        console.print(f"  {line}")
+    console.print()
+    columns = _memory_columns(UNITS[unit])
+    print_columns(console, f"Memory, {unit}", columns, report.parts, unit)
+    console.print()
+    title = "Work and traffic of a forward pass"
+    print_columns(console, title, _work_columns(report), report.parts, unit)
+    unused = sum(figures.unused_parameters for figures in report.parts)
+    if unused:
+        console.print(f"Also held: {unused:,} parameters that the model makes no use of")
+    if report.k > 1:
+        console.print()
+        texts = in_unit(report.sent_bytes.ravel().tolist(), unit)
+        rows = []
+        for part in (figures.part for figures in report.parts):
+            sizes = texts[part * report.k : (part + 1) * report.k]
+            rows.append([str(part), *sizes[:part], "", *sizes[part + 1 :]])
+        headings = [f"{unit} from", *(f"to {part}" for part in range(report.k))]
+        print_table(console, "Between parts in a forward pass", headings, rows)
+
+
+def _name(figures: PartFigures) -> str:
+    return f"{figures.part} ({figures.device})"
+
+
+def _memory_columns(size: int) -> list[Column[PartFigures]]:
+    def buffers(part: PartFigures) -> int:
+        return part.buffer_bytes + part.exchange_bytes + part.index_bytes
+
+    def state(part: PartFigures) -> int:
+        return part.optimizer_bytes(OPTIMIZER)
+
+    return [
+        Column("", "part", value=_name),
+        Column("", "all", value=lambda part: part.memory_bytes(OPTIMIZER), size=size),
+        Column("parameter_bytes", "parameters", size=size),
+        Column("gradient_bytes", "gradients", size=size),
+        Column("", "optimizer", value=state, size=size),
+        Column("activation_bytes", "activations", size=size),
+        Column("", "buffers", value=buffers, size=size),
+    ]
+
+
+def _work_columns(report: PlacementReport) -> list[Column[PartFigures]]:
+    work = sum(figures.macs for figures in report.parts)
+
+    def sums(matrix: Int64, axis: int) -> Callable[[PartFigures], int]:
+        return lambda part: int(matrix.sum(axis)[part.part])
+
+    return [
+        Column("", "part", value=_name),
+        Column("parameters", "parameters"),
+        Column("macs", "MAC"),
+        Column("", "MAC", "", "%", lambda part: part.macs / work if work else None, decimals=1),
+        Column("", "sends", "", BYTES, sums(report.sent_bytes, 1)),
+        Column("", "messages", value=sums(report.sent_messages, 1)),
+        Column("", "receives", "", BYTES, sums(report.received_bytes, 0)),
+        Column("", "messages", value=sums(report.received_messages, 0)),
+    ]

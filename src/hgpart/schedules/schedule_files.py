@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from hashlib import sha256
 from pathlib import Path
 
 from hgpart.errors import PlanError
+from hgpart.files.fields import json_text
 from hgpart.files.json_files import JsonObject, read_json
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 from hgpart.schedules.checking import problems
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule, outlines_fingerprint
@@ -32,9 +32,7 @@ def save_schedule(path: Path | str, schedule: Schedule) -> None:
         "chunks": outlines_fingerprint(schedule.outlines),
         "order": [f"{action.part}:{action}" for action in schedule.order],
     }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in fields.items()]
-    with replacing(path) as file:
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+    write_text(path, json_text(fields))
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,8 @@ from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError, ModelError, first_line
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.terminal import progress_bar
-from hgpart.timing.passes import TimedShare
 from hgpart.timing.rising import rising
-from hgpart.timing.share_alone import LayerShares
+from hgpart.timing.share_alone import LayerShares, TimedShare
 from hgpart.timing.steady import steady_seconds
 from hgpart.timing.step_timing import StepTimes, time_steps
 from hgpart.timing.whole_model import whole_model

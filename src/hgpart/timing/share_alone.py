@@ -1,4 +1,4 @@
-"""A model in one part + some tasks of a layer -> the step that a part computes, alone.
+"""A model in one part + some tasks of a layer -> what a part computes, alone, and its seconds.
 
 It is the module that parts have, cut by `hgpart.placement.cutting`, with made-up operands: only one
 layer's tensors exist at a time, and a model on the meta device can be measured.
@@ -13,9 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
+from torch.autograd.graph import get_gradient_edge
 
 from hgpart.arrays import Int64
+from hgpart.execution.weights.gradients import add_map_gradients
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.operators.calls import has_gradients
 from hgpart.partition import partition_graph
@@ -31,6 +33,7 @@ from hgpart.timing.made_up import drawn
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import first_tensor
+from hgpart.work.devices import clock_of
 from hgpart.work.figures import flops
 
 
@@ -203,3 +206,54 @@ def _piece(node: fx.Node, layout: ChannelLayout, members: Int64, learns: bool) -
     count = len(layout.positions(members))
     learns = learns and has_gradients(like.dtype)
     return Operand(like, layout.apart(like.shape), layout.axes, count, learns)
+
+
+class TimedShare:
+    """A share of a layer with a batch of made-up operands, to be run repeatedly.
+
+    The optimizer is plain gradient descent, by torch.
+
+    Parameters
+    ----------
+    samples : int
+        Samples in the batch.
+    """
+
+    def __init__(self, share: ShareAlone, samples: int, device: torch.device) -> None:
+        self._module, self._now = share.step.module, clock_of(device)
+        self._values = share.values(samples, device)
+        self._leaves = [
+            value for value in self._values if isinstance(value, Tensor) and value.requires_grad
+        ]
+        learning = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
+        self._optimizer = torch.optim.SGD(learning, lr=0.0) if learning else None
+        self._gradients: list[Tensor] = []  # of the results, the same in each run
+
+    def run(self) -> tuple[float, ...]:
+        """Run the share once; returns seconds of forward, maps, weights and update."""
+        now = self._now
+        begin = now()
+        with torch.enable_grad():
+            made = self._module(*self._values)
+        forward = now() - begin
+        outputs = made if isinstance(made, (tuple, list)) else (made,)
+        heads = [get_gradient_edge(out) for out in outputs if out.requires_grad]
+        if not heads:
+            return forward, 0.0, 0.0, 0.0
+        if not self._gradients:
+            self._gradients = [torch.ones_like(out) for out in outputs if out.requires_grad]
+        del made, outputs  # a runtime does not hold them either
+        begin = now()
+        left = add_map_gradients(heads, self._gradients, self._leaves)
+        maps = now()
+        for product in left:
+            product.add()
+        weights = now()
+        if self._optimizer is not None:
+            self._optimizer.step()
+        end = now()
+        for leaf in self._leaves:
+            leaf.grad = None
+        if self._optimizer is not None:
+            self._optimizer.zero_grad()
+        return forward, maps - begin, weights - maps, end - weights

@@ -28,10 +28,9 @@ from hgpart.placement import Placement, place
 from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.as_module.original_modules import skeleton
 from hgpart.timing.made_up import drawn, weight
-from hgpart.timing.passes import clock_of
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.work.devices import memory_left
+from hgpart.work.devices import clock_of, memory_left
 from hgpart.work.figures import flops
 
 GRADIENTS = 3  # times the bytes of the weights: weights, gradients, and the optimizer's state

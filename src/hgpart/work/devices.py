@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import date
 from pathlib import Path
@@ -36,6 +38,18 @@ def wait_for(device: torch.device) -> None:
     """Return when a device has done all work that it was given."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+def clock_of(device: torch.device) -> Callable[[], float]:
+    """A clock that waits until a device has done the work it was given, then tells the time."""
+    if device.type == "cpu":
+        return time.perf_counter
+
+    def now() -> float:
+        wait_for(device)
+        return time.perf_counter()
+
+    return now
 
 
 def memory_left(device: torch.device) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +13,9 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, PlanError
+from hgpart.files.fields import json_text
 from hgpart.files.json_files import JsonObject, quoted, read_json
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 
 FEMTOSECONDS = 10**15
@@ -134,18 +135,6 @@ def records_of_layers(
         yield layer, record
 
 
-def save_layers(
-    path: Path | str, head: Mapping[str, object], layers: Iterable[Mapping[str, object]]
-) -> None:
-    """Write what `records_of_layers` reads: the fields of a head, and a line for each layer."""
-    with replacing(path) as file:
-        file.write("{\n")
-        for name, value in head.items():
-            file.write(f'  "{name}": {json.dumps(value)},\n')
-        lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
-        file.write(f'  "layers": [\n{lines}\n  ]\n}}\n')
-
-
 def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
     """Write the work of each layer to a JSON file, a line per layer.
 
@@ -179,7 +168,7 @@ def save_work(work: Work, graph: ChannelGraph, path: Path | str) -> None:
         }
         for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True)
     ]
-    save_layers(path, head, layers)
+    write_text(path, json_text({**head, "layers": layers}))
 
 
 def load_work(path: Path | str, graph: ChannelGraph) -> Work:

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from hgpart.errors import ArgumentError
+from hgpart.files.fields import json_text
 from hgpart.files.json_files import JsonObject, read_json
+from hgpart.files.writing import write_text
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work import figures
-from hgpart.work.figures import Work, load_work, measured, records_of_layers, save_layers
+from hgpart.work.figures import Work, load_work, measured, records_of_layers
 
 FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
@@ -199,7 +201,7 @@ def save_layer_times(times: LayerTimes, graph: ChannelGraph, path: Path | str) -
         }
         for layer, shares in zip(graph.layers, times.layers, strict=True)
     ]
-    save_layers(path, head, layers)
+    write_text(path, json_text({**head, "layers": layers}))
 
 
 def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:

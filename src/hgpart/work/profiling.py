@@ -8,7 +8,6 @@ profiled.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -22,11 +21,9 @@ from hgpart.operators.calls import has_gradients, only_updated
 from hgpart.terminal import progress_bar
 from hgpart.tracing.batches import at_batch
 from hgpart.tracing.traced_model import TracedModel
-from hgpart.work.devices import device_named, measured_on, wait_for
+from hgpart.work.devices import clock_of, device_named, measured_on
 from hgpart.work.figures import Work, measured
 from hgpart.work.layer_module import LayerModule, layer_module
-
-clock = time.perf_counter
 
 
 def profile(
@@ -168,17 +165,15 @@ def _seconds(
     device: torch.device,
 ) -> float:
     """Time one forward and backward pass; gradients are made anew, not added to earlier ones."""
-    leaves = [tensor for tensor in inputs if tensor.requires_grad]
-    wait_for(device)
-    start = clock()
+    leaves, now = [tensor for tensor in inputs if tensor.requires_grad], clock_of(device)
+    start = now()
     with torch.enable_grad():
         results = module(*inputs)
         pairs = [pair for pair in zip(results, gradients, strict=True) if pair[0].requires_grad]
         if pairs:
             outputs, upstream = zip(*pairs, strict=True)
             torch.autograd.grad(outputs, leaves, upstream, allow_unused=True)
-    wait_for(device)
-    return clock() - start
+    return now() - start
 
 
 # ------------------------------------------------------------------ where it was measured

@@ -1,6 +1,6 @@
 """Way + Job -> Worker: what each process does in a step, one file for each kind of way.
 
-`way` has their names and requirements, `job` what is trained, `layout` what a way's processes must
-know of its cuts. `worker` is the interface of all of them, and a single process; `ddp`, `fsdp` and
+`way` has their names and requirements, and what a way's processes must know of its cuts; `job` is
+what is trained. `worker` is the interface of all of them, and a single process; `ddp`, `fsdp` and
 `pipelines` are torch's own, `parameter_servers` use torch RPC, `placed` are hgpart's.
 """

@@ -57,10 +57,10 @@ class Job:
         """The model in training mode, with the same weights each time."""
         return load_model(self.model, seed=self.seed)[0]
 
-    def new_optimizer(self, module: nn.Module) -> torch.optim.Optimizer | None:
-        """The optimizer of a module's parameters; None if it has none to learn."""
+    def new_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        """The optimizer of the parameters of a module that learn, which may be none."""
         learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        return torch.optim.SGD(learned, lr=self.lr) if learned else None
+        return torch.optim.SGD([{"params": learned}], lr=self.lr)
 
     def opened_data(self) -> Data:
         """The data to train and test on; raises an ArgumentError if they do not fill a batch."""

@@ -19,8 +19,7 @@ from torch.distributed import rpc
 
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import TrainingWay
-from hgpart.bench.ways.worker import Tick, Worker
-from hgpart.run.training.scores import cross_entropy
+from hgpart.bench.ways.worker import Replica, Tick, Worker
 
 _here: list[Server] = []  # the server of this process, if it is one
 
@@ -51,7 +50,7 @@ class Server:
 
     def __init__(self, parameters: Sequence[Tensor], workers: int, lr: float) -> None:
         self.parameters = [nn.Parameter(parameter.detach().clone()) for parameter in parameters]
-        self._optimizer = torch.optim.SGD(self.parameters, lr=lr) if self.parameters else None
+        self._optimizer = torch.optim.SGD([{"params": self.parameters}], lr=lr)
         self._workers, self._pushed = workers, 0
         self._lock = threading.Condition()
         self._future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
@@ -69,9 +68,8 @@ class Server:
             self._pushed += 1
             is_complete = self._pushed == self._workers
             if is_complete:
-                if self._optimizer is not None:
-                    self._optimizer.step()
-                    self._optimizer.zero_grad()
+                self._optimizer.step()
+                self._optimizer.zero_grad()
                 self._pushed, self._future = 0, torch.futures.Future()
             weights = [weight.detach().clone() for weight in self.parameters] if is_complete else []
             self.pushes += 1
@@ -129,7 +127,7 @@ def _name(rank: int) -> str:
     return f"rank{rank}"  # no spaces in names
 
 
-class Client:
+class Client(Replica):
     """A Worker that trains on its share of the batch; it may be a server as well."""
 
     def __init__(
@@ -141,25 +139,17 @@ class Client:
         rank: int,
         server: Server | None,
     ) -> None:
-        self._model, self._learned, self._shards = model, learned, shards
+        super().__init__(model, job, job.share(rank), first=rank == 0)
+        self._learned, self._shards = learned, shards
         self._rank, self._server = rank, server
-        self._samples, self._batches = job.share(rank), job.batches()
-        self._share = len(self._samples) / job.batch_size
         self._moved_bytes = 0
 
-    def learn(self, first: int, count: int, tick: Tick) -> list[float]:
-        """Compute gradients of the share, push them, and fetch weights, in each step."""
-        losses = []
-        for step in range(first, first + count):
-            images = self._batches.images(step, self._samples)
-            labels = self._batches.labels(step, self._samples)
-            self._model.zero_grad()
-            loss = cross_entropy(self._model(images), labels) * self._share
-            loss.backward()  # type: ignore[no-untyped-call]
-            self._push_and_fetch()
-            losses.append(loss.item())
-            tick()
-        return losses
+    def descend(self, loss: Tensor) -> float:
+        """Compute gradients of the share of the loss, push them, and fetch weights."""
+        loss = loss * self.share
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._push_and_fetch()
+        return loss.item()
 
     def _push_and_fetch(self) -> None:
         futures = {}
@@ -176,11 +166,8 @@ class Client:
     def state(self) -> Mapping[str, Tensor]:
         """The server's parameters here; on the first worker, also what is not learned."""
         state = {} if self._server is None else served_state(self._server, self._shards[self._rank])
-        if self._rank == 0:
-            for name, value in self._model.state_dict().items():
-                if name not in self._learned:
-                    state[name] = value
-        return state
+        others = super().state().items()
+        return {**state, **{name: value for name, value in others if name not in self._learned}}
 
     def sent_bytes(self) -> int | None:
         """Bytes of gradients pushed to other processes, and of weights that came back."""

@@ -14,8 +14,7 @@ from torch.distributed.pipelining import Schedule1F1B, ScheduleGPipe, pipeline
 from torch.nn.modules.batchnorm import _NormBase
 
 from hgpart.bench.ways.job import Job
-from hgpart.bench.ways.layout import Head
-from hgpart.bench.ways.way import TrainingWay
+from hgpart.bench.ways.way import Head, TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.errors import PlacementError, first_line, is_out_of_memory
 from hgpart.run.processes.connection import connect
@@ -112,8 +111,7 @@ class StageWorker:
         """Run steps of the schedule, each with an update."""
         step_losses = []
         for step in range(first, first + count):
-            if self._optimizer is not None:
-                self._optimizer.zero_grad()
+            self._optimizer.zero_grad()
             images = [self._batches.images(step, range(self._size))] if self._first else []
             if self._last:
                 losses: list[Tensor] = []
@@ -122,8 +120,7 @@ class StageWorker:
                 step_losses.append(torch.stack(losses).mean().item())
             else:
                 self._run(images=images)
-            if self._optimizer is not None:
-                self._optimizer.step()
+            self._optimizer.step()
             tick()
         return step_losses
 

@@ -48,8 +48,7 @@ class Part:
         return losses if learner.first else []
 
     def _update(self, part: int) -> None:
-        if self._optimizer is not None:
-            self._optimizer.step()
+        self._optimizer.step()
 
     def state(self) -> Mapping[str, Tensor]:
         """Slices of parameters and buffers, each element in one part."""

@@ -236,3 +236,21 @@ def check_ways(ways: Iterable[TrainingWay], workers: int, batch_size: int) -> No
     for way in ways:
         if (why := way.why_not(workers, batch_size)) is not None:
             raise ArgumentError(why)
+
+
+@dataclass(frozen=True)
+class Head:
+    """The first operator of a stage: a kind of operator, and its number in the order of calls.
+
+    Attributes
+    ----------
+    target : str
+        Name of the operator in torch.export.
+    """
+
+    target: str
+    number: int
+
+
+# A plan for parts, the heads of a pipeline's stages after the first, or None for other ways.
+Layout = Plan | PlanFile | tuple[Head, ...] | None

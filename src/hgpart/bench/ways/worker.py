@@ -60,7 +60,7 @@ class Replica:
         self, module: nn.Module, job: Job, samples: Sequence[int], first: bool = True
     ) -> None:
         self.module, self.first = module, first
-        self._samples, self._share = samples, len(samples) / job.batch_size
+        self._samples, self.share = samples, len(samples) / job.batch_size
         self._batches = job.batches()
         self._optimizer = job.new_optimizer(module)
 
@@ -70,15 +70,17 @@ class Replica:
         for step in range(first, first + count):
             images = self._batches.images(step, self._samples)
             labels = self._batches.labels(step, self._samples)
-            if self._optimizer is not None:
-                self._optimizer.zero_grad()
+            self.module.zero_grad()
             loss = cross_entropy(self.module(images), labels)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if self._optimizer is not None:
-                self._optimizer.step()
-            losses.append(loss.item() * self._share)
+            losses.append(self.descend(loss))
             tick()
         return losses
+
+    def descend(self, loss: Tensor) -> float:
+        """Update the parameters; returns the share of the loss that counts here."""
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return loss.item() * self.share
 
     def state(self) -> Mapping[str, Tensor]:
         """The whole state_dict, running statistics included, on the first process."""

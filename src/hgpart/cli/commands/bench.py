@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
-from itertools import count
+from operator import attrgetter
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
-from rich.progress import TaskProgressColumn, TimeElapsedColumn
+from rich.console import Console
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.forms import keyed, one_value
 from hgpart.cli.grouping import Options
@@ -29,20 +30,19 @@ from hgpart.cli.options import (
     Timeout,
 )
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
-from hgpart.cli.stages import Stages, classes_of, import_ways_of, traced_model
+from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
-from hgpart.terminal import progress_bar
+from hgpart.files.row_files import KeptRows
+from hgpart.terminal import share_done
 
 if TYPE_CHECKING:
     from hgpart.bench.plans import Subject
     from hgpart.bench.ways.job import Job
     from hgpart.bench.ways.way import TrainingWay
-    from hgpart.files.row_files import KeptRows
 
 LARGEST_RATE = 1e30  # the largest that `hgpart train` takes, too
 EPOCHS = 50
-Tell = Callable[[float, str], None]  # the share that is done, and what is under way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,11 +167,11 @@ def bench(
             from hgpart.bench.ways.job import Job
             from hgpart.bench.ways.way import check_ways, chosen_ways
             from hgpart.compare.comparison import work_digest
-            from hgpart.hypergraph.modelling import Modelling
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.problem import Problem
             from hgpart.run.processes.connection import check_timeout
-        import_ways_of(model)
+            from hgpart.zoo import import_user_code
+        import_user_code(model)
         chosen = chosen_ways(ways, processes)
         if ways is not None:
             check_ways(chosen, processes, batch_size)
@@ -179,29 +179,18 @@ def bench(
         check_request(processes, eps)
         check_search(seed, effort)
         check_timeout(timeout)
-        measure = counting.measure()
+        counting.check_work()
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         classes = classes_of(module, shape)
-        with stage("work", spinner=False):
-            work = measure(module, traced, graph)
-    problem = Problem(graph, work, Modelling(batch_size=batch_size), processes, eps)
+        work = counting.measured(stage, module, traced, graph)
+    problem = Problem(graph, work, hgpart.Modelling(batch_size=batch_size), processes, eps)
     subject = Subject(model, shape, traced, problem, seed, effort)
     if ways is not None:
         for way in chosen:
             subject.check(way)
     threads = threads_of_each(processes)
-    job = Job(
-        model,
-        shape,
-        classes,
-        batch_size,
-        processes,
-        threads,
-        seed,
-        trained.lr,
-        timeout,
-        trained.data,
-    )
+    of_step = model, shape, classes, batch_size, processes, threads
+    job = Job(*of_step, seed, trained.lr, timeout, trained.data)
     about = {
         "model": model,
         "input_shape": shape,
@@ -243,77 +232,48 @@ class _Wanted:
         from hgpart.bench.results import Bench, bench_csv, bench_json, rows_done
         from hgpart.bench.turns import take_turns
         from hgpart.report.benches import print_bench
-        from hgpart.report.page.bench import bench_page
+        from hgpart.report.page.ways import bench_page
 
-        empty = Bench(**about, steps=steps)
+        empty, unit, wide = Bench(**about, steps=steps), self.unit, self.results.wide
         self.job.batches()  # which says what is wrong with the data
-        before = rows_done(self.results.resumed, empty) if self.results.resumed else {}
-        turns, begun = rounds * len(self.ways), count()
-
-        def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
-            def on_turn(number: int, way: TrainingWay) -> None:
-                tell(next(begun) / turns, f"round {number + 1}: {way.text}")
-
-            options = self.subject, self.job, steps, rounds, before
-            take_turns(self.ways, *options, on_turn, on_row)
-
-        self._run(
-            run,
-            self._rows(empty, before, bench_json),
-            bench_csv,
-            lambda bench: bench_page(bench, self.unit),
-            lambda bench: print_bench(bench, plain_console(), self.unit, wide=self.results.wide),
-        )
+        before = rows_done(self.results.resumed, empty)
+        run = partial(take_turns, self.ways, self.subject, self.job, steps, rounds, before)
+        rows = self._rows(empty, before, bench_json)
+        page = partial(bench_page, unit=unit)
+        self._run(run, rows, bench_csv, page, partial(print_bench, unit=unit, wide=wide))
 
     def race(self, about: Mapping[str, Any], until: float, epochs: int) -> None:
         """Measure seconds to an accuracy."""
         from hgpart.bench.races import Races, race, races_csv, races_done, races_json
-        from hgpart.report.page.race import race_page
-        from hgpart.report.races import print_races
+        from hgpart.report.benches import print_races
+        from hgpart.report.page.ways import race_page
 
-        empty = Races(**about, until=until, epochs=epochs)
-        data = self.job.opened_data()
-        before = races_done(self.results.resumed, empty) if self.results.resumed else {}
-
-        def run(tell: Tell, on_row: Callable[[Any], None]) -> None:
-            def on_epoch(way: TrainingWay, epoch: int, accuracy: float) -> None:
-                at = self.ways.index(way) + epoch / epochs
-                progress = f"{way.text}: {100 * accuracy:.1f} % after {epoch} epochs"
-                tell(at / len(self.ways), progress)
-
-            options = self.subject, self.job, data, until, epochs, before
-            race(self.ways, *options, on_epoch, on_row)
-
-        self._run(
-            run,
-            self._rows(empty, before, races_json),
-            races_csv,
-            race_page,
-            lambda races: print_races(races, plain_console(), wide=self.results.wide),
-        )
+        empty, data = Races(**about, until=until, epochs=epochs), self.job.opened_data()
+        before = races_done(self.results.resumed, empty)
+        run = partial(race, self.ways, self.subject, self.job, data, until, epochs, before)
+        rows = self._rows(empty, before, races_json)
+        self._run(run, rows, races_csv, race_page, partial(print_races, wide=self.results.wide))
 
     def _rows(
         self, empty: Any, before: Mapping[str, Any], as_json: Callable[[Any], str]
     ) -> KeptRows[Any, Any]:
-        from hgpart.files.row_files import KeptRows
-
         order = [way.text for way in self.ways]
-        return KeptRows(empty, before, order, lambda row: row.way, as_json, self.results.json)
+        return KeptRows(empty, before, order, attrgetter("way"), as_json, self.results.json)
 
     def _run(
         self,
-        run: Callable[[Tell, Callable[[Any], None]], None],
+        run: Callable[[Callable[[str, float], None], Callable[[Any], None]], None],
         rows: KeptRows[Any, Any],
         as_csv: Callable[[Any], str],
         as_page: Callable[[Any], str],
-        show: Callable[[Any], None],
+        show: Callable[[Any, Console], None],
     ) -> None:
         """Keep the rows that come, whatever ends it; then write the other files, and print."""
         from hgpart.bench.turns import is_failed
 
         interrupted = False
         try:
-            with _progress() as tell:
+            with share_done("measuring") as tell:
                 run(tell, rows.add)
         except KeyboardInterrupt:
             interrupted = True
@@ -322,7 +282,7 @@ class _Wanted:
             self.results.write_csv(lambda: as_csv(record))
             self.results.draw(as_page, record)
             if self.results.want_tables(rows.as_json(record)):
-                show(record)
+                show(record, plain_console())
                 lead_on(self.then)
             sys.stdout.flush()
         if interrupted:
@@ -330,14 +290,6 @@ class _Wanted:
         if failed := [row.way for row in rows.added.values() if is_failed(row)]:
             again = "" if self.results.json in (None, "-") else "; --resume tries again"
             raise RunError(f"{', '.join(failed)} failed, the others are measured{again}")
-
-
-@contextmanager
-def _progress() -> Iterator[Tell]:
-    """A bar on a terminal, which is told the share that is done and what is under way."""
-    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("measuring", total=1.0)
-        yield lambda done, said: bar.update(task, completed=done, description=said)
 
 
 def _machine() -> str:

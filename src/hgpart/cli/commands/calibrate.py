@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
+import hgpart
 from hgpart.cli.groups import Ranks
 from hgpart.cli.options import Positive
 from hgpart.cli.outputs import Figures, kept, lead_on, plain_console
@@ -16,7 +16,7 @@ from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError
 from hgpart.run.processes.transports import check_carries, check_transport
-from hgpart.terminal import progress_bar
+from hgpart.terminal import share_done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,28 +96,22 @@ def _measure(
     import torch
 
     from hgpart.calibration.calibrate import calibrate as measure
-    from hgpart.machines.machine_files import machine_json, save_machine
-    from hgpart.report.machine.printing import print_machine
-    from hgpart.run.processes.connection import connect
+    from hgpart.machines.machine_files import machine_json
+    from hgpart.report.machines import print_machine
 
     rank = int(os.environ["RANK"])
     torch.set_num_threads(threads)
     with (
-        connect(
+        hgpart.connect(
             k, device=devices[rank], transport=ranks.backend, timeout=ranks.timeout
         ) as connection,
-        progress_bar(TaskProgressColumn(), TimeElapsedColumn(), shown=rank == 0) as bar,
+        share_done(shown=rank == 0) as tell,
     ):
-        task = bar.add_task("", total=1.0)
-        machine = measure(
-            connection,
-            threads,
-            lambda what, done: bar.update(task, description=what, completed=done),
-        )
+        machine = measure(connection, threads, tell)
     if rank:
         return
     if results.output is not None:
-        save_machine(machine, results.output)
+        hgpart.files.save_machine(machine, results.output)
     if results.want_tables(machine_json(machine)):
         print_machine(machine, plain_console())
         first, file = kept(results.output, "machine.json")

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import typer
 from rich.progress import MofNCompleteColumn, TimeElapsedColumn
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.commands.show import plan_report
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import COUNTED, AnyCounting
 from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
-from hgpart.cli.stages import Stages, import_ways_of, traced_model
+from hgpart.cli.stages import Stages, traced_model
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
+from hgpart.files.row_files import KeptRows
 from hgpart.terminal import progress_bar
 
 if TYPE_CHECKING:
     from hgpart.compare.comparison import Comparison
     from hgpart.compare.outcomes import Row
-    from hgpart.files.row_files import KeptRows
-    from hgpart.report import Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +122,14 @@ def compare(
                 work_digest,
             )
             from hgpart.compare.comparison import compare as rows_of
-            from hgpart.compare.comparison_files import comparison_json, rows_done
-            from hgpart.files.row_files import KeptRows
-            from hgpart.plan import load_plan
+            from hgpart.compare.comparison_files import comparison_csv, comparison_json, rows_done
+            from hgpart.report.page.comparison import comparison_page
+            from hgpart.zoo import import_user_code
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, counting.dataset_size, jobs)
-        import_ways_of(model)
+        import_user_code(model)
         chosen = chosen_ways(search.ways)
-        modelling = replace(counting.checked_modelling(), slices=1)
+        modelling = replace(counting.modelling_of(counting.batch_size), slices=1)
         if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:
             raise ArgumentError(
                 f"--modelling {counting.modelling}: accepted in compare are linear=, "
@@ -139,12 +137,11 @@ def compare(
                 "each way's own"
             )
         number = None if counting.slices == "auto" else counting.slices
-        measure = counting.measure()
-        loaded = None if results.plan is None else load_plan(results.plan)
+        counting.check_work()
+        loaded = None if results.plan is None else hgpart.files.load_plan(results.plan)
         module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
         shown = None if loaded is None else plan_report(loaded, graph)
-        with stage("work", spinner=False):  # profiling shows its own progress
-            work = measure(module, traced, graph)
+        work = counting.measured(stage, module, traced, graph)
     empty = Comparison(
         model=model,
         input_shape=shape,
@@ -162,13 +159,19 @@ def compare(
         output_vertex=modelling.output_vertex,
         slices=number,
     )
-    before = rows_done(results.resumed, empty) if results.resumed else {}
+    before = rows_done(results.resumed, empty)
     cells = list(grid(chosen, ks, epss))
     order = [(way.name, devices, allowed) for way, devices, allowed in cells]
     rows = KeptRows(empty, before, order, cell_of, comparison_json, results.json)
     interrupted = False
     try:
-        with _progress(len(cells), rows) as on_row:
+        with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
+            task = bar.add_task("comparing", total=len(cells))
+
+            def on_row(row: Row) -> None:
+                rows.add(row)
+                bar.update(task, advance=1, description=f"k={row.k} {row.strategy}")
+
             for _ in rows_of(graph, work, modelling, cells, seed, before, on_row, jobs, number):
                 pass
     except KeyboardInterrupt:
@@ -176,8 +179,10 @@ def compare(
     finally:
         comparison: Comparison = rows.close()
         if comparison.rows:  # else the file that is resumed stays as it is
-            unit = context.obj or _fitting_unit(comparison)
-            _write(comparison, shown, unit, results)
+            largest = max((row.step_bytes for row in comparison.outcomes), default=0)
+            unit = context.obj or ("GB" if largest >= 10**9 else "MB")
+            results.write_csv(lambda: comparison_csv(comparison))
+            results.draw(comparison_page, comparison, shown, unit)
     if comparison.rows and results.want_tables(comparison_json(comparison)):
         _print(comparison, unit, typed(context, *COUNTED, "seed"), wide=results.wide)
     failed = len(comparison.failed)
@@ -186,35 +191,6 @@ def compare(
         raise KeyboardInterrupt(f"with {there} of {len(order)} rows done")
     if failed:
         raise BackendError(f"{failed} of {len(order)} rows failed; --resume tries them again")
-
-
-@contextmanager
-def _progress(count: int, rows: KeptRows[Any, Any]) -> Iterator[Callable[[Row], None]]:
-    """A bar on a terminal; the rows that it is told go to the record."""
-    with progress_bar(MofNCompleteColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("comparing", total=count)
-
-        def on_row(row: Row) -> None:
-            rows.add(row)
-            bar.update(task, advance=1, description=f"k={row.k} {row.strategy}")
-
-        yield on_row
-
-
-def _write(comparison: Comparison, plan: Report | None, unit: str, results: GrowingTable) -> None:
-    """Write the table and the page."""
-    from hgpart.compare.comparison_files import comparison_csv
-
-    results.write_csv(lambda: comparison_csv(comparison))
-    if results.html is not None:
-        from hgpart.report.page.comparison import comparison_page
-
-        results.draw(comparison_page, comparison, plan, unit)
-
-
-def _fitting_unit(comparison: Comparison) -> str:
-    largest = max((row.step_bytes for row in comparison.outcomes), default=0)
-    return "GB" if largest >= 10**9 else "MB"
 
 
 def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:

@@ -7,6 +7,7 @@ from shlex import quote
 
 import typer
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.groups import COUNTED, Counting
 from hgpart.cli.options import Model
@@ -42,20 +43,18 @@ def export(
     with Stages() as stage:
         with stage("import"):
             from hgpart.hypergraph.blocks import single_blocks
-            from hgpart.hypergraph.building import cnn_hypergraph
             from hgpart.hypergraph.formats import write_hmetis, write_patoh
             from hgpart.partition.problem.balance import MOST_FITTED, fitted
         writers = {"patoh": write_patoh, "hmetis": write_hmetis}
         if file_format not in writers:
             raise not_one_of("format", file_format, writers)
-        modelling = counting.checked_modelling()
-        measure = counting.measure()
+        modelling = counting.modelling_of(counting.batch_size)
+        counting.check_work()
         module, _, traced, graph = traced_model(stage, model, counting.input_shape)
-        with stage("work", spinner=False):  # profiling shows its own progress
-            work = measure(module, traced, graph)
+        work = counting.measured(stage, module, traced, graph)
         with stage("hypergraph"):
             blocks = single_blocks(graph, modelling)
-            hypergraph = cnn_hypergraph(graph, work, blocks, modelling).hypergraph
+            hypergraph = hgpart.cnn_hypergraph(graph, work, blocks, modelling).hypergraph
         with stage("write"):
             fit = fitted(hypergraph)
             writers[file_format](fit.hypergraph, output)

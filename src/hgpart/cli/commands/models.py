@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import hgpart
 from hgpart.cli.outputs import lead_on, plain_console
 
 
@@ -23,10 +24,9 @@ def models(
     $ hgpart models vgg16 resnet50
     """
     from hgpart.report import print_models
-    from hgpart.report.model_sizes import model_summary
-    from hgpart.zoo import builtin_models
+    from hgpart.report.models import model_summary
 
-    chosen = names or builtin_models()
+    chosen = names or hgpart.builtin_models()
     summaries = map(model_summary, chosen)
     # A name may be wrong: that is then all that is said.
     print_models([*summaries] if names else summaries, chosen, plain_console())

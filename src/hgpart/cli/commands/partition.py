@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.forms import keyed
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import AnyCounting
 from hgpart.cli.options import Model, NotNegative, Numbers, Seed
 from hgpart.cli.outputs import Table, run_of_plan, show_report, unit_of
 from hgpart.cli.partition_files import parts_of_file
-from hgpart.cli.stages import Stages, import_ways_of, traced_model
+from hgpart.cli.stages import Stages, traced_model
 from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
 
 if TYPE_CHECKING:
-    from hgpart.hypergraph.modelling import Modelling
     from hgpart.partition.backends import Backend
     from hgpart.partition.problem.memory import MemoryLimits
     from hgpart.partition.problem.objectives import Objective
@@ -141,7 +141,6 @@ def partition(
         with stage("import"):
             from hgpart.hypergraph.formats import write_partition as write_parts
             from hgpart.hypergraph.partition_files import full_parts
-            from hgpart.partition.backends import load_backend
             from hgpart.partition.given_parts import partition_of_parts
             from hgpart.partition.number_of_slices import known_in_slices
             from hgpart.partition.problem.checks import check_request, check_search
@@ -150,25 +149,25 @@ def partition(
             from hgpart.partition.problem.search import Search
             from hgpart.partition.stages import solve, solve_in_slices
             from hgpart.partition.ways.catalogue import way_named
-            from hgpart.partitioned_model import evaluate_layerwise
-            from hgpart.plan import Plan, save_plan
             from hgpart.recommendation.least_time import partition_of
             from hgpart.report import Report
+            from hgpart.report.page.plan import plan_page
+            from hgpart.zoo import import_user_code
         slices, speeds = counting.slices, devices.speeds
         if eps is None:
             eps = WIDE if search.objective == TIME else 0.1
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
         check_search(search.seed, search.effort, search.time_limit)
-        modelling = counting.checked_modelling()
+        modelling = counting.modelling_of(counting.batch_size)
         if search.way is not None:
-            import_ways_of(model)
+            import_user_code(model)
         _check_together(counting, modelling, search, devices)
         timing = None
         if search.objective == TIME and k is not None:
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
-        backend = load_backend(search.backend) if ":" in search.backend else search.backend
+        backend = hgpart.load_backend(search.backend) if ":" in search.backend else search.backend
         objective, memory = _wanted(counting, search, devices, k or 1, backend)
-        measure = counting.measure()
+        counting.check_work()
         module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
         parts = None
         if search.partition is not None:
@@ -177,8 +176,7 @@ def partition(
             k = k or int(parts.max(initial=0)) + 1
             check_request(k, eps, speeds)
         assert k is not None
-        with stage("work", spinner=False):  # profiling shows its own progress
-            work = measure(module, traced, graph)
+        work = counting.measured(stage, module, traced, graph)
         chosen = None
         problem = Problem(graph, work, modelling, k, eps, speeds, objective, memory)
         limited = Search(search.seed, search.effort, search.time_limit, stage.search)
@@ -194,7 +192,7 @@ def partition(
                 divide = solve_in_slices if slices == "auto" else solve
                 divided = divide(problem, limited, backend, search.best_effort)
         with stage("layer-wise"):
-            layerwise = evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
+            layerwise = hgpart.evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.way is None
         untried = searched and slices == 1 and search.backend == "native" and k > 1
         untried &= modelling.training and modelling.batch_size > 1
@@ -207,7 +205,7 @@ def partition(
             if write_partition is not None:
                 write_parts(full_parts(divided.model, divided.parts), write_partition)
             if output is not None:
-                save_plan(Plan(divided, model, shape), output)
+                hgpart.files.save_plan(hgpart.Plan(divided, model, shape), output)
     report = replace(
         Report(divided, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
@@ -215,10 +213,7 @@ def partition(
         in_slices=None if known is None else known.volume,
     )
     unit = unit_of(context)
-    if results.html is not None:
-        from hgpart.report.page.plan import plan_page
-
-        results.draw(plan_page, report, unit)
+    results.draw(plan_page, report, unit)
     show_report(report, unit, results, run_of_plan(model, output, graph, divided.modelling))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
@@ -227,7 +222,10 @@ def partition(
 
 
 def _check_together(
-    counting: AnyCounting, modelling: Modelling, search: SearchOptions, devices: DeviceOptions
+    counting: AnyCounting,
+    modelling: hgpart.Modelling,
+    search: SearchOptions,
+    devices: DeviceOptions,
 ) -> None:
     """Refuse options that have no use beside others."""
     from hgpart.partition.ways.catalogue import way_named
@@ -276,9 +274,7 @@ def _wanted(
 ) -> tuple[Objective, MemoryLimits | None]:
     """The objective of the search and the limits of memory, checked."""
     from hgpart.partition.backends import check_backend
-    from hgpart.partition.problem.memory import memory_limits
-    from hgpart.partition.problem.objectives import VOLUME, objective_named
-    from hgpart.partition.problem.topology import load_topology
+    from hgpart.partition.problem.objectives import objective_named
 
     name = search.objective
     if name not in OBJECTIVES:
@@ -287,12 +283,12 @@ def _wanted(
     if name == LINKS:
         if devices.machine is None:
             raise ArgumentError("--objective links without --machine: accepted is with it")
-        objective = load_topology(devices.machine, k)
+        objective = hgpart.files.load_topology(devices.machine, k)
     else:
-        objective = VOLUME if name == TIME else objective_named(name)
+        objective = hgpart.VOLUME if name == TIME else objective_named(name)
     memory = None
     if devices.memory is not None:
         sizes, settings = keyed("--memory", devices.memory, copies=float, in_flight=int)
-        memory = memory_limits(sizes, k, **settings)
+        memory = hgpart.memory_limits(sizes, k, **settings)
     check_backend(backend, objective, memory, counting.slices)
     return objective, memory

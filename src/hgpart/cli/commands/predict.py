@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
+import hgpart
 from hgpart.cli.groups import StepOptions, runs_and_timeout
 from hgpart.cli.options import PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Timeline, lead_on, of_plan, plain_console, unit_of
@@ -63,14 +62,10 @@ def predict(
     measure = None if results.measure is None else runs_and_timeout(results.measure)
     with Stages() as stage:
         with stage("import"):
-            from hgpart.machines.machine_files import load_machine
-            from hgpart.prediction.predict import predict as simulate
-            from hgpart.report.prediction.fields import prediction_json
-            from hgpart.report.prediction.printing import print_prediction
-            from hgpart.report.prediction.record import PredictionReport
+            from hgpart.report.page.prediction import prediction_page
+            from hgpart.report.prediction import PredictionReport, prediction_json, print_prediction
             from hgpart.report.timeline import write_timeline
             from hgpart.run.scheduling import wanted_schedule
-            from hgpart.work.layer_times import load_layer_times
         loaded, named = plan_and_model(plan, model)
         scheduling = step.scheduling(loaded.scheduling)
         placing = Placing(named, loaded, ("cpu",) * loaded.k, None, seed=0)
@@ -91,17 +86,17 @@ def predict(
                 )
             if measured is None:
                 return
-        devices = load_machine(machine, loaded.k)
-        with stage("place"), redirect_stdout(sys.stderr):
+        devices = hgpart.files.load_machine(machine, loaded.k)
+        with stage("place"):
             placement = placing.without_memory(training=True)
-            layer_times = load_layer_times(times, placement.programs.blueprint.graph)
+            layer_times = hgpart.files.load_layer_times(times, placement.programs.blueprint.graph)
         with stage("schedule"):
             batches = scheduling.sample_batches
             schedule = wanted_schedule(
                 placement, scheduling, True, batches=batches, batch_size=samples
             )
         with stage("simulate"):
-            prediction = simulate(placement, schedule, devices, layer_times, samples)
+            prediction = hgpart.predict(placement, schedule, devices, layer_times, samples)
     if measure is not None and measured is None:  # its errors are said before any process starts
         start_ranks(context, loaded.k)
         return
@@ -109,10 +104,7 @@ def predict(
     if results.timeline is not None:
         kinds = [device.kind for device in devices.devices[: schedule.k]]
         write_timeline(results.timeline, report.timeline, named, kinds)
-    if results.html is not None:
-        from hgpart.report.page.prediction import prediction_page
-
-        results.draw(prediction_page, report)
+    results.draw(prediction_page, report)
     if results.want_tables(prediction_json(report)):
         print_prediction(report, plain_console(), unit_of(context))
         lead_on(f"hgpart run {of_plan(named, plan)} --backward")

@@ -7,6 +7,7 @@ from shlex import quote
 
 import typer
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.options import InputShape, Model, Whole
 from hgpart.cli.outputs import check_outputs, kept, lead_on, plain_console
@@ -47,14 +48,12 @@ def profile(
             import torch
 
             from hgpart.report import print_layer_times
-            from hgpart.timing.layer_timing import time_layers
-            from hgpart.work.layer_times import save_layer_times
 
             if threads is not None:
                 torch.set_num_threads(threads)
-            times = time_layers(module, traced, graph, batch_size=batch_size, device=device)
+            times = hgpart.time_layers(module, traced, graph, batch_size=batch_size, device=device)
     if output is not None:
-        save_layer_times(times, graph, output)
+        hgpart.files.save_layer_times(times, graph, output)
     print_layer_times(model, shape, graph, times, batch_size, plain_console())
     first, file = kept(output, "times.json")
     same = typed(context, "input_shape", "batch_size")

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import typer
-from rich.progress import TaskProgressColumn, TimeElapsedColumn
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import runs_and_timeout
@@ -19,10 +19,7 @@ from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
 from hgpart.cores import threads_of_each
 from hgpart.errors import ArgumentError
-from hgpart.terminal import progress_bar
-
-if TYPE_CHECKING:
-    from hgpart.recommendation.ranking import Recommendation
+from hgpart.terminal import share_done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,22 +114,21 @@ def recommend(
         raise ArgumentError(f"--time-limit {ranking.time_limit}: accepted is 0 s or more")
     with Stages() as stage:
         with stage("import"):
-            from hgpart.machines.machine_files import load_machine
+            from hgpart.bench.ways.job import Job
             from hgpart.machines.named import named_machine
             from hgpart.partition.problem.checks import check_search
             from hgpart.partition.problem.memory import number_of_bytes
-            from hgpart.plan import save_plan
             from hgpart.recommendation.measured_here import machine_here, times_here
+            from hgpart.recommendation.measuring import with_measured
+            from hgpart.recommendation.memory import limits_of
             from hgpart.recommendation.ranking import check_goal
-            from hgpart.recommendation.ways import rank_ways
-            from hgpart.report.recommendation.fields import recommendation_json
-            from hgpart.report.recommendation.printing import print_recommendation
-            from hgpart.work.layer_times import load_layer_times
+            from hgpart.report.page.recommended import recommendation_page
+            from hgpart.report.recommendation import print_recommendation, recommendation_json
         check_goal(ranking.goal)
         check_search(ranking.seed)
         best, timeout = runs_and_timeout(ranking.measure) if ranking.measure else (0, 0.0)
         limit = None if available.memory is None else number_of_bytes(available.memory)
-        given = None if machine is None else load_machine(machine, devices)
+        given = None if machine is None else hgpart.files.load_machine(machine, devices)
         if best and machine is not None and named_machine(machine, devices) is not None:
             raise ArgumentError(
                 f"--measure {best} with --machine {machine}: accepted is this machine, or a file"
@@ -141,7 +137,7 @@ def recommend(
         threads = given.devices[0].threads if given is not None else threads_of_each(k)
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         classes = classes_of(module, shape) if best else 0
-        seconds = None if times is None else load_layer_times(times, graph)
+        seconds = None if times is None else hgpart.files.load_layer_times(times, graph)
     notes = []
     if given is None:
         given, note = machine_here(k, threads, "--machine FILE or NAME for others")
@@ -153,9 +149,8 @@ def recommend(
             f"hgpart profile {quote(model)}{typed(context, 'input_shape')} --batch-size "
             f"{batch_size} --threads {threads} -o times.json"
         )
-    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("", total=1.0)
-        ranked = rank_ways(
+    with share_done() as tell:
+        ranked = hgpart.rank_ways(
             module,
             traced,
             graph,
@@ -168,18 +163,17 @@ def recommend(
             time_limit=ranking.time_limit,
             seed=ranking.seed,
             name=model,
-            on_progress=lambda what, done: bar.update(task, description=what, completed=done),
+            on_progress=tell,
         )
     ranked = replace(ranked, notes=(*notes, *ranked.notes))
     if best and not ranked.interrupted:
-        ranked = _measured(ranked, best, shape, classes, threads, ranking.seed, timeout)
-    save_plan(ranked.best.plan, output)
+        of_step = model, shape, classes, batch_size, k, threads
+        job = Job(*of_step, ranking.seed, timeout=timeout)
+        with share_done() as tell:
+            ranked = with_measured(ranked, job, best, tell)
+    hgpart.files.save_plan(ranked.best.plan, output)
     unit = unit_of(context)
-    if results.html is not None:
-        from hgpart.recommendation.memory import limits_of
-        from hgpart.report.page.recommended import recommendation_page
-
-        results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
+    results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
     if results.want_tables(recommendation_json(ranked)):
         print_recommendation(ranked, plain_console(), unit, wide=results.wide)
         plain_console().print()
@@ -187,35 +181,3 @@ def recommend(
         lead_on(then_of_plan(module, shape, of_plan(model, output)))
     if ranked.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
-
-
-def _measured(
-    ranked: Recommendation,
-    best: int,
-    shape: tuple[int, ...],
-    classes: int,
-    threads: int,
-    seed: int,
-    timeout: float,
-) -> Recommendation:
-    from hgpart.bench.ways.job import Job
-    from hgpart.recommendation.measuring import with_measured
-
-    job = Job(
-        ranked.model,
-        shape,
-        classes,
-        ranked.batch_size,
-        ranked.devices,
-        threads,
-        seed,
-        timeout=timeout,
-    )
-    with progress_bar(TaskProgressColumn(), TimeElapsedColumn()) as bar:
-        task = bar.add_task("", total=1.0)
-        return with_measured(
-            ranked,
-            job,
-            best,
-            lambda what, done: bar.update(task, description=f"run {what}", completed=done),
-        )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+import hgpart
 from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel, Positive, PositiveOrNone
 from hgpart.cli.outputs import Timeline, in_micro_batches, lead_on, of_plan, plain_console, unit_of
@@ -19,8 +20,6 @@ from hgpart.errors import ArgumentError, RunError
 from hgpart.schedule_wanted import Scheduling
 
 if TYPE_CHECKING:
-    from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.placement import Placement
     from hgpart.run.processes.connection import Connection
 
 
@@ -74,6 +73,7 @@ def run(
     ranks.check_transport()
     with Stages() as stage, stage("import"):
         from hgpart.hypergraph.modelling import LARGEST_FACTOR
+        from hgpart.report.page.running import run_page
         from hgpart.report.running import RunReport, print_run, run_json, shares_of_work
         from hgpart.report.timeline import write_timeline
     if batch_size is not None and batch_size > LARGEST_FACTOR:
@@ -89,8 +89,8 @@ def run(
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
 
     def timed(
-        placement: Placement, connection: Connection | None
-    ) -> tuple[RunReport, ChannelGraph] | None:
+        placement: hgpart.Placement, connection: Connection | None
+    ) -> tuple[RunReport, hgpart.ChannelGraph] | None:
         measured = placing.steps(
             placement,
             connection,
@@ -103,17 +103,8 @@ def run(
         if measured is None:
             return None
         planned = placement.programs.expected_traffic(sizes, step.backward)
-        report = RunReport(
-            named,
-            devices,
-            ranks.backend,
-            measured,
-            planned.forward_bytes,
-            planned.backward_bytes,
-            scheduling,
-            step.norms,
-            shares_of_work(placement),
-        )
+        ran, shares = (ranks.backend, measured, planned), shares_of_work(placement)
+        report = RunReport(named, devices, *ran, scheduling, step.norms, shares)
         return report, placement.programs.blueprint.graph
 
     ran = placing.run(
@@ -124,10 +115,7 @@ def run(
     report, graph = ran
     if results.timeline is not None:
         write_timeline(results.timeline, report.measurement.timeline, named, devices)
-    if results.html is not None:
-        from hgpart.report.page.running import run_page
-
-        results.draw(run_page, report)
+    results.draw(run_page, report)
     if results.want_tables(run_json(report)):
         print_run(report, plain_console(), unit_of(context))
         given, may_divide = of_plan(named, plan), scheduling == Scheduling() and loaded.k > 1

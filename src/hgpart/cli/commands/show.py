@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+import hgpart
 from hgpart.cli.groups import StepOptions
 from hgpart.cli.outputs import (
     GraphFile,
@@ -27,12 +25,9 @@ from hgpart.errors import ArgumentError, TraceError
 if TYPE_CHECKING:
     from torch import nn
 
-    from hgpart.layers.channel_graph import ChannelGraph
     from hgpart.plan import PlanFile
     from hgpart.report import Report
     from hgpart.schedule_wanted import Scheduling
-    from hgpart.schedules.costs import Costs
-    from hgpart.schedules.schedule import Schedule
 
 CODE_ACCEPTED = "--model MODEL, which names the code to call, or --trust, if the plan is yours"
 
@@ -82,13 +77,13 @@ def show(
         step.scheduling()
     with Stages() as stage:
         with stage("import"):
+            from hgpart.files.graphs import write_graph
             from hgpart.hypergraph.dependencies import dependencies
-            from hgpart.plan import another_model, load_plan
-            from hgpart.report.graphs import write_graph
-            from hgpart.schedules.drawing import draw_schedule
-            from hgpart.schedules.schedule_files import save_schedule
+            from hgpart.plan import another_model
+            from hgpart.report.page.plan import plan_page
+            from hgpart.report.tables import in_unit
         with stage("read"):
-            loaded = load_plan(plan)
+            loaded = hgpart.files.load_plan(plan)
         scheduling = None
         if step.schedule is not None or loaded.scheduling is not None:
             scheduling = step.scheduling(loaded.scheduling)
@@ -109,53 +104,44 @@ def show(
             raise another_model(loaded.model, [loaded.input_shape], error) from error
         with stage("evaluate"):
             report = replace(plan_report(loaded, channels), model=named)
-        drawn: list[tuple[Schedule, Costs]] = []
+        drawn: list[tuple[hgpart.Schedule, hgpart.Costs]] = []
         if scheduling is not None:
-            with stage("schedule"), redirect_stdout(sys.stderr):
+            with stage("schedule"):
                 schedule, costs, peaks = _planned(module, loaded, scheduling)
             drawn = [(schedule, costs)]
     report = replace(report, seconds=stage.all_seconds())
     unit = unit_of(context)
-    if results.html is not None:
-        from hgpart.report.page.plan import plan_page
-
-        results.draw(plan_page, report, unit, *drawn)
+    results.draw(plan_page, report, unit, *drawn)
     if graph is not None:
         write_graph(dependencies(report.partition.model, loaded.parts), graph)
     show_report(report, unit, results)
     if scheduling is not None:
         if output is not None:
-            save_schedule(output, schedule)
+            hgpart.files.save_schedule(output, schedule)
         if results.json != "-":
-            print(f"\n{draw_schedule(schedule, costs)}", end="")
-            plain_console().print(f"holds at most {_each(peaks, unit)} {unit}")
+            print(f"\n{hgpart.draw_schedule(schedule, costs)}", end="")
+            sizes = (f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
+            plain_console().print(f"holds at most {', '.join(sizes)} {unit}")
     if results.json != "-":
         lead_on(f"hgpart run {of_plan(named, plan)} --backward")
 
 
 def _planned(
     module: nn.Module, plan: PlanFile, scheduling: Scheduling
-) -> tuple[Schedule, Costs, tuple[int | None, ...]]:
+) -> tuple[hgpart.Schedule, hgpart.Costs, tuple[int | None, ...]]:
     """The order of a step or of a stream, its costs, and the most bytes that each part holds."""
-    from hgpart.placement import place
     from hgpart.placement.accounting import known_peak_bytes
     from hgpart.run.scheduling import costs_of, wanted_schedule
 
     # Without weights: only the parts' programs are wanted.
-    placement = place(module.train(), plan, ["meta"] * plan.k)
+    placement = hgpart.place(module.train(), plan, ["meta"] * plan.k)
     batches = scheduling.sample_batches
     schedule = wanted_schedule(placement, scheduling, backward=True, batches=batches)
     costs = costs_of(placement, scheduling.micro_batches)
     return schedule, costs, known_peak_bytes(placement, schedule)
 
 
-def _each(peaks: Sequence[int | None], unit: str) -> str:
-    from hgpart.report.tables import in_unit
-
-    return ", ".join(f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
-
-
-def plan_report(plan: PlanFile, graph: ChannelGraph) -> Report:
+def plan_report(plan: PlanFile, graph: hgpart.ChannelGraph) -> Report:
     """All that is said about a plan but seconds; it is checked against the graph of its model.
 
     Raises
@@ -163,11 +149,9 @@ def plan_report(plan: PlanFile, graph: ChannelGraph) -> Report:
     PlanError
         If the plan is not one of this model, or was changed.
     """
-    from hgpart.partitioned_model import evaluate_layerwise
-    from hgpart.plan import restore
     from hgpart.report import Report
 
-    restored = restore(plan, graph)
+    restored = hgpart.restore(plan, graph)
     modelling = restored.modelling
-    cut = evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
+    cut = hgpart.evaluate_layerwise(graph, plan.work, modelling, plan.k, plan.speeds, plan.eps)
     return Report(restored, plan.model, plan.input_shape, cut, {})

@@ -6,6 +6,7 @@ from shlex import quote
 
 import typer
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.options import InputShape, Model
 from hgpart.cli.outputs import GraphFile, check_outputs, lead_on, plain_console
@@ -24,11 +25,10 @@ def trace(
     check_outputs({"--graph": results.graph})
     with Stages() as stage:
         with stage("import"):
+            from hgpart.files.graphs import write_graph
             from hgpart.report import print_trace
-            from hgpart.report.graphs import write_graph
-            from hgpart.work.figures import flops
         _, shape, _, graph = traced_model(stage, model, input_shape)
     if results.graph is not None:
         write_graph(graph.to_networkx(), results.graph)
-    print_trace(model, shape, graph, flops(graph), plain_console())
+    print_trace(model, shape, graph, hgpart.flops(graph), plain_console())
     lead_on(f"hgpart partition {quote(model)}{typed(context, 'input_shape')} --k 4")

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+import hgpart
 from hgpart.cli.options import InputShape, Integers
-from hgpart.cli.outputs import check_outputs, lead_on, plain_console, run_of_plan, write_text
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console, run_of_plan
 from hgpart.cli.stages import Stages, traced_model
 from hgpart.errors import ArgumentError
-
-if TYPE_CHECKING:
-    from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.partition import Partition
+from hgpart.files.writing import write_text
 
 
 def transform(
@@ -62,25 +60,25 @@ def transform(
         )
     with Stages() as stage:
         with stage("import"):
-            from hgpart.layers.layering import channel_graph
-            from hgpart.report.transformation.printing import print_parts, print_transformation
-            from hgpart.tracing.traced_model import example_inputs, trace
+            from hgpart.report.transformation import print_parts, print_transformation
             from hgpart.transformation.factories import factory_of
             from hgpart.transformation.transforming import check_kind, transformation
-            from hgpart.zoo import last_change, load_model
+            from hgpart.zoo import last_change
         original, kind, parts = last_change(model)
         check_kind(kind, parts)
         module, shape, _, before = traced_model(stage, original, input_shape)
         with stage("transform"):
-            example = example_inputs(module, shape)
+            example = hgpart.example_inputs(module, shape)
             change = transformation(module, kind, parts, example, stages=stages, unequal=unequal)
         with stage("trace the result"):
-            made = load_model(model, device="meta")[0] if is_plan else change.model
-            after = channel_graph(trace(made, example))
+            made = hgpart.load_model(model, device="meta")[0] if is_plan else change.model
+            after = hgpart.channel_graph(hgpart.trace(made, example))
         partition, then = None, f"hgpart partition {quote(model)} --k {parts}"
         if output is not None and is_plan:
             with stage("plan"):
-                partition = _written_plan(output, after, model, parts, shape)
+                work = hgpart.flops(after)
+                partition = hgpart.partition_by("transformed-parts", after, work, parts)
+                hgpart.files.save_plan(hgpart.Plan(partition, model, shape), output)
             then = run_of_plan(model, output, after, partition.modelling)
         elif output is not None:
             write_text(output, factory_of(original, change, shape, stages, unequal))
@@ -89,18 +87,3 @@ def transform(
     if partition is not None:
         print_parts(partition, plain_console())
     lead_on(then)
-
-
-def _written_plan(
-    output: Path, graph: ChannelGraph, model: str, k: int, shape: tuple[int, ...]
-) -> Partition:
-    """Write the plan that `hgpart partition MODEL --way transformed-parts -o` writes."""
-    from hgpart.compare.comparison import DEFAULT_EPS
-    from hgpart.partition.ways.catalogue import partition_by
-    from hgpart.plan import Plan, save_plan
-    from hgpart.work.figures import flops
-
-    work = flops(graph)
-    divided = partition_by("transformed-parts", graph, work, k, DEFAULT_EPS)
-    save_plan(Plan(divided, model, shape), output)
-    return divided

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, ClassVar
+from typing import Any, ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.groups import StepWithNorms, Vertices
 from hgpart.cli.options import Eps, Names, PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Figures, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.processes import device_of_each
-from hgpart.cli.stages import Stages, import_ways_of, plan_and_model, shape_of, then_of_plan
+from hgpart.cli.stages import Stages, plan_and_model, shape_of, then_of_plan
 from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
 from hgpart.schedule_wanted import Scheduling
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from hgpart.layers.channel_graph import ChannelGraph
-    from hgpart.partition import Partition
-    from hgpart.partitioned_model import PartitionedModel
-    from hgpart.work.figures import Work
 
 DTYPES = ("float64", "float32")
 
@@ -118,13 +109,15 @@ def verify(
             from hgpart.partition.problem.search import Search
             from hgpart.partition.stages import solve
             from hgpart.partition.ways.catalogue import way_named
-            from hgpart.placement import place
             from hgpart.placement.accounting import disagreements
             from hgpart.placement.state.batch_statistics import check_norms
-            from hgpart.report.placement import print_placement
-            from hgpart.report.verifying import print_verification, verification_json
+            from hgpart.report.verifying import (
+                print_placement,
+                print_verification,
+                verification_json,
+            )
             from hgpart.run.verifying import verify as verify_placement
-            from hgpart.zoo import load_model
+            from hgpart.zoo import import_user_code
         check_norms(step.norms)
         loaded = None
         if plan is not None:
@@ -132,7 +125,7 @@ def verify(
         assert model is not None
         scheduling = step.scheduling(loaded.scheduling if loaded is not None else None)
         if divided.way is not None:
-            import_ways_of(model)
+            import_user_code(model)
         _check_beside(divided, plan)
         way = None if divided.way is None else way_named(divided.way)
         slices = divided.slices if loaded is None else loaded.modelling.slices
@@ -154,34 +147,42 @@ def verify(
         check_search(seed)
         of_each = device_of_each(step.devices, k)
         modelling = divided.modelling_of(samples)
-
-        def divide(graph: ChannelGraph, work: Work) -> Partition:
-            problem = Problem(graph, work, modelling, k, divided.eps)
-            if way is None:
-                return solve(problem, Search(seed), divided.backend)
-            return way.partition(problem, Search(seed))
-
         kind = getattr(torch, dtype)
-        # What the model's own code prints must not get between the figures of --json -.
-        with stage("load"), redirect_stdout(sys.stderr):
-            module, own_shape = load_model(model, seed=seed)
+        with stage("load"):
+            module, own_shape = hgpart.load_model(model, seed=seed)
             module = module.to(kind).train(not step.evaluation)
         asked = loaded.input_shape if loaded is not None else divided.input_shape
         shape = shape_of(model, asked or own_shape)
-        with redirect_stdout(sys.stderr):
-            source = loaded or _divided(stage, module, shape, divide)
-            with stage("place"):
-                placement = place(module, source, of_each, norms=step.norms).to(kind)
-            torch.manual_seed(seed)
-            batch = torch.randn(samples, *shape, dtype=kind)
-            with stage("verify"):
-                verification = verify_placement(
-                    module, placement, [batch], seed, scheduling=None if called else scheduling
-                )
+        source: Any = loaded
+        if loaded is None:
+            with stage("trace"):
+                traced = hgpart.trace(module, hgpart.example_inputs(module, shape))
+            with stage("graph"):
+                graph = hgpart.channel_graph(traced)
+            with stage("partition"):
+                problem = Problem(graph, hgpart.flops(graph), modelling, k, divided.eps)
+                if way is None:
+                    partition = solve(problem, Search(seed), divided.backend)
+                else:
+                    partition = way.partition(problem, Search(seed))
+            if partition.interrupted:
+                raise KeyboardInterrupt("in the search for a partition")
+            # What is verified does not depend on the cut between layers.
+            source = hgpart.PartitionedModel(traced, partition, partition.evaluation, {})
+        with stage("place"):
+            placement = hgpart.place(module, source, of_each, norms=step.norms).to(kind)
+        torch.manual_seed(seed)
+        batch = torch.randn(samples, *shape, dtype=kind)
+        with stage("verify"):
+            verification = verify_placement(
+                module, placement, [batch], seed, scheduling=None if called else scheduling
+            )
+    grain = modelling.grain  # and the backend are the name of a way
+    by_backend = grain if divided.backend == "native" else f"{grain}-{divided.backend}"
     about = {
         "model": model,
         "grain": placement.programs.partition.modelling.grain,
-        "partition": str(plan or divided.way or _by_backend(divided.backend, modelling.grain)),
+        "partition": str(plan or divided.way or by_backend),
         "seed": seed,
     }
     unit = unit_of(context)
@@ -221,32 +222,3 @@ def _check_beside(divided: HowDivided, plan: Path | None) -> None:
         raise ArgumentError(
             f"--backend {divided.backend} with --way {divided.way}: accepted is one of them"
         )
-
-
-def _by_backend(backend: str, grain: str) -> str:
-    """The name of the way that --backend makes."""
-    return grain if backend == "native" else f"{grain}-{backend}"
-
-
-def _divided(
-    stage: Stages,
-    module: nn.Module,
-    shape: tuple[int, ...],
-    divide: Callable[[ChannelGraph, Work], Partition],
-) -> PartitionedModel:
-    from hgpart.layers.layering import channel_graph
-    from hgpart.partitioned_model import PartitionedModel
-    from hgpart.tracing.traced_model import example_inputs, trace
-    from hgpart.work.figures import flops
-
-    with stage("trace"):
-        traced = trace(module, example_inputs(module, shape))
-    with stage("graph"):
-        graph = channel_graph(traced)
-    with stage("partition"):
-        work = flops(graph)
-        divided = divide(graph, work)
-    if divided.interrupted:
-        raise KeyboardInterrupt("in the search for a partition")
-    # What is verified does not depend on the cut between layers.
-    return PartitionedModel(traced, divided, divided.evaluation, stage.all_seconds())

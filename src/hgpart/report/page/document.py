@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from importlib.metadata import version
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
-from hgpart.files.writing import replacing
 from hgpart.report.page.drawing.figures import Figure
 from hgpart.report.page.drawing.grids import ShadedGrid
 from hgpart.report.page.drawing.network import Network
 
-Drawn = Figure | ShadedGrid | Network
 PLOTS, LAYOUT = "bundles/plotly-basic.min.js", "bundles/dagre.min.js"
 LEAST_WIDTH = 320  # least pixels of a plot; a narrower window scrolls
 # Nothing outside the file is asked for, whatever it holds.
@@ -57,32 +54,36 @@ def section(title: str, text: str, *content: str) -> str:
     return "\n".join([head, *(paragraphs([text]) if text else []), *content, "</section>"])
 
 
-def plot(name: str, figure: Figure, label: str) -> str:
-    """Room for a figure that page.js draws."""
-    size = f"height: {figure.height}px; min-width: {LEAST_WIDTH}px"
-    return (
-        f'<div class="wide"><div class="plot" id="{name}" role="img" aria-label="{escape(label)}" '
-        f'style="{size}"></div></div>'
-    )
+class Drawings(dict[str, Figure | ShadedGrid | Network]):
+    """What page.js draws, by name; each method adds a drawing, and returns the room for it."""
+
+    def plot(self, name: str, figure: Figure, label: str) -> str:
+        """Room for a figure."""
+        self[name] = figure
+        size = f"height: {figure.height}px; min-width: {LEAST_WIDTH}px"
+        return (
+            f'<div class="wide"><div class="plot" id="{name}" role="img" '
+            f'aria-label="{escape(label)}" style="{size}"></div></div>'
+        )
+
+    def grid(self, name: str, grid: ShadedGrid, label: str) -> str:
+        """A table of shaded cells."""
+        self[name] = grid
+        return (
+            f'<div class="wide"><table class="grid" id="{name}" aria-label="{escape(label)}">'
+            "</table></div>"
+        )
+
+    def graph(self, name: str, network: Network, label: str) -> str:
+        """Room for a network."""
+        self[name] = network
+        return (
+            f'<figure class="network" id="{name}" role="img" aria-label="{escape(label)}">'
+            '<ul class="legend" aria-label="Parts"></ul><div class="wide"></div></figure>'
+        )
 
 
-def grid(name: str, label: str) -> str:
-    """A table that page.js fills."""
-    return (
-        f'<div class="wide"><table class="grid" id="{name}" aria-label="{escape(label)}"></table>'
-        "</div>"
-    )
-
-
-def graph(name: str, label: str) -> str:
-    """Room for a network that page.js draws."""
-    return (
-        f'<figure class="network" id="{name}" role="img" aria-label="{escape(label)}">'
-        '<ul class="legend" aria-label="Parts"></ul><div class="wide"></div></figure>'
-    )
-
-
-def page(title: str, body: list[str], drawn: Mapping[str, Drawn]) -> str:
+def page(title: str, body: list[str], drawn: Drawings) -> str:
     """A whole file: the sections, what is drawn in them, and the scripts that draw it."""
     kinds: dict[str, dict[str, Any]] = {"figures": {}, "grids": {}, "networks": {}}
     for name, drawing in drawn.items():
@@ -126,15 +127,3 @@ def _script_json(value: Any) -> str:
 
 def _text(name: str) -> str:
     return files("hgpart.report.page").joinpath(*name.split("/")).read_text(encoding="utf-8")
-
-
-def write_page(html: str, path: Path | str) -> None:
-    """Write a page to a file.
-
-    Raises
-    ------
-    OutputError
-        If the file can't be written.
-    """
-    with replacing(path) as file:
-        file.write(html)

@@ -1,19 +1,20 @@
-"""Report -> its page: the answer, who computes what, loads, memory, traffic."""
+"""Report -> its page: the answer, who computes what, loads, memory, traffic, a step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hgpart.compare.comparison import Comparison
+from hgpart.execution.records.events import planned_events
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.memory import COPIES, MemoryLimits, part_memory
 from hgpart.report import UNITS, Report
-from hgpart.report.page.document import Drawn, graph, grid, header, page, plot, section
-from hgpart.report.page.drawing.figures import Figure, load_figure
+from hgpart.report.page.document import Drawings, header, page, section
+from hgpart.report.page.drawing.figures import Figure, load_figure, memory_figure
 from hgpart.report.page.drawing.grids import layer_grid, slices_grid, traffic_grid
-from hgpart.report.page.drawing.memory import memory_figure
 from hgpart.report.page.drawing.network import network
-from hgpart.report.page.modelled import settings_of, shape_text, slices_text
-from hgpart.report.page.planned_step import step_figure, step_section
-from hgpart.report.page.tables.table import records_table
+from hgpart.report.page.drawing.timelines import timeline_figure
+from hgpart.report.page.table import records_table
 from hgpart.report.partition.columns import (
     both,
     load_columns,
@@ -26,6 +27,59 @@ from hgpart.report.partition.printing import answer
 from hgpart.report.tables import counted, even_decimals
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import bubble, times
+
+
+def all_settings(chosen: Comparison | Modelling) -> dict[str, str]:
+    """All that figures depend on, by name, to be compared with another's."""
+    element = chosen.bytes_per_element
+    return {
+        "batch_size": f"batch of {chosen.batch_size}",
+        "linear": f"a linear layer is {'one task' if chosen.linear == 'layer' else 'its neurons'}",
+        "bytes_per_element": (
+            "the model's own element size" if element is None else f"{element} bytes per element"
+        ),
+        "input_vertex": f"inputs {'' if chosen.input_vertex else 'not '}counted",
+        "output_vertex": f"result {'' if chosen.output_vertex else 'not '}counted",
+    }
+
+
+def settings_of(chosen: Comparison | Modelling) -> list[str]:
+    """What counts as traffic; only the batch size where the rest is the default."""
+    element = chosen.bytes_per_element
+    texts = {
+        f"batch of {chosen.batch_size}": True,
+        f"{element} bytes per element": element is not None,
+        "a linear layer is one task": chosen.linear == "layer",
+        "inputs not counted": not chosen.input_vertex,
+        "result not counted": not chosen.output_vertex,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def slices_text(modelling: Modelling) -> list[str]:
+    """How the batch is divided, and whether the plan is for inference."""
+    texts = {
+        f"{modelling.slices} slices of the batch": modelling.slices > 1,
+        "nothing is trained": not modelling.training,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def shape_text(sizes: tuple[int, ...]) -> str:
+    """The shape of an input, as text.
+
+    >>> shape_text((3, 224, 224))
+    '3 x 224 x 224'
+    """
+    return " x ".join(map(str, sizes))
+
+
+def step_figure(schedule: Schedule, costs: Costs) -> Figure:
+    """When each part is to do what, by estimated costs."""
+    when = times(schedule.outlines, schedule.order, costs)
+    planned = planned_events(schedule.order, when)
+    return timeline_figure(schedule.k, (), planned, "ms, by estimated costs")
 
 
 def plan_page(
@@ -40,57 +94,58 @@ def plan_page(
     planned : (Schedule, Costs), optional
         What each part is to do when in a step, drawn by these costs.
     """
+    partition = report.partition
     subject = [
         report.model,
         f"input {shape_text(report.input_shape)}",
-        *settings_of(report.partition.modelling),
-        *slices_text(report.partition.modelling),
-        f"work: {report.partition.problem.work.source}",
-        *(
-            []
-            if report.partition.backend is None
-            else [f"by {report.partition.backend}, seed {report.partition.seed}"]
-        ),
+        *settings_of(partition.modelling),
+        *slices_text(partition.modelling),
+        f"work: {partition.problem.work.source}",
     ]
-    sections, figures = plan_sections(report, unit)
+    if partition.backend is not None:
+        subject.append(f"by {partition.backend}, seed {partition.seed}")
+    drawn = Drawings()
+    sections = plan_sections(report, unit, drawn)
     if planned is not None:
-        figures["step"] = step = step_figure(*planned)
-        sections.append(step_section(*planned, step))
-    name = f"{report.model} on {counted(report.partition.k, 'device')}"
+        sections.append(_step_section(*planned, drawn))
+    name = f"{report.model} on {counted(partition.k, 'device')}"
     lines = [name, *answer(report, unit)]
-    return page(name, [header(subject, lines, [*_key_figures(report, unit)]), *sections], figures)
+    return page(name, [header(subject, lines, [*_key_figures(report, unit)]), *sections], drawn)
+
+
+def _step_section(schedule: Schedule, costs: Costs, drawn: Drawings) -> str:
+    """What each part does when, and how long parts have nothing to do."""
+    count = schedule.micro_batches
+    divided = f"the batch in {count} micro-batches" if count > 1 else "the batch at once"
+    return section(
+        "What each part does when",
+        f"A step of training by {schedule.rule}, {divided}, simulated with estimated costs: parts "
+        f"have nothing to do in {100 * bubble(schedule, costs):.0f} % of the time. A row is a "
+        "part, in its colour, a box what it does of one micro-batch, whose number is in it, where "
+        "there is room.",
+        drawn.plot("step", step_figure(schedule, costs), "What each part does when in a step"),
+    )
 
 
 def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
     """What decides whether a plan is any good, and what it is."""
-    evaluation = report.partition.evaluation
-    step = None if report.partition.problem.objective.name == "time" else report.step_seconds
-    if report.partition.problem.objective.name == "time":
-        yield f"{report.partition.objective_value:.3g} s", "a step, by the search's estimate"
-    elif step is not None and step.seconds:
+    partition = report.partition
+    if partition.problem.objective.name == "time":
+        yield f"{partition.objective_value:.3g} s", "a step, by the search's estimate"
+    elif (step := report.step_seconds) is not None and step.seconds:
         yield f"{step.one_device / step.seconds:.2f} times", "as fast as one device (an estimate)"
-    volume = even_decimals([evaluation.volume / UNITS[unit]])[0]
+    volume = even_decimals([partition.evaluation.volume / UNITS[unit]])[0]
     yield f"{volume} {unit}", f"between devices in {report.time}"
-    said = "allowed" if report.partition.feasible else "was asked for"
-    allowed = f"{100 * report.partition.problem.eps:g} % {said}"
-    yield (
-        f"{100 * evaluation.imbalance:.1f} %",
-        f"more work on the busiest than its share ({allowed})",
-    )
+    said = "allowed" if partition.feasible else "was asked for"
+    share = f"more work on the busiest than its share ({100 * partition.problem.eps:g} % {said})"
+    yield f"{100 * partition.evaluation.imbalance:.1f} %", share
 
 
-def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn]]:
-    """What every page of a plan has, and what is drawn in it."""
-    load, memory = load_figure(report), _memory_figure(report, unit)
-    figures: dict[str, Drawn] = {
-        "network": network(report, unit),
-        "load": load,
-        "memory": memory,
-        "traffic": traffic_grid(report, unit),
-        "layers": layer_grid(report),
-    }
+def plan_sections(report: Report, unit: str, drawn: Drawings) -> list[str]:
+    """What every page of a plan has; what is drawn in it is added to `drawn`."""
     columns = [*load_columns(report), *volume_columns(report)[1:]]
     parts, when = range(report.partition.k), per(report)
+    traffic = traffic_grid(report, unit)
     sections = [
         section(
             "The network, and who computes what of it",
@@ -98,14 +153,16 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
             "line is as thick as the maps that travel along it between parts in a forward pass, "
             "and thin where none do. A map that several layers of a part read travels to it once, "
             "along the line to the first of them. Point at one for its figures.",
-            graph("network", "The layers, who computes them, and what travels"),
+            drawn.graph(
+                "network", network(report, unit), "The layers, who computes them, and what travels"
+            ),
         ),
         section(
             "Load of each part",
             "A part is what one device computes. The busiest sets the pace.",
-            plot("load", load, "Load of each part"),
+            drawn.plot("load", load_figure(report), "Load of each part"),
         ),
-        _memory_section(report, memory),
+        _memory_section(report, unit, drawn),
         section(
             "Beside a cut between layers",
             "The layer cut gives every device whole, consecutive layers: the cut of least traffic "
@@ -118,7 +175,7 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
             "Traffic between parts",
             f"What each part (row) sends to each other part (column) {when}, in {unit}; an empty "
             "cell is none.",
-            grid("traffic", "Traffic from each part to each other"),
+            drawn.grid("traffic", traffic, "Traffic from each part to each other"),
         ),
     ]
     if report.each_way:
@@ -141,42 +198,38 @@ def plan_sections(report: Report, unit: str) -> tuple[list[str], dict[str, Drawn
             "The share of each layer (row, in the order of the model) that each part (column) "
             "computes, in percent of its work, or of its channels where there is no work; an empty "
             "cell is none.",
-            grid("layers", "Share of each layer that each part computes"),
+            drawn.grid("layers", layer_grid(report), "Share of each layer that each part computes"),
         ),
     ]
     if report.partition.modelling.slices > 1 and (slices := slices_grid(report)) is not None:
-        figures["slices"] = slices
         sections.append(
             section(
                 "Who computes which slices of the batch",
                 "The slices of each layer (row) of which a part (column) computes filters, as dark "
                 "as its share of the layer. Point at one for the share of its filters.",
-                grid("slices", "Slices of each layer that each part computes"),
+                drawn.grid("slices", slices, "Slices of each layer that each part computes"),
             )
         )
-    return sections, figures
+    return sections
 
 
-def _memory_figure(report: Report, unit: str) -> Figure:
+def _memory_section(report: Report, unit: str, drawn: Drawings) -> str:
     """What each part needs, as it was limited, or as it would be by default."""
-    if report.partition.problem.memory is not None and report.partition.memory_bytes is not None:
-        return memory_figure(
-            report.partition.memory_bytes.tolist(), report.partition.problem.memory.bytes, unit
-        )
-    needed = part_memory(report.partition.model, report.partition.parts, report.partition.k, COPIES)
-    return memory_figure(needed.tolist(), (), unit)
-
-
-def _memory_section(report: Report, figure: Figure) -> str:
-    counted = (report.partition.problem.memory or MemoryLimits(())).counted
+    partition, asked = report.partition, report.partition.problem.memory
+    needed = partition.memory_bytes
+    if needed is None:
+        needed = part_memory(partition.model, partition.parts, partition.k, COPIES)
+    counted = (asked or MemoryLimits(())).counted
     limited = (
         "The dashed line is what it may have."
-        if report.partition.problem.memory is not None
+        if asked is not None
         else "No limit was asked for (--memory sets one)."
     )
+    limits = () if asked is None else asked.bytes
+    figure = memory_figure(needed.tolist(), limits, unit)
     return section(
         "Memory of each part",
         f"{counted[0].upper()}{counted[1:]}, and the feature maps that it makes or receives. "
         f"{limited}",
-        plot("memory", figure, "Memory of each part against its limit"),
+        drawn.plot("memory", figure, "Memory of each part against its limit"),
     )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from hgpart.report.page.document import Drawn, header, page, plot, section
+from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, bars, diamonds, seconds_figure, shortened
 from hgpart.report.page.drawing.timelines import timeline_figure
 from hgpart.report.partition.looks import part_marker
-from hgpart.report.prediction.printing import prediction_answer, prediction_notes
-from hgpart.report.prediction.record import PredictionReport
+from hgpart.report.prediction import PredictionReport, prediction_answer, prediction_notes
 from hgpart.report.tables import counted
 
 
@@ -23,8 +22,8 @@ def prediction_page(report: PredictionReport) -> str:
     ]
     lines = [prediction_answer(report), *prediction_notes(report)]
     last = measured.timeline[-1] if measured is not None and measured.timeline else ()
-    figures: dict[str, Drawn] = {"seconds": (seconds := _computing_figure(report))}
-    figures["step"] = when = timeline_figure(k, last, report.timeline[0], "ms")
+    drawn, seconds = Drawings(), _computing_figure(report)
+    when = timeline_figure(k, last, report.timeline[0], "ms")
     diamond = " A diamond is what was measured." if measured is not None else ""
     above = "The thin row is the step as it is simulated, the thick one below it the last one "
     above += "measured, with a thin line where it waited for a message. "
@@ -33,16 +32,16 @@ def prediction_page(report: PredictionReport) -> str:
         section(
             "What a step takes",
             f"What each part computes, simulated. The busiest sets the pace.{diamond}",
-            plot("seconds", seconds, "What each part computes in a step"),
+            drawn.plot("seconds", seconds, "What each part computes in a step"),
         ),
         section(
             "What each part does when",
             f"{above if last else ''}A row is a part, in its colour, a box what it does of one "
             "micro-batch.",
-            plot("step", when, "What each part does when in a step"),
+            drawn.plot("step", when, "What each part does when in a step"),
         ),
     ]
-    return page(f"{report.model}: a step, simulated", body, figures)
+    return page(f"{report.model}: a step, simulated", body, drawn)
 
 
 def _computing_figure(report: PredictionReport) -> Figure:

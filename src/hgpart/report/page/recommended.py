@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hgpart.recommendation.ranking import Ranked, Recommendation
-from hgpart.report.page.document import Drawn, header, page, paragraphs, plot, section
-from hgpart.report.page.drawing.figures import Figure, shortened, ways_figure
-from hgpart.report.page.drawing.memory import memory_figure
-from hgpart.report.page.tables.table import records_table
+from hgpart.report.page.document import Drawings, header, page, paragraphs, section
+from hgpart.report.page.drawing.figures import Figure, memory_figure, shortened, ways_figure
+from hgpart.report.page.table import records_table
 from hgpart.report.partition.looks import COLOURS
-from hgpart.report.recommendation.columns import ranked_columns
-from hgpart.report.recommendation.words import answer, reasons
+from hgpart.report.recommendation import answer, ranked_columns, reasons
 
 MOST_WAYS = 8  # ways in a chart
 
@@ -29,7 +27,7 @@ def recommendation_page(
         Unit of bytes, one of `hgpart.report.UNITS`.
     """
     ways, best = recommendation.ranked[:MOST_WAYS], recommendation.best
-    figures: dict[str, Drawn] = {"ways": (bars := _ways_figure(ways))}
+    drawn = Drawings()
     subject = [
         recommendation.model,
         f"steps of {recommendation.batch_size} samples",
@@ -45,7 +43,7 @@ def recommendation_page(
             f"Simulated, for the best {len(ways)} of {len(recommendation.ranked)} ways: the whole "
             "bar is the step, and the dark one in it what the device computes that computes "
             "longest. A diamond is what was measured. Less is better.",
-            plot("ways", bars, "Seconds a step of each way"),
+            drawn.plot("ways", _ways_figure(ways), "Seconds a step of each way"),
         ),
         section(
             "Every way, side by side",
@@ -55,14 +53,14 @@ def recommendation_page(
     ]
     needed = [size for size in best.needed_bytes if size is not None]
     if needed and len(needed) == len(best.needed_bytes):
-        figures["memory"] = memory = memory_figure(needed, limits[: len(needed)], unit)
-        picture = plot("memory", memory, "Memory of each device against its limit")
+        memory = memory_figure(needed, limits[: len(needed)], unit)
+        picture = drawn.plot("memory", memory, "Memory of each device against its limit")
         text = "What each device needs in a step, beside what it may have, where that is known."
         body.append(section("Memory of the best way", text, picture))
     if recommendation.dropped:
         lines = [f"{dropped.what}: {dropped.why}" for dropped in recommendation.dropped]
         body.append(section("Dropped ways", "", *paragraphs(lines)))
-    return page(f"{recommendation.model}: how to train it", body, figures)
+    return page(f"{recommendation.model}: how to train it", body, drawn)
 
 
 def _ways_figure(ways: Sequence[Ranked]) -> Figure:

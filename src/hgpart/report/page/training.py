@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hgpart.report.page.document import Drawn, header, page, plot, section
+from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, shortened
-from hgpart.report.page.measured_steps import devices_text, measured_sections
+from hgpart.report.page.running import devices_text, measured_sections
 from hgpart.report.tables import counted
 from hgpart.report.training import TrainingReport, training_answer, validated
 from hgpart.run.training.epochs import Epoch
@@ -27,26 +27,24 @@ def training_page(report: TrainingReport) -> str:
         f"{options.optimizer}, learning rate {options.lr:g}",
         devices_text(report.devices),
     ]
-    figures: dict[str, Drawn] = {}
+    drawn = Drawings()
     body = [header(subject, [training_answer(report)])]
     if result.losses:
-        figures["losses"] = curve = _losses_figure(result.losses)
         text = f"Mean of {result.loss.name} over the batch of each step, before its update."
-        body.append(section("Loss", text, plot("losses", curve, "Loss against steps")))
+        picture = drawn.plot("losses", _losses_figure(result.losses), "Loss against steps")
+        body.append(section("Loss", text, picture))
     if scored := validated(result):
         name, unit, text = (
             ("accuracy", "%", "Share of the validation samples that are given their class")
             if result.loss.of_classes
             else ("loss", "", "Loss of the validation samples")
         )
-        figures["validation"] = curve = _scores_figure(scored, name, unit)
         text += ", after each epoch. Point at one for its learning rate."
-        picture = plot("validation", curve, f"Validation {name} against epochs")
+        curve = _scores_figure(scored, name, unit)
+        picture = drawn.plot("validation", curve, f"Validation {name} against epochs")
         body.append(section("Validation", text, picture))
-    more, drawn = measured_sections(
-        result.totals.timings, result.steps, result.timeline, result.planned
-    )
-    return page(f"{report.model}: a training", [*body, *more], {**figures, **drawn})
+    about = result.totals.timings, result.steps, result.timeline, result.planned
+    return page(f"{report.model}: a training", [*body, *measured_sections(*about, drawn)], drawn)
 
 
 def _losses_figure(losses: tuple[float, ...]) -> Figure:

@@ -83,12 +83,10 @@ def rows(report: Report) -> list[LayerRun]:
     work = [float(work_of_layer(report, view).sum()) for view in shown]
     total = sum(work)
     layers = [
-        LayerRun(
-            view.layer.name, view.layer.name, 1, own / total if total else 0.0, np.array(shares)
-        )
+        LayerRun(name, name, 1, own / (total or 1.0), np.array(layer_shares(report, view)))
         for view, own in zip(shown, work, strict=True)
+        for name in [view.layer.name]
         if own or not total
-        for shares in [layer_shares(report, view)]
     ]
     alike = merged(layers, LayerRun.differs, lambda least, count: least < SAME)
     return merged(alike, LayerRun.moves, lambda least, count: count > MOST_ROWS)

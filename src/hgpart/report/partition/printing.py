@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator
 from itertools import groupby
 
 from rich.console import Console
@@ -69,41 +70,42 @@ def print_report(report: Report, console: Console, unit: str) -> None:
     console.print(f"Wall seconds: {total:.2f} in all ({spent})")
 
 
-def answer(report: Report, unit: str) -> list[str]:
+def answer(report: Report, unit: str) -> Iterator[str]:
     """What came out and how it compares with cutting between layers, in a few lines."""
-    partition, layerwise = report.partition, report.layerwise
-    evaluation, modelling, eps = partition.evaluation, partition.modelling, partition.problem.eps
-    devices = counted(partition.k, "device")
-    allowed = (
-        "allowed" if partition.feasible or evaluation.imbalance <= eps else "more than the allowed"
-    )
-    by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
-    idle = int((layerwise.loads == 0).sum())
-    if idle:
-        by_layers += f" ({idle} of the {devices} get no work)"
-    cut = f"Cut between layers instead (least volume within {eps:g}): {by_layers}"
-    if layerwise.imbalance > eps:
-        cut = f"No cut between layers meets eps {eps:g}; the closest has {by_layers}"
+    partition, modelling = report.partition, report.partition.modelling
+    eps, imbalance = partition.problem.eps, partition.evaluation.imbalance
+    allowed = "allowed" if partition.feasible or imbalance <= eps else "more than the allowed"
     divided = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
     if len(set(modelling.samples)) > 1:
-        divided += f" ({_slice_samples(report)} each)"
-    lines = [
-        f"{report.model} on {devices}, {modelling.grain}-grain{divided}: imbalance "
-        f"{evaluation.imbalance:.3f} ({allowed} {eps:g}), {_volume(report, unit)} between devices "
-        f"{per(report)}",
-        cut,
-    ]
-    lines[1:1] = [
-        *_slices_lines(report, unit),
-        *_objective_line(report, unit),
-        *_memory_line(report, unit),
-    ]
-    if report.partition.interrupted:
-        lines.insert(1, "Ctrl-C ended the search: this is the best that it had found")
-    if report.partition.start == "layerwise":
-        lines.append(
-            f"{report.partition.backend} found nothing better than that cut after its improvement"
-        )
+        sizes = map(str, sorted(set(modelling.samples)))
+        divided += f" ({' or '.join(sizes)} samples each)"
+    yield (
+        f"{report.model} on {counted(partition.k, 'device')}, {modelling.grain}-grain{divided}: "
+        f"imbalance {imbalance:.3f} ({allowed} {eps:g}), {_volume(report, unit)} between devices "
+        f"{per(report)}"
+    )
+    if partition.interrupted:
+        yield "Ctrl-C ended the search: this is the best that it had found"
+    yield from _on_slices(report, unit)
+    yield from _on_objective(report, unit)
+    yield from _on_memory(report, unit)
+    yield from _beside_layer_cut(report, unit)
+    yield from _on_seconds(report)
+
+
+def _beside_layer_cut(report: Report, unit: str) -> Iterator[str]:
+    """The best cut between layers, and what the partition gains over it."""
+    partition, layerwise = report.partition, report.layerwise
+    evaluation, eps = partition.evaluation, partition.problem.eps
+    by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
+    if idle := int((layerwise.loads == 0).sum()):
+        by_layers += f" ({idle} of the {counted(partition.k, 'device')} get no work)"
+    if layerwise.imbalance > eps:
+        yield f"No cut between layers meets eps {eps:g}; the closest has {by_layers}"
+    else:
+        yield f"Cut between layers instead (least volume within {eps:g}): {by_layers}"
+    if partition.start == "layerwise":
+        yield f"{partition.backend} found nothing better than that cut after its improvement"
     work_ratio = (1 + evaluation.imbalance) / (1 + layerwise.imbalance)
     if layerwise.volume:
         volume_ratio = evaluation.volume / layerwise.volume
@@ -113,114 +115,101 @@ def answer(report: Report, unit: str) -> list[str]:
         volume = "bytes travel" if evaluation.volume else "no bytes travel either"
     link = "but" if (work_ratio - 1) * (volume_ratio - 1) < 0 else "and"
     work = _compared(work_ratio, "less", "more", "much") + " work"
-    if report.partition.problem.speeds is not None:
+    if partition.problem.speeds is not None:
         work += " for its speed"
-    lines.append(f"Compared with that, the busiest device has {work}, {link} {volume}")
+    yield f"Compared with that, the busiest device has {work}, {link} {volume}"
     if partition.k > 1 and work_ratio > SAME and volume_ratio > SAME:
-        lines.append("So it gains nothing over that cut, in load and bytes")
-    return [*lines, *_seconds_line(report)]
+        yield "So it gains nothing over that cut, in load and bytes"
 
 
-def _seconds_line(report: Report) -> list[str]:
+def _on_seconds(report: Report) -> Iterator[str]:
     """About how long a step takes, and whether dividing the model pays."""
-    if (
-        report.partition.problem.objective.name == "time"
-        or (estimate := report.step_seconds) is None
-    ):
-        return []
+    is_objective = report.partition.problem.objective.name == "time"
+    if is_objective or (estimate := report.step_seconds) is None:
+        return
     what = "training step" if report.partition.modelling.training else "forward pass"
     times = estimate.one_device / estimate.seconds if estimate.seconds else 1.0
     pays = "" if times > 1 else ", so dividing does not pay"
     count = estimate.micro_batches
     by = f" in {count} micro-batches" if count > 1 else ""
-    return [
+    yield (
         f"A {what} would take about {estimate.seconds:.3g} s{by}, {times:.2f} times as fast as "
         f"one device{pays} (an estimate, for {estimate.assumed}); hgpart recommend simulates, and "
         "chooses"
-    ]
+    )
 
 
-def _slices_lines(report: Report, unit: str) -> list[str]:
+def _on_slices(report: Report, unit: str) -> Iterator[str]:
     """What a step with slices sends, or whether slices would send less."""
+    partition, modelling = report.partition, report.partition.modelling
+    graph, volume = partition.problem.graph, partition.evaluation.volume
     if report.each_way:
         sizes = [flow.volume / UNITS[unit] for flow in report.flows.values()]
         sent = dict(zip(report.flows, even_decimals(sizes), strict=True))
         sums = sent.get("statistics")
-        lines = [
+        yield (
             f"A step sends {_bytes(report.step['in all'].volume, unit)}: maps "
             f"{sent['maps forward']} forward and {sent['maps backward']} back, gradients of "
             f"parameters {sent['gradients']} and the new weights {sent['weights']}"
             + (f", statistics of norms {sums} there and back" if sums else "")
-        ]
-        norms = any(layer.batch_statistics for layer in report.partition.problem.graph.layers)
-        if norms and report.partition.modelling.norms == "slice":
-            lines.append(
+        )
+        if modelling.norms == "slice" and any(layer.batch_statistics for layer in graph.layers):
+            yield (
                 f"Batch norms take their statistics of {_share_samples(report)} each: --modelling "
-                f"norms=batch takes them of all {report.partition.modelling.batch_size}, for "
+                f"norms=batch takes them of all {modelling.batch_size}, for "
                 f"{_bytes(report.statistics_bytes, unit)} more each way"
             )
-        return [*lines, *_in_turn_line(report)]
-    if report.any_slices and report.partition.modelling.slices == 1:
-        if report.partition.modelling.batch_size == 1:
-            return ["1 slice: a batch of 1 sample can't be divided"]
-        if mixing := report.partition.problem.graph.mixing.of_norms(
-            report.partition.modelling.norms
-        ):
-            return [f"1 slice of the batch: {mixing}", *_in_turn_line(report)]
-        return [
-            "1 slice of the batch: no other number that was tried sends less",
-            *_in_turn_line(report),
-        ]
-    if report.in_slices is not None and report.in_slices < report.partition.evaluation.volume:
-        return [
-            f"With the batch in slices at most {_bytes(report.in_slices, unit)} would travel each "
-            "way of a training step: --slices auto"
-        ]
-    if report.untried_slices and report.partition.evaluation.volume:
-        return ["Slices of the batch were not tried: --slices auto may send less"]
-    return []
+    elif report.any_slices and modelling.slices == 1:
+        if modelling.batch_size == 1:
+            yield "1 slice: a batch of 1 sample can't be divided"
+            return
+        why = graph.mixing.of_norms(modelling.norms)
+        yield f"1 slice of the batch: {why or 'no other number that was tried sends less'}"
+    else:
+        if report.in_slices is not None and report.in_slices < volume:
+            yield (
+                f"With the batch in slices at most {_bytes(report.in_slices, unit)} would travel "
+                "each way of a training step: --slices auto"
+            )
+        elif report.untried_slices and volume:
+            yield "Slices of the batch were not tried: --slices auto may send less"
+        return
+    if partition.k > 1 and report.lies_in_layers:
+        yield (
+            "Each layer is whole on one device: devices work at once in micro-batches only. Few "
+            "bytes are not always little time, which hgpart run measures"
+        )
 
 
-def _in_turn_line(report: Report) -> list[str]:
-    """A line where least bytes may not be least time: each layer is whole on one part."""
-    if report.partition.k == 1 or not report.lies_in_layers:
-        return []
-    return [
-        "Each layer is whole on one device: devices work at once in micro-batches only. Few bytes "
-        "are not always little time, which hgpart run measures"
-    ]
-
-
-def _objective_line(report: Report, unit: str) -> list[str]:
-    objective = report.partition.problem.objective
-    value = report.partition.objective_value
-    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {report.partition.gap:.1%})"
+def _on_objective(report: Report, unit: str) -> Iterator[str]:
+    partition, objective = report.partition, report.partition.problem.objective
+    value = partition.objective_value
+    gap = f" ({NO_BOUND})" if report.says_little else f" (gap at most {partition.gap:.1%})"
     if objective.name == "largest":
         most = _bytes(int(value), unit)
         if report.each_way:
             most += f" each way, {_bytes(report.step['in all'].most, unit)} in a step"
-        return [f"No device sends and receives more than {most}{gap}"]
-    if objective.name == "links":
-        share = value / max(1, report.partition.evaluation.volume)
-        return [f"A byte costs {share:.3g} on the links that it takes, on average{gap}"]
-    if objective.name == "time":
-        batches = (
-            "1 micro-batch" if (count := objective.micro_batches) == 1 else f"{count} micro-batches"
-        )
-        return [f"A step of {batches} takes {value:.3g} s by the search's estimate{gap}"]
-    return []
+        yield f"No device sends and receives more than {most}{gap}"
+    elif objective.name == "links":
+        share = value / max(1, partition.evaluation.volume)
+        yield f"A byte costs {share:.3g} on the links that it takes, on average{gap}"
+    elif objective.name == "time":
+        count = objective.micro_batches
+        batches = "1 micro-batch" if count == 1 else f"{count} micro-batches"
+        yield f"A step of {batches} takes {value:.3g} s by the search's estimate{gap}"
 
 
-def _memory_line(report: Report, unit: str) -> list[str]:
-    if report.partition.problem.memory is None or report.partition.memory_bytes is None:
-        return []
-    needed, limits = report.partition.memory_bytes.tolist(), report.partition.problem.memory.bytes
-    part = max(range(report.partition.k), key=lambda at: needed[at] - limits[at])
-    above = "more than the" if needed[part] > limits[part] else "of the"
-    return [
-        f"Part {part} is the shortest of memory: {_bytes(needed[part], unit)}, {above} "
-        f"{_bytes(limits[part], unit)} that it has, with {report.partition.problem.memory.counted}"
-    ]
+def _on_memory(report: Report, unit: str) -> Iterator[str]:
+    memory, needs = report.partition.problem.memory, report.partition.memory_bytes
+    if memory is None or needs is None:
+        return
+    part = int((needs - memory.bytes).argmax())
+    needed, limit = int(needs[part]), memory.bytes[part]
+    yield (
+        f"Part {part} is the shortest of memory: {_bytes(needed, unit)}, "
+        f"{'more than the' if needed > limit else 'of the'} {_bytes(limit, unit)} that it has, "
+        f"with {memory.counted}"
+    )
 
 
 def _volume(report: Report, unit: str) -> str:
@@ -308,21 +297,15 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f}" if share else "."
 
 
-def _slice_samples(report: Report) -> str:
-    """Samples of each slice."""
-    sizes = sorted(set(report.partition.modelling.samples))
-    return " or ".join(map(str, sizes)) + (" sample" if sizes == [1] else " samples")
-
-
 def _share_samples(report: Report) -> str:
     """Samples of slices that lie alike, which are computed as one batch."""
-    sizes = Counter[bytes]()
-    by_slice = report.partition.parts.reshape(report.partition.modelling.slices, -1)
-    for parts, samples in zip(by_slice, report.partition.modelling.samples, strict=True):
+    modelling, sizes = report.partition.modelling, Counter[bytes]()
+    by_slice = report.partition.parts.reshape(modelling.slices, -1)
+    for parts, samples in zip(by_slice, modelling.samples, strict=True):
         sizes[parts.tobytes()] += samples
     fewest, *others = sorted(set(sizes.values()))
     if not others:
-        return f"{fewest} sample{'s' * (fewest > 1)}"
+        return counted(fewest, "sample")
     return f"{fewest} {'or' if len(others) == 1 else 'to'} {others[-1]} samples"
 
 

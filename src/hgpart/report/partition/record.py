@@ -16,6 +16,7 @@ from hgpart.partition import Partition
 from hgpart.partition.partition import ANOTHER_TOOL
 from hgpart.partition.step_traffic import Flow, step_flows, together
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
+from hgpart.report.tables import counted
 
 MOST_TELLING_GAP = 0.5  # with slices, whose bounds are weak
 
@@ -90,28 +91,21 @@ class Report:
     @cached_property
     def statistics_bytes(self) -> int:
         """Bytes each way of statistics of norms over the batch, with these parts."""
+        model, k = self.partition.model, self.partition.k
         modelling = replace(self.partition.modelling, norms="batch")
-        nets = replace(self.partition.model, modelling=modelling).statistics_nets
-        between = nets.of_parts(
-            self.partition.model.weights, self.partition.parts, self.partition.k
-        )
-        return communication_volume(
-            between, np.arange(self.partition.k, dtype=np.int32), self.partition.k
-        )
+        nets = replace(model, modelling=modelling).statistics_nets
+        between = nets.of_parts(model.weights, self.partition.parts, k)
+        return communication_volume(between, np.arange(k, dtype=np.int32), k)
 
     @cached_property
     def step_seconds(self) -> StepSeconds | None:
         """About what a step takes; None for one device, or where devices differ."""
-        if self.partition.problem.speeds is not None:
+        partition, problem = self.partition, self.partition.problem
+        if problem.speeds is not None:
             return None
-        traffic, layer_work = self.partition.evaluation.traffic, self.partition.shares.layer_work
-        return step_seconds(
-            self.partition.problem.graph,
-            self.partition.problem.work,
-            self.partition.modelling,
-            traffic,
-            layer_work,
-        )
+        traffic, layer_work = partition.evaluation.traffic, partition.shares.layer_work
+        divided = problem.graph, problem.work, partition.modelling
+        return step_seconds(*divided, traffic, layer_work)
 
     @property
     def says_little(self) -> bool:
@@ -153,12 +147,6 @@ def work_scale(report: Report) -> tuple[str, float]:
     work = report.partition.problem.work
     largest = report.partition.evaluation.max_load / report.work_units
     prefix, size = next((pair for pair in _PREFIXES if largest >= pair[1]), ("", 1.0))
-    measured = f" for {samples_of(report)}, forward and backward"
-    per = measured if work.unit == "s" else " per sample"
+    samples = counted(report.partition.modelling.batch_size, "sample")
+    per = f" for {samples}, forward and backward" if work.unit == "s" else " per sample"
     return f"{prefix}{work.unit}{per}", size * report.work_units
-
-
-def samples_of(report: Report) -> str:
-    """The number of samples of the batch, as text."""
-    batch = report.partition.modelling.batch_size
-    return "1 sample" if batch == 1 else f"{batch} samples"

@@ -9,14 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from hgpart.files.columns import UNITS
 from hgpart.partition.problem.balance import capacities
 from hgpart.report.partition.looks import COLOURS, DASHES, GREY, part_marker
 from hgpart.report.partition.record import Report, work_scale
+from hgpart.report.tables import even_decimals
 
 # Numbers that there is room for side by side at 400 pixels, and below each other.
 TICKS_ACROSS, TICKS_DOWN = 16, 40
 PART_HEIGHT, WAY_HEIGHT = 34, 40  # pixels of a row of a part, and of a way
 FAINT = "rgba(140, 140, 140, 0.35)"
+MOST_ROOM = 2.5  # times the largest need: a limit above that is off the scale
+HEADROOM = 1.25  # times the largest need that the axis shows then
+TOP_RIGHT = {"xref": "paper", "yref": "paper", "x": 1, "y": 1, "xanchor": "right", "yanchor": "top"}
 
 
 @dataclass(frozen=True)
@@ -184,23 +189,15 @@ def part_bars(
 def load_figure(report: Report) -> Figure:
     """Work of each part, of this plan and of the cut between layers, and the most allowed."""
     unit, size = work_scale(report)
-    speeds = report.partition.problem.speeds or [1.0] * report.partition.k
-    limit = (
-        capacities(
-            int(report.partition.evaluation.loads.sum()), speeds, report.partition.problem.eps
-        )
-        / size
-    )
+    loads, problem = report.partition.evaluation.loads, report.partition.problem
+    speeds = problem.speeds or [1.0] * problem.k
+    allowed = capacities(int(loads.sum()), speeds, problem.eps) / size
     cut = {"color": "rgba(140, 140, 140, 0.25)", "line": {"color": GREY, "width": 1}}
     bars = [
-        (
-            "this plan",
-            (report.partition.evaluation.loads / size).tolist(),
-            part_marker(range(report.partition.k)),
-        ),
+        ("this plan", (loads / size).tolist(), part_marker(range(problem.k))),
         ("cut between layers", (report.layerwise.loads / size).tolist(), cut),
     ]
-    limits = f"most that eps {report.partition.problem.eps:g} allows", limit.tolist()
+    limits = f"most that eps {problem.eps:g} allows", allowed.tolist()
     return part_bars(bars, limits, "part", escape(unit), height=420)
 
 
@@ -216,3 +213,33 @@ def shortened(value: float) -> float | None:
 def part_ticks(k: int, most: int = TICKS_ACROSS) -> dict[str, Any]:
     """A tick for each part, while there is room."""
     return {"dtick": 1, "tick0": 0} if k <= most else {"tickmode": "auto", "nticks": most}
+
+
+def memory_figure(needed: Sequence[int], limits: Sequence[int | None], unit: str) -> Figure:
+    """What each device needs, and the most that it may have.
+
+    Limits far above all needs would crush the bars: the axis ends before them, and a note says
+    what they are.
+
+    Parameters
+    ----------
+    needed : sequence of int
+        Bytes of each device.
+    limits : sequence of int or None
+        Bytes; None where that is not known. As many, or none at all.
+    unit : str
+        Unit of bytes, one of `hgpart.report.UNITS`.
+    """
+    size = UNITS[unit]
+    most = max(needed, default=0)
+    far = [limit for limit in limits if limit is not None and limit > MOST_ROOM * most > 0]
+    known = [None if limit is None else limit / size for limit in limits]
+    line = None if all(limit is None for limit in known) else ("may have", known)
+    bars = [("needs", [count / size for count in needed], part_marker(range(len(needed))))]
+    figure = part_bars(bars, line, "device", unit, height=400)
+    if far:
+        figure.layout["yaxis"] |= {"range": [0, HEADROOM * most / size], "rangemode": "normal"}
+        ends = " to ".join(dict.fromkeys(even_decimals([min(far) / size, max(far) / size])))
+        note = {"text": f"↑ may have {ends} {unit}, off the scale", **TOP_RIGHT, "showarrow": False}
+        figure.layout["annotations"] = [note]
+    return figure

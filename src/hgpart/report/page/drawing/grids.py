@@ -9,7 +9,7 @@ import numpy as np
 
 from hgpart.files.columns import UNITS
 from hgpart.report.partition.record import Report, layer_shares
-from hgpart.report.partition.slice_shares import SliceShares
+from hgpart.report.partition.slice_shares import SliceShares, ranges
 
 MOST_CELLS = 2048  # filled cells that a page has room for; more are taken together
 
@@ -117,26 +117,12 @@ def _held_slices(
     shares: dict[str, list[int]] = {}
     for at in sorted(held):
         shares.setdefault(f"{100 * held[at]:.4g} % of its filters", []).append(at)
-    details = "; ".join(f"{text} in {_runs(numbers)}" for text, numbers in shares.items())
-    return part, _shade(sum(held.values()) / slices), _runs(sorted(held)), details
-
-
-def _runs(numbers: Sequence[int]) -> str:
-    """Ascending numbers as text, with ranges.
-
-    >>> _runs([0, 1, 2, 5])
-    '0-2, 5'
-    """
-    breaks = np.flatnonzero(np.diff(numbers) != 1) + 1
-    return ", ".join(_named(run) for run in np.split(np.array(numbers), breaks))
-
-
-def _named(run: Sequence[int] | np.ndarray) -> str:
-    return str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}"
+    details = "; ".join(f"{text} in {ranges(numbers)}" for text, numbers in shares.items())
+    return part, _shade(sum(held.values()) / slices), ranges(sorted(held)), details
 
 
 def _names(k: int, size: int) -> list[str]:
-    return [_named(range(start, min(k, start + size))) for start in range(0, k, size)]
+    return [ranges(range(start, min(k, start + size))) for start in range(0, k, size)]
 
 
 def neighbours(values: np.ndarray, axes: Sequence[int]) -> int:

@@ -54,12 +54,11 @@ def network(report: Report, unit: str) -> Network:
     sent, between = traffic_of_layers(
         report.partition.model, report.partition.parts, report.partition.k
     )
-    edges: dict[tuple[int, int], int] = {}
+    edges: Counter[tuple[int, int]] = Counter()
     for at, layer in enumerate(report.partition.problem.graph.layers):
         for source in report.partition.problem.graph.sources(layer):
             if source in box_of and at in box_of and box_of[source] != box_of[at]:
-                pair = box_of[source], box_of[at]
-                edges[pair] = edges.get(pair, 0) + between.get((source, at), 0)
+                edges[box_of[source], box_of[at]] += between[source, at]
     most_bytes = max(edges.values(), default=0) or 1
     boxes = []
     for own, members in zip(work, groups, strict=True):

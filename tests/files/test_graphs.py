@@ -6,7 +6,7 @@ import io
 
 import networkx as nx
 
-from hgpart.report.graphs import as_dot, as_graphml
+from hgpart.files.graphs import as_dot, as_graphml
 
 ODD = 'a "quoted"\\ na\nme'
 GRAPH = nx.DiGraph()

@@ -34,10 +34,10 @@ def records_table(
     name: str, columns: Sequence[Column[Record]], records: Iterable[Record], unit: str
 ) -> str:
     """A table with a row for each record."""
-    return table(name, columns, (row(columns, record, unit) for record in records), unit)
+    return table(name, columns, (figures_row(columns, record, unit) for record in records), unit)
 
 
-def row(
+def figures_row(
     columns: Sequence[Column[Record]],
     record: Record,
     unit: str,

@@ -43,7 +43,10 @@ def print_transformation(
     title = f"{name}: {transformation.kind}, {transformation.parts} parts"
     print_table(console, title, headings, rows, left=(0, 2, 3, 4))
     console.print()
-    for what, (old, new) in _sizes(before, after).items():
+    macs = (sum(layer.macs * layer.tasks for layer in graph.layers) for graph in (before, after))
+    parameters = (sum(layer.parameters for layer in graph.layers) for graph in (before, after))
+    sizes = {"Multiply-accumulates per sample": macs, "Parameters": parameters}
+    for what, (old, new) in sizes.items():
         change = f" ({new / old - 1:+.1%})" if old else ""
         console.print(f"{what}: {old:,} -> {new:,}{change}")
 
@@ -69,16 +72,3 @@ def _named(paths: Sequence[str]) -> str:
     if len(paths) <= MOST_NAMED:
         return ", ".join(paths)
     return ", ".join((*paths[: MOST_NAMED - 1], f"{len(paths) - MOST_NAMED + 1} more"))
-
-
-def _sizes(before: ChannelGraph, after: ChannelGraph) -> dict[str, tuple[int, int]]:
-    def macs(graph: ChannelGraph) -> int:
-        return sum(layer.macs * layer.tasks for layer in graph.layers)
-
-    def parameters(graph: ChannelGraph) -> int:
-        return sum(layer.parameters for layer in graph.layers)
-
-    return {
-        "Multiply-accumulates per sample": (macs(before), macs(after)),
-        "Parameters": (parameters(before), parameters(after)),
-    }

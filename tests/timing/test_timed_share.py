@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from hgpart.layers.layering import channel_graph
-from hgpart.timing.passes import TimedShare
-from hgpart.timing.share_alone import LayerShares
+from hgpart.timing.share_alone import LayerShares, TimedShare
 from hgpart.tracing.traced_model import trace
 
 CPU = torch.device("cpu")

@@ -10,7 +10,7 @@ from typing import Any
 
 import networkx as nx
 
-from hgpart.files.writing import replacing
+from hgpart.files.writing import write_text
 from hgpart.terminal import printable
 
 
@@ -22,8 +22,7 @@ def write_graph(graph: nx.DiGraph, path: Path) -> None:
     OutputError
         If it can't be written.
     """
-    with replacing(path) as file:
-        file.write(as_dot(graph) if path.suffix == ".dot" else as_graphml(graph))
+    write_text(path, as_dot(graph) if path.suffix == ".dot" else as_graphml(graph))
 
 
 def as_graphml(graph: nx.DiGraph) -> str:

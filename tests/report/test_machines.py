@@ -9,7 +9,7 @@ import pytest
 
 from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
 from hgpart.machines.named import named_machine
-from hgpart.report.machine.printing import print_machine
+from hgpart.report.machines import print_machine
 from hgpart.terminal import PlainConsole
 
 MACHINE = Machine(

@@ -1,1 +1,0 @@
-"""Records -> HTML tables that can be sorted; every cell keeps its exact figure."""

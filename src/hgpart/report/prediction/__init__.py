@@ -1,1 +1,0 @@
-"""What is said about a prediction: its record, for programs, and for people."""

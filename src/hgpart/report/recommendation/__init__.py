@@ -1,1 +1,0 @@
-"""What is said about a recommendation: for programs, in words, and in tables."""

@@ -1,1 +1,0 @@
-"""Transformation -> what is said about it: a table."""
