@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 from torchmetrics.classification import MulticlassAccuracy
 
 import hgpart
-from hgpart.run.libraries.lightning_strategy import LightningStrategy
+from hgpart.run.loops.lightning_strategy import LightningStrategy
 
 
 class Classifier(lightning.LightningModule):

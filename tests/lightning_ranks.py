@@ -31,7 +31,7 @@ import lightning  # noqa: E402
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint  # noqa: E402
 from lightning.pytorch.plugins import MixedPrecision  # noqa: E402
 
-from hgpart.run.libraries.lightning_strategy import LightningStrategy  # noqa: E402
+from hgpart.run.loops.lightning_strategy import LightningStrategy  # noqa: E402
 
 BATCH, SAMPLES = 8, 32
 SECONDS = 300  # that all may take

@@ -52,11 +52,11 @@ from .prediction.predict import Prediction as Prediction
 from .prediction.predict import predict as predict
 from .run.processes.connection import connect as connect
 from .run.distributed import DistributedModel as DistributedModel
-from .run.gradients import GradScaler as GradScaler
-from .run.gradients import clip_grad_norm_ as clip_grad_norm_
-from .run.lbfgs import LBFGS as LBFGS
-from .run.optimizer_state import gathered_optimizer_state as gathered_optimizer_state
-from .run.optimizer_state import load_optimizer_state as load_optimizer_state
+from .run.loops.gradients import GradScaler as GradScaler
+from .run.loops.gradients import clip_grad_norm_ as clip_grad_norm_
+from .run.loops.lbfgs import LBFGS as LBFGS
+from .run.loops.optimizer_state import gathered_optimizer_state as gathered_optimizer_state
+from .run.loops.optimizer_state import load_optimizer_state as load_optimizer_state
 from .run.scheduling import schedule as schedule
 from .run.training.part_sampler import PartSampler as PartSampler
 from .recommendation.ranking import Recommendation as Recommendation

@@ -26,11 +26,20 @@ LOSSES = {
     "pixels": lambda x: functional.binary_cross_entropy_with_logits(x, torch.ones(4, 5)),
     "dice": lambda x: 1 - (2 * (x.sigmoid() * CLASSES[:, None]).sum() + 1) / (x.sum() + 9),
     "pieces": lambda x: x[:2].sum() + x[torch.tensor([3, 1])].mean() + x.split(2)[0].norm(),
+    "masked": lambda x: x.clone().masked_fill_(CLASSES[:, None] > 1, 0).sum(),
+    "a column": lambda x: torch.cat([x[:, :1] * 2, x.cumprod(0)[:, 1:]], 1).quantile(0.5),
+    "written": lambda x: _without_a_column(x).sum(),
     "in place": lambda x: (x * 2).mul_(3).clamp_(0).sum(),
     "joined": lambda x: torch.cat([x, torch.ones(1, 5)]).std(),
     "other type": lambda x: x.to(torch.float64).cpu().logsumexp(0).sum(),
     "autocast": lambda x: functional.cross_entropy(x @ torch.ones(5, 5), CLASSES),
 }
+
+
+def _without_a_column(x):
+    y = x.clone()
+    y[:, 0] = 0
+    return y
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -99,6 +108,22 @@ def test_it_is_not_written_into_what_is_here():
     total = torch.zeros(())
     with pytest.raises(RunError, match="add_ writes values that rank 1 has into a tensor of this"):
         total += stand_in(4, 5).sum()
+
+
+@pytest.mark.parametrize("foreach", [False, True])
+def test_a_layer_behind_the_result_does_not_learn_on_some_ranks_alone(foreach):
+    """Of all parameters at once, an optimizer wrote nothing, and said nothing."""
+    head = torch.nn.Linear(5, 2)
+    head(stand_in(4, 5)).sum().backward()
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.1, foreach=foreach)
+    with pytest.raises(RunError, match="accepted are new tensors, and layers that learn within"):
+        optimizer.step()
+
+
+def test_numbers_drawn_by_its_values_are_not_written():
+    """Ones were, which the next model read."""
+    with pytest.raises(RunError, match="bernoulli_ writes values that rank 1 has"):
+        torch.empty(4, 5).bernoulli_(stand_in(4, 5).sigmoid())
 
 
 def test_it_says_what_it_is():

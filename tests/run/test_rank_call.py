@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import hgpart
 from hgpart import place
 from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.run.distributed import DistributedModel
@@ -175,6 +176,20 @@ def test_a_frozen_model_returns_what_has_no_gradient(placed):
     placed.requires_grad_(False)
     assert not placed(FIRST).requires_grad
     assert placed(FIRST.clone().requires_grad_()).requires_grad
+
+
+def test_what_goes_over_all_parameters_takes_the_model_itself(placed):
+    """A module around it counted as one of this process alone: each clipped by its own norm."""
+    around = nn.Sequential(placed)
+    optimizer = torch.optim.SGD(placed.parameters(), lr=0.1)
+    for use in (
+        lambda: hgpart.clip_grad_norm_(around, 1.0),
+        lambda: hgpart.GradScaler(around, "cpu"),
+        lambda: hgpart.LBFGS(around),
+        lambda: hgpart.gathered_optimizer_state(around, optimizer),
+    ):
+        with pytest.raises(ArgumentError, match="a Sequential with a DistributedModel in it: acc"):
+            use()
 
 
 def test_a_copy_has_parameters_of_its_own(placed, model):

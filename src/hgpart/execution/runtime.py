@@ -447,7 +447,8 @@ class RunningPass:
         """
         if self._is_back:
             raise RunError(
-                "backward after backward, accepted is one forward in grad mode, then one backward"
+                "backward after backward, accepted is one forward in grad mode, then one backward, "
+                "of the sum of all losses of the pass"
             )
         self._is_back = True
         for part, run in self.runs.items():

@@ -388,7 +388,7 @@ class Programs:
             facts = zip(self.inputs, shapes, self.arguments.tensors, strict=True)
             for name, shape, example in facts:
                 if has_gradients(example.dtype):
-                    dtype = self._sent_as(example.dtype)
+                    dtype = self.sent_as(example.dtype)
                     tensors[blueprint.prefix + name] = torch.empty(
                         shape, dtype=dtype, device="meta"
                     )
@@ -401,13 +401,13 @@ class Programs:
         return [
             torch.empty(
                 [at_batch(size, samples) for size in value.shape],
-                dtype=self._sent_as(value.dtype),
+                dtype=self.sent_as(value.dtype),
                 device="meta",
             )
             for value in values
         ]
 
-    def _sent_as(self, dtype: torch.dtype) -> torch.dtype:
+    def sent_as(self, dtype: torch.dtype) -> torch.dtype:
         """The type that values of a traced type have; they may be traced in another precision."""
         return self.dtype if dtype.is_floating_point else dtype
 

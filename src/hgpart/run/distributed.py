@@ -9,15 +9,17 @@ from functools import partial, reduce
 from itertools import chain
 from operator import add
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, RunError
 from hgpart.execution.as_function import inputs_with_gradients, results_of
+from hgpart.execution.autocast import autocast_type
 from hgpart.execution.program import PartProgram
-from hgpart.execution.runtime import Placed, Runtime
+from hgpart.execution.runtime import Placed, RunningPass, Runtime
 from hgpart.execution.step_run import Score
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
@@ -90,7 +92,8 @@ class DistributedModel(nn.Module):
     def _begin(self, placement: Placement, connection: Connection) -> None:
         self.placement, self.connection = placement, connection
         self._together, self._transport = Together(placement, connection), Rank(connection)
-        self._results: tuple[Tensor, ...] = ()  # of the last pass in grad mode, or stand-ins
+        self._results: tuple[ref[Tensor], ...] = ()  # stand-ins of the last pass in grad mode
+        self._types: dict[tuple[Placed, torch.dtype | None], list[torch.dtype]] = {}
         self._input_gradients = False  # in the last pass
         self._runtimes: WeakKeyDictionary[Placed, Runtime] = WeakKeyDictionary()
 
@@ -177,22 +180,31 @@ class DistributedModel(nn.Module):
             with programs.batch(), torch.set_grad_enabled(graph):
                 begun = self.runtime.forward(values, called.samples, learns)
             self._together.agreement.settle()
-        elsewhere = self._elsewhere(called.samples)
+        elsewhere = self._elsewhere(called.samples, begun)
         wanted = programs.inputs_of_shares(called.samples) if called.with_gradients else {}
         call = RankCall(begun, self._together, elsewhere, wanted)
         if not graph:
             return self._own_result(call.taken_results())
-        results = results_of(call, inputs_with_gradients(values))
-        self._results = results if elsewhere else ()
-        return self._own_result(results)
+        result = self._own_result(results_of(call, inputs_with_gradients(values)))
+        leaves = pytree.tree_leaves(result) if elsewhere else ()
+        self._results = tuple(ref(leaf) for leaf in leaves if isinstance(leaf, Tensor))
+        return result
 
-    def _elsewhere(self, samples: int) -> list[Elsewhere]:
+    def _elsewhere(self, samples: int, begun: RunningPass) -> list[Elsewhere]:
         """Stand-ins for the results, if this rank makes none."""
-        if self.makes_result:
-            return []
         programs, device = self.placement.programs, self.connection.device
         without_data = programs.results_without_data(self.connection.rank, samples)
-        return [Elsewhere(like, device, sorted({*programs.output_parts})) for like in without_data]
+        types = [like.dtype for like in without_data]
+        key = self.placement.placed_with(self._input_gradients), autocast_type(device)
+        if key[1] is not None:  # which may give results other types
+            if key not in self._types:
+                self._types[key] = self._together.types_of_results(begun, types)
+            types = self._types[key]
+        makers = sorted({*programs.output_parts})
+        if self.connection.rank in makers:
+            return []
+        typed = (like.to(dtype) for like, dtype in zip(without_data, types, strict=True))
+        return [Elsewhere(like, device, makers) for like in typed]
 
     def backward(self, loss: Tensor | None = None) -> None:
         """Add to the gradients of all parts, by a loss that only ranks with results have.
@@ -216,8 +228,8 @@ class DistributedModel(nn.Module):
             self._results = ()
             loss.backward()  # type: ignore[no-untyped-call]
             return
-        results, self._results = self._results, ()
-        results = tuple(result for result in results if result.requires_grad)
+        last, self._results = [result() for result in self._results], ()
+        results = [result for result in last if result is not None and result.requires_grad]
         with self._together.whole_pass():
             if self.makes_result:
                 raise ArgumentError(
@@ -225,7 +237,10 @@ class DistributedModel(nn.Module):
                     "has results, and None on others"
                 )
             if not results:
-                raise RunError("backward without a pass in grad mode before it: accepted is one")
+                raise RunError(
+                    "backward without the results of a pass in grad mode: accepted is one such "
+                    "pass before it, whose results are kept"
+                )
         torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
     def value(self, tensor: Tensor) -> Tensor:
@@ -243,10 +258,19 @@ class DistributedModel(nn.Module):
 
         Raises
         ------
+        ArgumentError
+            If it is no tensor or, where several ranks have results, has more than one element.
         RunError
             If a rank with results has a stand-in, too, as for a loss of two models' results.
         """
+        if not isinstance(tensor, Tensor):
+            raise ArgumentError(f"value of a {type(tensor).__name__}: accepted is a tensor")
         own = tensor.detach()
+        if own.numel() != 1 and len({*self.placement.programs.output_parts}) > 1:
+            raise ArgumentError(
+                f"value of shape {tuple(own.shape)}, of which ranks have their own samples: "
+                "accepted is one number, which is added up"
+            )
         if isinstance(own, Elsewhere) and self.makes_result:
             raise RunError(
                 f"rank {self.connection.rank} has not all values of this tensor, which is also "
@@ -511,3 +535,21 @@ class DistributedModel(nn.Module):
         """The inputs whose values are needed and present on this rank."""
         reads = self.reads_inputs
         return [None if not reads or value is None or value.is_meta else value for value in inputs]
+
+
+def in_processes(model: nn.Module) -> DistributedModel | None:
+    """The model itself if it is one of several processes.
+
+    Raises
+    ------
+    ArgumentError
+        If such a model is within it: what goes over all of its parameters would miss those of other
+        processes.
+    """
+    if isinstance(model, DistributedModel):
+        return model
+    if any(isinstance(module, DistributedModel) for module in model.modules()):
+        raise ArgumentError(
+            f"a {type(model).__name__} with a DistributedModel in it: accepted is that model"
+        )
+    return None

@@ -69,7 +69,15 @@ class Elsewhere(Tensor):
         ranks = sorted({rank for tensor in stand_ins for rank in tensor.ranks})
         first = stand_ins[0]
         name = function.overloadpacket.__name__
-        if name.startswith("new_") or name.endswith("_like"):  # they go by the shape alone
+        for written in _written(function, args, given[1]):
+            if not isinstance(written, cls):
+                raise RunError(
+                    f"{_name(function)} writes values that {_of(ranks)} into a tensor of this "
+                    "rank: accepted are new tensors, and layers that learn within the model"
+                )
+        goes_by_shape = name.startswith("new_") or name.endswith("_like")
+        # In a backward pass such a tensor is filled with gradients, which are elsewhere.
+        if goes_by_shape and torch._C._current_graph_task_id() == -1:
             here = pytree.tree_map_only(cls, _ones, given)
             return function(*here[0], **here[1])
         if torch.Tag.nondeterministic_seeded in function.tags:
@@ -79,12 +87,6 @@ class Elsewhere(Tensor):
             return pytree.tree_map_only(
                 Tensor, lambda drawn: cls(drawn.to("meta"), drawn.device, ranks), made
             )
-        for written in _written(function, args, given[1]):
-            if not isinstance(written, cls):
-                raise RunError(
-                    f"{_name(function)} writes values that {_of(ranks)} into a tensor of this "
-                    "rank: accepted is a new tensor"
-                )
         device = given[1].get("device") or first.device
         on_meta = pytree.tree_map_only(Tensor, _on_meta, given)
         if "device" in given[1]:
@@ -145,7 +147,7 @@ def _written(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> l
     given = {**dict(named), **kwargs}
     aliases = ((argument.name, argument.alias_info) for argument in arguments)
     written = (given.get(name) for name, alias in aliases if alias and alias.is_write)
-    return [value for value in written if isinstance(value, Tensor)]
+    return [leaf for leaf in pytree.tree_leaves([*written]) if isinstance(leaf, Tensor)]
 
 
 def _needs_values(function: Any, error: Exception) -> bool:

@@ -69,7 +69,8 @@ class RankCall:
                     raise RunError(
                         f"the gradient of a result of rank {self._together.rank} is computed from "
                         f"values of another rank, as by a product of two models' results: accepted "
-                        "is a sum of losses, each of results of the same ranks"
+                        "is a sum of losses, each of results of the same ranks, and values that do "
+                        "not learn, as by teacher.value(...)"
                     )
                 own.append(gradient)
             self._pass.backward({self._together.rank: own} if self._has_results else {}, weights)

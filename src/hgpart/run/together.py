@@ -17,6 +17,7 @@ from torch import Tensor
 from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.execution.as_function import first_order
 from hgpart.execution.autocast import autocast_type
+from hgpart.execution.runtime import RunningPass
 from hgpart.placement import Placement
 from hgpart.placement.batches.loss_counts import class_loss
 from hgpart.placement.batches.micro_batches import Counts
@@ -25,6 +26,7 @@ from hgpart.run.elsewhere import Elsewhere
 from hgpart.run.processes.agreement import Agreement
 from hgpart.run.processes.begun import DTYPES, Begun, JointCall
 from hgpart.run.processes.connection import Connection
+from hgpart.run.processes.map_types import TYPES as RESULT_TYPES
 from hgpart.tracing.forms import Sizes, said_of
 from hgpart.tracing.model_outline import outline_of
 
@@ -59,14 +61,6 @@ class _Has(IntEnum):
     STAND_IN = 1
     STAND_IN_THAT_IS_READ = 2
     VALUES = 3
-
-    @staticmethod
-    def of(value: Tensor | None, is_read: bool) -> _Has:
-        if value is None or value.is_meta:
-            return _Has.NOTHING
-        if not isinstance(value, Elsewhere):
-            return _Has.VALUES
-        return _Has.STAND_IN_THAT_IS_READ if is_read else _Has.STAND_IN
 
 
 class _Arrived(torch.autograd.Function):
@@ -219,21 +213,56 @@ class Together:
                     "neither inputs nor a batch size on any rank: accepted is one of them, as in "
                     "batch_size=32"
                 )
-            reads = [*map(programs.reads, [self.rank] * len(inputs), range(len(inputs)))]
-            known = [*map(_Has.of, inputs, reads)]
+            programs.check_types(inputs)  # of what may be sent
             learns = any(parameter.requires_grad for parameter in self._placement.parameters())
-            wanted = gradients_wanted(inputs)
-            by_rank = self._connection.numbers([learns, wanted, *known])
-            learns, wanted = (any(row[at] for row in by_rank) for at in range(2))
-            arrived = [
-                self._arrived(at, value, known[at], [row[2 + at] for row in by_rank], samples)
-                for at, value in enumerate(inputs)
+            known = [self._has(at, value) for at, value in enumerate(inputs)]
+            wanted = [
+                torch.is_grad_enabled() and value is not None and value.requires_grad
+                for value in inputs
             ]
-        grad = torch.is_grad_enabled()
-        return CalledWith(arrived, samples, grad and learns, grad and wanted)
+            of_ranks = self._connection.numbers([learns, *known, *wanted])
+            count, arrived = len(inputs), list[Tensor | None]()
+            for at, value in enumerate(inputs):
+                has = [row[1 + at] for row in of_ranks]
+                self._check_gradients(at, has, [row[1 + count + at] for row in of_ranks])
+                arrived.append(self._arrived(at, value, has, samples))
+        learns = torch.is_grad_enabled() and any(row[0] for row in of_ranks)
+        return CalledWith(arrived, samples, learns, any(any(row[1 + count :]) for row in of_ranks))
+
+    def _has(self, at: int, value: Tensor | None) -> _Has:
+        """What this rank has of an input."""
+        if value is None or value.is_meta:
+            return _Has.NOTHING
+        if not isinstance(value, Elsewhere):
+            return _Has.VALUES
+        is_read = self._placement.programs.reads(self.rank, at)
+        return _Has.STAND_IN_THAT_IS_READ if is_read else _Has.STAND_IN
+
+    def _check_gradients(self, at: int, has: Sequence[int], wanted: Sequence[int]) -> None:
+        """Raise a PlacementError if an input requires a gradient on some ranks that have it."""
+        asked = {rank: want for rank, want in enumerate(wanted) if has[rank] != _Has.NOTHING}
+        if len({*asked.values()}) > 1:
+            name = self._placement.programs.arguments.names[at]
+            with_it, without = (
+                next(rank for rank, want in asked.items() if want == value) for value in (1, 0)
+            )
+            raise PlacementError(
+                f"{name} requires a gradient on rank {with_it} and none on rank {without}: "
+                "accepted is the same on all ranks that have it"
+            )
+
+    def types_of_results(
+        self, begun: RunningPass, placed: Sequence[torch.dtype]
+    ) -> list[torch.dtype]:
+        """The types that a pass gave its results, which ranks that have them tell all."""
+        (run,) = begun.runs.values()
+        made = [RESULT_TYPES.index(result.dtype) for result in run.results.get(0, ())]
+        own = [*made[: len(placed)], *[-1] * (len(placed) - len(made))]
+        of_ranks = zip(*self._connection.numbers(own), strict=True)
+        return [RESULT_TYPES[max(types)] for types in of_ranks]
 
     def _arrived(
-        self, at: int, value: Tensor | None, has: int, on_ranks: Sequence[int], samples: int
+        self, at: int, value: Tensor | None, on_ranks: Sequence[int], samples: int
     ) -> Tensor | None:
         """An input's values, sent to all by a rank that has them if one that reads it has not."""
         if _Has.STAND_IN_THAT_IS_READ not in on_ranks:
@@ -251,10 +280,11 @@ class Together:
                 f"{name} is another model's result on other ranks than those that read it: over "
                 "slices accepted are models whose plans divide the batch alike"
             )
-        like = value
+        like, has = value, on_ranks[self.rank]
         if has != _Has.VALUES:
             shape = programs.blueprint.input_shapes(samples)[at] if value is None else value.shape
-            like = torch.empty(shape, dtype=programs.dtype, device=self.device)
+            dtype = programs.sent_as(programs.arguments.tensors[at].dtype)
+            like = torch.empty(shape, dtype=dtype, device=self.device)
         assert like is not None
         body = self._connection.spread(like.detach(), on_ranks.index(_Has.VALUES))
         if has != _Has.STAND_IN_THAT_IS_READ:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from hgpart.errors import ArgumentError
-from hgpart.run.distributed import DistributedModel
+from hgpart.run.distributed import DistributedModel, in_processes
 from hgpart.run.processes.begun import Begun, JointCall
 
 
@@ -52,9 +52,10 @@ def clip_grad_norm_(
         raise ArgumentError(f"norm_type {norm_type}: accepted are numbers above 0, and inf")
     gradients = [weight.grad for weight in model.parameters() if weight.grad is not None]
     total = torch.nn.utils.get_total_norm(gradients, norm_type)
-    if isinstance(model, DistributedModel):
-        norms = torch.tensor(_of_ranks(model, float(total), JointCall.CLIP), dtype=torch.float64)
-        total = torch.linalg.vector_norm(norms, norm_type).to(model.connection.device, total.dtype)
+    if (whole := in_processes(model)) is not None:
+        norms = torch.tensor(_of_ranks(whole, float(total), JointCall.CLIP), dtype=torch.float64)
+        total = torch.linalg.vector_norm(norms, norm_type)
+        total = total.to(whole.connection.device, whole.placement.dtype)
     if error_if_nonfinite and not math.isfinite(total):
         raise ArgumentError(f"a total norm of {float(total)}: accepted are finite gradients")
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), max_norm, total)
@@ -78,11 +79,11 @@ class GradScaler(torch.amp.GradScaler):
 
     def __init__(self, model: nn.Module, device: str = "cuda", **options: Any) -> None:
         super().__init__(device, **options)
-        self._model = model
+        self._model = in_processes(model)
 
     def _unscale_grads_(self, *args: Any, **kwargs: Any) -> dict[torch.device, Tensor]:
         overflows = super()._unscale_grads_(*args, **kwargs)
-        if isinstance(self._model, DistributedModel):
+        if self._model is not None:
             own = max(map(float, overflows.values()), default=0.0)
             anywhere = max(_of_ranks(self._model, own, JointCall.UNSCALE))
             device = self._model.connection.device

@@ -17,7 +17,7 @@ from hgpart.errors import ArgumentError
 from hgpart.placement import Placement
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.held_state import assembled
-from hgpart.run.distributed import DistributedModel
+from hgpart.run.distributed import in_processes
 from hgpart.run.processes.begun import JointCall
 
 State = dict[str, Any]
@@ -59,8 +59,8 @@ def gathered_optimizer_state(model: nn.Module, optimizer: torch.optim.Optimizer)
                 own = value.detach().cpu() if isinstance(value, Tensor) else value
                 here.append((held, kind, own))
     parts = [(here, groups)]
-    if isinstance(model, DistributedModel):
-        collected = model.connection.collect((here, groups), JointCall.OPTIMIZER_STATE)
+    if (whole := in_processes(model)) is not None:
+        collected = whole.connection.collect((here, groups), JointCall.OPTIMIZER_STATE)
         if collected is None:
             return None
         parts = collected
@@ -91,24 +91,28 @@ def load_optimizer_state(
         )
     by_name, names = state["state"], {id(tensor): held for held, tensor in _held(model)}
     settings = {name: group for group in state["param_groups"] for name in group["params"]}
+    loaded: dict[Tensor, State] = {}
     for number, group in enumerate(optimizer.param_groups):
         slices = [_slice_of(tensor, names, number) for tensor in group["params"]]
         given = next((settings[held.name] for held in slices if held.name in settings), None)
         if given is None and number < len(state["param_groups"]):  # no parameter of it is here
             given = state["param_groups"][number]
-        kept = {key: value for key, value in (given or {}).items() if key != "params"}
-        group.update(kept)
+        group.update({key: value for key, value in (given or {}).items() if key != "params"})
+        on_device = bool(group.get("fused") or group.get("capturable"))
         for held, tensor in zip(slices, group["params"], strict=True):
             if held.name in by_name:
-                optimizer.state[tensor] = {
-                    kind: _own(held, kind, value, tensor)
+                loaded[tensor] = {
+                    kind: _own(held, kind, value, tensor, on_device)
                     for kind, value in by_name[held.name].items()
                 }
+    optimizer.state.clear()
+    optimizer.state.update(loaded)
 
 
 def _held(model: nn.Module) -> Iterator[tuple[Slice, Tensor]]:
     """The parameters here, and the elements of the model's parameters that they are."""
-    placement = model.placement if isinstance(model, DistributedModel) else model
+    whole = in_processes(model)
+    placement = model if whole is None else whole.placement
     if isinstance(placement, Placement):
         for part in placement.programs.parts:
             yield from placement.held(part)
@@ -164,15 +168,18 @@ def _joined(parts: list[tuple[Any, list[State]]]) -> list[State]:
     return joined
 
 
-def _own(held: Slice, kind: str, value: Any, tensor: Tensor) -> Any:
-    """What a part keeps of a parameter's value."""
-    if not isinstance(value, Tensor) or value.dim() == 0:
-        return value.clone() if isinstance(value, Tensor) else value
+def _own(held: Slice, kind: str, value: Any, tensor: Tensor, on_device: bool) -> Any:
+    """What a part keeps of a parameter's value, in the parameter's type, as torch loads it."""
+    if not isinstance(value, Tensor):
+        return value
+    if value.dim() == 0:
+        return value.to(tensor.device, copy=True) if on_device else value.clone()
     if tuple(value.shape) != held.shape:
         raise ArgumentError(
             f"{kind} of {held.name} has shape {tuple(value.shape)}: accepted is {held.shape}"
         )
-    return held.take(value).to(tensor.device)
+    dtype = tensor.dtype if value.is_floating_point() else value.dtype
+    return held.take(value).to(tensor.device, dtype)
 
 
 def _said(state: Any) -> str:

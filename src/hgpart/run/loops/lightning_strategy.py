@@ -18,9 +18,9 @@ from torch import Tensor
 from hgpart.errors import ArgumentError, not_installed
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.elsewhere import Elsewhere
-from hgpart.run.gradients import GradScaler, clip_grad_norm_
-from hgpart.run.lbfgs import LBFGS
-from hgpart.run.optimizer_state import gathered_optimizer_state, load_optimizer_state
+from hgpart.run.loops.gradients import GradScaler, clip_grad_norm_
+from hgpart.run.loops.lbfgs import LBFGS
+from hgpart.run.loops.optimizer_state import gathered_optimizer_state, load_optimizer_state
 from hgpart.run.processes.connection import Connection
 
 try:

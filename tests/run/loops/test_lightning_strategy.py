@@ -14,7 +14,7 @@ from hgpart.errors import MissingPackageError
 from hgpart.run.processes.launch import launch
 
 RANKS = str(Path(__file__).parents[2] / "lightning_ranks.py")
-MODULE = "hgpart.run.libraries.lightning_strategy"
+MODULE = "hgpart.run.loops.lightning_strategy"
 REFUSED = {
     "beside_parts": "scale: of no DistributedModel",
     "torchs_quasi_newton": "accepted is hgpart.LBFGS",

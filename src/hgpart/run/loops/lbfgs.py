@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hgpart.run.distributed import DistributedModel
+from hgpart.run.distributed import in_processes
 
 
 class LBFGS(torch.optim.LBFGS):
@@ -38,11 +38,12 @@ class LBFGS(torch.optim.LBFGS):
     """
 
     def __init__(self, model: nn.Module, **options: Any) -> None:
+        self._model = in_processes(model)
         learned = [weight for weight in model.parameters() if weight.requires_grad]
-        device = next((weight.device for weight in learned), torch.device("cpu"))
-        # State belongs to the first parameter, and a process may have none.
-        super().__init__(learned or [nn.Parameter(torch.empty(0, device=device))], **options)
-        self._model = model if isinstance(model, DistributedModel) else None
+        if not learned and self._model is not None:  # state belongs to the first parameter
+            dtype, device = self._model.placement.dtype, self._model.connection.device
+            learned = [nn.Parameter(torch.empty(0, dtype=dtype, device=device))]
+        super().__init__(learned, **options)
         own = sum(weight.numel() for weight in learned)
         counts = [own] if self._model is None else self._model.connection.gather(own)
         rank = 0 if self._model is None else self._model.connection.rank

@@ -1,1 +1,0 @@
-"""Loops of other libraries, which train parts in processes."""

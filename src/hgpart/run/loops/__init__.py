@@ -1,0 +1,1 @@
+"""DistributedModel -> what training loops of your own need beside it, alike in all processes."""
