@@ -175,20 +175,10 @@ class LightningStrategy(SingleDeviceStrategy):
             _auto_add_worker_init_fn(dataloader, 0)
         return dataloader
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Switch the parts to the modes that Lightning gives back to modules after evaluation."""
-        self._follow_modes()
-
     def teardown(self) -> None:
         """End a run of the Trainer; parts stay where they are."""
-        self._follow_modes()
         with self._models_apart():
             super().teardown()
-
-    def _follow_modes(self) -> None:
-        for model in self.models().values():
-            if model.placement.forms.are_set_anew:
-                model.train(model.training)
 
     # -------------------------------------------------------------- optimizers
 
