@@ -97,7 +97,9 @@ def load_optimizer_state(
         given = next((settings[held.name] for held in slices if held.name in settings), None)
         if given is None and number < len(state["param_groups"]):  # no parameter of it is here
             given = state["param_groups"][number]
-        group.update({key: value for key, value in (given or {}).items() if key != "params"})
+        # "whole" is of this process's parameters; see `hgpart.param_groups`.
+        ours = ("params", "whole")
+        group.update({key: value for key, value in (given or {}).items() if key not in ours})
         on_device = bool(group.get("fused") or group.get("capturable"))
         for held, tensor in zip(slices, group["params"], strict=True):
             if held.name in by_name:
