@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 
-for name, examples in (("quick", 4), ("full", 12)):
+for name, examples in (("quick", 4), ("full", 8)):
     settings.register_profile(
         name,
         max_examples=examples,

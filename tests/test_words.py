@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import hgpart
@@ -15,12 +16,19 @@ FILES = sorted(ROOT.rglob("*.py"))
 SECTION = re.compile(r"^(Parameters|Attributes|Returns|Raises)\n-+\n", re.MULTILINE)
 # A first word that makes an entry the second half of a sentence: "Of the file.", "That there are."
 FRAGMENT = re.compile(r"(As|By|Of|That|Which|Who|Whose)\b")
-TREES = {str(file.relative_to(ROOT)): ast.parse(file.read_text(encoding="utf-8")) for file in FILES}
+
+
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Files, parsed."""
+    return {
+        str(file.relative_to(ROOT)): ast.parse(file.read_text(encoding="utf-8")) for file in FILES
+    }
 
 
 def docstrings() -> Iterator[tuple[str, str]]:
     """Files and names of what has a docstring, with the docstring."""
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
                 text = ast.get_docstring(node)
@@ -54,7 +62,7 @@ def test_an_entry_of_a_docstring_is_a_noun_phrase_or_a_sentence() -> None:
 def test_local_names_say_what_a_thing_is() -> None:
     stored = Counter(
         f"{path}: {node.id}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Name)
         and isinstance(node.ctx, ast.Store)
@@ -66,7 +74,7 @@ def test_local_names_say_what_a_thing_is() -> None:
 def test_no_items_are_joined_to_save_a_line() -> None:
     joined = [
         f"{path}:{node.lineno}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List)
     ]
@@ -76,7 +84,7 @@ def test_no_items_are_joined_to_save_a_line() -> None:
 def test_a_class_name_is_used_once() -> None:
     names = Counter(
         node.name
-        for tree in TREES.values()
+        for tree in trees().values()
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef)
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,7 @@ def test_inputs_and_outputs_go_with_the_first_and_the_last(modelling: Modelling)
     assert whole.evaluation.traffic.tolist() == result.evaluation.traffic.tolist()
 
 
+@cache
 def names() -> list[str]:
     graph = hgpart.channel_graph(hgpart.trace(MODEL, EXAMPLE))
     return [layer.name for layer in graph.layers]
@@ -87,13 +90,14 @@ def by_layer(**changes: Any) -> dict[str, Any]:
         ({"no": 0}, "^layer 'no': accepted are"),
         ({}, "^no parts of layer .*: accepted are parts of every layer"),
         (
-            by_layer(**{names()[1]: [0, 1, 1]}),
+            lambda: by_layer(**{names()[1]: [0, 1, 1]}),
             "^3 parts of layer .*: accepted are 16, one for each",
         ),
-        (by_layer(**{names()[1]: "x"}), "^parts of layer .*: accepted are whole numbers"),
+        (lambda: by_layer(**{names()[1]: "x"}), "^parts of layer .*: accepted are whole numbers"),
     ],
 )
 def test_what_are_no_parts_is_one_line(parts: Any, message: str) -> None:
+    parts = parts() if isinstance(parts, Callable) else parts
     with pytest.raises(ArgumentError, match=message) as raised:
         partitioned_as(MODEL, EXAMPLE, parts, 2)
     assert "\n" not in str(raised.value)
