@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import get_args, get_type_hints
 
 import pytest
 import typer
 
-from hgpart.cli import app, options_first, run
+from hgpart.cli import app, options_first, run, spellings
 from hgpart.cli.command_lines import typed, written_out
 from hgpart.cli.options import numbers
 from hgpart.cli.processes import device_of_each
@@ -154,6 +155,43 @@ def test_each_option_says_what_it_is_in_a_sentence(command, option, text):
 
 
 @pytest.mark.parametrize(
+    ("line", "now"),
+    [
+        (["partition", "lenet5", "--k", "2", "--grain", "fine"], "--modelling grain=NAME"),
+        (["export", "lenet5", "--inference"], "--modelling training=no"),
+        (["partition", "lenet5", "--norms=batch"], "--modelling norms=NAME"),
+        (["run", "--norms", "batch"], "--micro-batches M,norms=NAME"),
+        (["partition", "lenet5", "--in-flight", "2"], "--memory M,in-flight=N"),
+        (["train", "--epochs", "2"], "--steps Nep"),
+        (["train", "--in-flight", "2"], "--schedule async,in-flight=N"),
+        (["run", "--one-process"], "--backend threads"),
+        (["trace", "lenet5", "--dot", "x"], "--graph FILE.dot"),
+        (["transform", "lenet5", "--kind", "split"], "MODEL+KIND:PARTS"),
+    ],
+)
+def test_an_earlier_spelling_is_answered_with_the_new_one(line, now, capsys):
+    assert run(line) == 2
+    option = next(word for word in line if word.startswith("--") and word != "--k")
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err == f"hgpart: error: {option.partition('=')[0]} is now spelled {now}\n"
+
+
+def test_evaluate_is_answered_with_its_new_spelling(capsys):
+    assert run(["evaluate", "lenet5", "--partition", "parts"]) == 2
+    now = "hgpart partition MODEL --partition FILE"
+    assert capsys.readouterr().err == f"hgpart: error: hgpart evaluate is now spelled {now}\n"
+
+
+def test_no_earlier_spelling_is_an_option_now():
+    """Else nobody would be told the new one."""
+    for name, command in typer.main.get_command(app).commands.items():
+        known = {opt for parameter in command.params for opt in parameter.opts}
+        old = {option for option in spellings.OPTIONS if option in known}
+        assert old <= {"--timeout"}, name  # which is one of other commands still
+
+
+@pytest.mark.parametrize(
     ("line", "said"),
     [
         (["--modelling", "fine"], "--modelling fine: accepted is KEY=VALUE, as in grain=fine"),
@@ -171,6 +209,13 @@ def test_a_setting_that_is_none_says_what_is_accepted(line, said, capsys):
     assert error.startswith("hgpart: error: ")
     assert error.count("\n") == 1
     assert said in error
+
+
+def test_new_spellings_are_options():
+    commands = typer.main.get_command(app).commands
+    known = {opt for command in commands.values() for one in command.params for opt in one.opts}
+    for text in (*spellings.OPTIONS.values(), *spellings.BY_COMMAND.values()):
+        assert set(re.findall(r"--[a-z-]+", text)) <= known, text
 
 
 @pytest.mark.parametrize("option", ["--memory", "--slices auto", "--best-effort", "--time-limit"])

@@ -21,6 +21,7 @@ import typer
 from hgpart.cli.grouping import help_of, with_groups, without_values
 from hgpart.cli.options import Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
+from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
 from hgpart.errors import (
     ArgumentError,
     HgpartError,
@@ -179,6 +180,11 @@ def options_first(arguments: Sequence[str]) -> list[str]:
 
 def _unreadable(error: typer.TyperException) -> tuple[str, int]:
     """The message about a command line that can't be read, and the exit status."""
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    now = None if context is None or option is None else now_spelled(context.command.name, option)
+    known = () if context is None else [name for own in context.command.params for name in own.opts]
+    if now is not None and (not now.startswith("--") or now.partition(" ")[0] in known):
+        return f"{option} is now spelled {now}", error.exit_code
     problems: list[dict[str, Any]] = getattr(error.__cause__, "errors", list)()
     if isinstance(error, typer.BadParameter) and problems:
         # The message of pydantic, which typer reads values with, leaves out the value.
@@ -189,7 +195,10 @@ def _unreadable(error: typer.TyperException) -> tuple[str, int]:
             status = ArgumentError.exit_status if is_number else error.exit_code
             return f"{param.opts[0]} {problem['input']}: accepted is {accepted}", status
         error.message = f"{problem['input']!r}: {error.message}"
-    message, context = error.format_message(), getattr(error, "ctx", None)
+    message = error.format_message()
+    for command, now in EARLIER_COMMANDS.items():
+        if message.startswith(f"No such command {command!r}"):
+            return f"hgpart {command} is now spelled {now}", error.exit_code
     if context is not None and not message.endswith("?"):
         message = f"{message.rstrip('.')}; '{context.command_path} --help' says what is accepted"
     return message, error.exit_code
