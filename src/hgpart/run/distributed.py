@@ -173,17 +173,17 @@ class DistributedModel(nn.Module):
         self.placement.passes.check_alike((called.samples,))
         here = called.inputs if called.with_gradients else self._here(called.inputs)
         self._input_gradients = called.with_gradients
-        graph, learns = called.learns or called.with_gradients, torch.is_grad_enabled()
+        has_graph, grad_mode = called.learns or called.with_gradients, torch.is_grad_enabled()
         rank, programs = self.connection.rank, self.placement.programs
         with self._together.whole_pass():
             (values,) = self.placement.passes.batches(here, (called.samples,), rank)
-            with programs.batch(), torch.set_grad_enabled(graph):
-                begun = self.runtime.forward(values, called.samples, learns)
+            with programs.batch(), torch.set_grad_enabled(has_graph):
+                begun = self.runtime.forward(values, called.samples, grad_mode)
             self._together.agreement.settle()
         elsewhere = self._elsewhere(called.samples, begun)
         wanted = programs.inputs_of_shares(called.samples) if called.with_gradients else {}
         call = RankCall(begun, self._together, elsewhere, wanted)
-        if not graph:
+        if not has_graph:
             return self._own_result(call.taken_results())
         result = self._own_result(results_of(call, inputs_with_gradients(values)))
         leaves = pytree.tree_leaves(result) if elsewhere else ()
