@@ -7,6 +7,8 @@ from functools import cache
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
@@ -24,7 +26,7 @@ FAMILIES = (
 )
 
 # Models of unlike layers, for tests that compute each layer.
-UNLIKE = ("lenet5", "efficientnet_b0", "shufflenet_v2_x1_0", "unet")
+UNLIKE = ("lenet5", "dense", "efficientnet_b0", "shufflenet_v2_x1_0", "unet")
 
 # The smallest images that a model can take, and others whose last maps hold more than one pixel.
 IMAGES = {
@@ -48,6 +50,29 @@ def each_model(
         )
         for name in (FAMILIES if names is None else names)
     ]
+
+
+class Dense(nn.Module):
+    """A norm of maps that are concatenated is a layer of its own, as all over densenet121."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.more = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 4, 3, padding=1)
+        self.norm, self.narrow = nn.BatchNorm2d(12), nn.Conv2d(12, 6, 1)
+        self.last, self.head = nn.BatchNorm2d(6), nn.Linear(6, 5)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        maps = self.stem(image)
+        maps = self.norm(torch.cat([maps, self.more(maps)], 1)).relu()
+        maps = nn.functional.avg_pool2d(self.narrow(maps), 2)
+        return self.head(self.last(maps).relu().mean((2, 3)))
+
+
+def unlike(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    """One of `UNLIKE` on the meta device, as the commands have it, and the size of its images."""
+    if name == "dense":
+        return Dense().to("meta"), (3, 16, 16)
+    return load_model(name, device="meta")[0], IMAGES.get(name, (3, 64, 64))
 
 
 @cache

@@ -52,8 +52,8 @@ def test_another_number_than_torchrun_started_is_refused(capfd, monkeypatch):
 @pytest.mark.full
 def test_a_machine_is_measured_written_and_printed(tmp_path, capfd):
     path, figures = tmp_path / "machine.json", tmp_path / "figures.json"
-    written = ["-o", str(path), "--json", str(figures)]
-    assert run(["calibrate", "--processes", "2", *written]) == 0
+    written = ["--output", str(path), "--json", str(figures)]
+    assert run(["calibrate", "--processes", "2", "--threads", "1", *written]) == 0
     out, err = capfd.readouterr()
     assert without_progress(err) == ""
     machine = load_machine(path)

@@ -27,7 +27,7 @@ from hgpart.plan import Plan
 from hgpart.work.figures import flops
 
 # Others are in test_placement_processes.py; benchmarks/placement_equality.py has them all.
-MODELS = ["squeezenet1_1", "efficientnet_b0", "shufflenet_v2_x1_0"]
+MODELS = ["squeezenet1_1", "densenet121", "efficientnet_b0", "shufflenet_v2_x1_0"]
 
 
 @given(

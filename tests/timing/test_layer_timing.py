@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from builtin_graphs import IMAGES, UNLIKE, each_model
+from builtin_graphs import UNLIKE, each_model, unlike
 from torch import nn
 
 from hgpart.errors import ArgumentError, ModelError
@@ -21,7 +21,6 @@ from hgpart.timing.layer_timing import time_layers
 from hgpart.timing.step_timing import StepTimes
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import Pass
-from hgpart.zoo import load_model
 
 
 def prepared(model: nn.Module, *shape: int) -> tuple[nn.Module, TracedModel, ChannelGraph]:
@@ -57,9 +56,8 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_can_be_measured(name: str, once: list[float]) -> None:
-    """On the meta device, as the commands have it."""
-    model, _ = load_model(name, device="meta")
-    _, traced, graph = prepared(model, *IMAGES.get(name, (3, 64, 64)))
+    model, shape = unlike(name)
+    _, traced, graph = prepared(model, *shape)
     times = time_layers(model, traced, graph, batch_size=1)
     assert times.samples == (1,)
     assert once

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from builtin_graphs import IMAGES, UNLIKE, each_model
+from builtin_graphs import UNLIKE, each_model, unlike
 from torch import nn
 
 from hgpart.layers.channel_graph import ChannelGraph
@@ -14,7 +14,6 @@ from hgpart.layers.layering import channel_graph
 from hgpart.timing import whole_model as module
 from hgpart.timing.whole_model import WholeModel, whole_model
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
-from hgpart.zoo import load_model
 
 CPU = torch.device("cpu")
 
@@ -37,8 +36,8 @@ def whole_of(what: tuple[nn.Module, TracedModel, ChannelGraph], *samples: int) -
 
 @pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_takes_time_in_a_step(name: str) -> None:
-    model, _ = load_model(name, device="meta")
-    what = prepared(model, *IMAGES.get(name, (3, 64, 64)))
+    model, shape = unlike(name)
+    what = prepared(model, *shape)
     found = whole_of(what, 2).step(2)
     graph = what[2]
     assert found.shape == (len(graph.layers), 3)
