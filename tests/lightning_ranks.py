@@ -287,7 +287,7 @@ def main(folder: str, *names: str) -> None:
     torch.set_default_dtype(torch.float32 if {"mixed", "scaled"} & {*names} else torch.float64)
     found: dict[str, Any] = {}
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    connection = hgpart.connect(k, timeout=60)
+    connection = hgpart.connect(k, timeout=60)  # which ends with the process
     for name in names:
         try:
             found[name] = getattr(Run(connection, folder), name)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import time
@@ -356,12 +357,20 @@ def connect(
             world_size=k,
             timeout=limit,
         )
+        atexit.register(_end, heartbeats)
         return Connection(rank, k, place, transport == "nccl", heartbeats)
     except RuntimeError as error:
         if heartbeats is not None:
             heartbeats.stop()
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise RunError(f"rank {rank} can't meet the others at {address}: {_text(error)}") from error
+
+
+def _end(heartbeats: Heartbeats) -> None:
+    """End the threads of gloo before Python shuts down, which they might abort."""
+    heartbeats.stop()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def check_timeout(timeout: float) -> None:
