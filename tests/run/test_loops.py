@@ -40,10 +40,13 @@ def test_loops_in_two_processes(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("k", [2, 3])
-def test_all_loops_by_all_plans(tmp_path, k):
-    apart = differences(tmp_path, k, ["layerwise", "coarse", "horizontal", "data-parallel"])
-    assert len(apart) > 50
-    refused = apart.pop("data-parallel updated_norms")
-    assert "momentum=None, the mean of all batches: accepted in norms of the batch" in refused
+@pytest.mark.parametrize(
+    ("k", "plans"), [(2, ["horizontal", "data-parallel"]), (3, ["layerwise", "coarse"])]
+)
+def test_all_loops_by_all_plans(tmp_path, k, plans):
+    apart = differences(tmp_path, k, plans)
+    assert len(apart) > 30
+    if "data-parallel" in plans:
+        refused = apart.pop("data-parallel updated_norms")
+        assert "momentum=None, the mean of all batches: accepted in norms of the batch" in refused
     assert_close(apart)
