@@ -397,8 +397,10 @@ class Programs:
     def results_without_data(self, part: int, batch_size: int) -> list[torch.Tensor]:
         """Meta tensors like the results of the samples that a part needs, or else of all."""
         samples = len(self.samples_needed(part, (batch_size,))) or batch_size
+        if samples in self._results_without_data:
+            return self._results_without_data[samples]
         values = (first_tensor(node.meta["val"]) for node in self.blueprint.traced.results)
-        return [
+        self._results_without_data[samples] = [
             torch.empty(
                 [at_batch(size, samples) for size in value.shape],
                 dtype=self.sent_as(value.dtype),
@@ -406,6 +408,12 @@ class Programs:
             )
             for value in values
         ]
+        return self._results_without_data[samples]
+
+    @cached_property
+    def _results_without_data(self) -> dict[int, list[torch.Tensor]]:
+        """The same by number of samples, remembered as symbols take time in each pass."""
+        return {}
 
     def sent_as(self, dtype: torch.dtype) -> torch.dtype:
         """The type that values of a traced type have; they may be traced in another precision."""

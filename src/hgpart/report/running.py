@@ -39,7 +39,7 @@ class RunReport:
     transport : str
         What carried the messages: gloo, nccl or threads (of one process).
     planned : Traffic
-        What a step should send, by the plan.
+        Traffic of a step, by the plan.
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     work_shares : tuple of float

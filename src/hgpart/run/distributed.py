@@ -151,10 +151,10 @@ class DistributedModel(nn.Module):
         Returns
         -------
         Any
-            What the model returns. On ranks that do not make the result, tensors in it are
-            stand-ins (`hgpart.run.elsewhere`): the same lines compute a loss from them, and
-            `loss.backward()`, on all ranks, adds to the gradients of all parts. Their numbers are
-            asked for by `value`. If the batch is in slices, several ranks may have results, each
+            The model's result. On ranks that do not make it, its tensors are stand-ins
+            (`hgpart.run.elsewhere`): the same lines compute a loss from them, and
+            `loss.backward()`, on all ranks, adds to the gradients of all parts. `value` tells their
+            numbers. If the batch is in slices, several ranks may have results, each
             for its own samples (see `Programs.samples_of_result`), and the loss of the batch is the
             sum of theirs.
 
@@ -179,7 +179,6 @@ class DistributedModel(nn.Module):
             (values,) = self.placement.passes.batches(here, (called.samples,), rank)
             with programs.batch(), torch.set_grad_enabled(has_graph):
                 begun = self.runtime.forward(values, called.samples, grad_mode)
-            self._together.agreement.settle()
         elsewhere = self._elsewhere(called.samples, begun)
         wanted = programs.inputs_of_shares(called.samples) if called.with_gradients else {}
         call = RankCall(begun, self._together, elsewhere, wanted)
@@ -193,6 +192,8 @@ class DistributedModel(nn.Module):
     def _elsewhere(self, samples: int, begun: RunningPass) -> list[Elsewhere]:
         """Stand-ins for the results, if this rank makes none."""
         programs, device = self.placement.programs, self.connection.device
+        if self.makes_result and autocast_type(device) is None:
+            return []
         without_data = programs.results_without_data(self.connection.rank, samples)
         types = [like.dtype for like in without_data]
         key = self.placement.placed_with(self._input_gradients), autocast_type(device)
@@ -200,10 +201,11 @@ class DistributedModel(nn.Module):
             if key not in self._types:
                 self._types[key] = self._together.types_of_results(begun, types)
             types = self._types[key]
-        makers = sorted({*programs.output_parts})
-        if self.connection.rank in makers:
+        if self.makes_result:
             return []
-        typed = (like.to(dtype) for like, dtype in zip(without_data, types, strict=True))
+        makers = sorted({*programs.output_parts})
+        pairs = zip(without_data, types, strict=True)
+        typed = (torch.empty_like(like, dtype=dtype) for like, dtype in pairs)
         return [Elsewhere(like, device, makers) for like in typed]
 
     def backward(self, loss: Tensor | None = None) -> None:

@@ -21,7 +21,7 @@ from hgpart.errors import RunError
 class Elsewhere(Tensor):
     """Stands in for a tensor whose values other ranks have.
 
-    What is computed from it stands in for what they compute. It has their shape, type and device.
+    Anything computed from it is a stand-in, too, with the real tensor's shape, type and device.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class Elsewhere(Tensor):
             on_meta[1]["device"] = torch.device("meta")
         try:
             made = function(*on_meta[0], **on_meta[1])
-        except (NotImplementedError, RuntimeError) as error:
+        except RuntimeError as error:
             if _needs_values(function, error):
                 raise _no_values(_name(function), ranks) from None
             raise

@@ -23,8 +23,8 @@ class RankCall:
     elsewhere : sequence of Elsewhere
         Stand-ins for the results, on a rank that has none.
     inputs : mapping of str to Tensor
-        What has the shape and type of each input in the programs of all ranks, if some of them want
-        the gradients of inputs.
+        Meta tensors with the shape and type of each input in the programs of all ranks, if some
+        rank wants the gradients of inputs.
     """
 
     def __init__(

@@ -24,9 +24,8 @@ from hgpart.placement.batches.micro_batches import Counts
 from hgpart.placement.passes import gradients_wanted
 from hgpart.run.elsewhere import Elsewhere
 from hgpart.run.processes.agreement import Agreement
-from hgpart.run.processes.begun import DTYPES, Begun, JointCall
+from hgpart.run.processes.begun import TYPES, Begun, JointCall
 from hgpart.run.processes.connection import Connection
-from hgpart.run.processes.map_types import TYPES as RESULT_TYPES
 from hgpart.tracing.forms import Sizes, said_of
 from hgpart.tracing.model_outline import outline_of
 
@@ -177,6 +176,7 @@ class Together:
         loss_fn: Callable[[Any, Any], Tensor] | None = None,
     ) -> Begun:
         """What this rank begins, in the present modes; the size of its batch is not known yet."""
+        autocast = autocast_type(self.device)
         return Begun(
             call.number,
             self._model,
@@ -186,7 +186,7 @@ class Together:
             training=self._placement.training,
             counts_classes=len({*self._placement.programs.output_parts}) > 1
             and class_loss(loss_fn) is not None,
-            autocast=DTYPES.index(autocast_type(self.device)),
+            autocast=0 if autocast is None else 1 + TYPES.index(autocast),
         )
 
     def begin_call(self, inputs: Sequence[Tensor | None], batch_size: int | None) -> CalledWith:
@@ -256,10 +256,10 @@ class Together:
     ) -> list[torch.dtype]:
         """The types that a pass gave its results, which ranks that have them tell all."""
         (run,) = begun.runs.values()
-        made = [RESULT_TYPES.index(result.dtype) for result in run.results.get(0, ())]
+        made = [TYPES.index(result.dtype) for result in run.results.get(0, ())]
         own = [*made[: len(placed)], *[-1] * (len(placed) - len(made))]
         of_ranks = zip(*self._connection.numbers(own), strict=True)
-        return [RESULT_TYPES[max(types)] for types in of_ranks]
+        return [TYPES[max(types)] for types in of_ranks]
 
     def _arrived(
         self, at: int, value: Tensor | None, on_ranks: Sequence[int], samples: int

@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import pytest
+import torch
 
 from hgpart.errors import ArgumentError
 from hgpart.run.processes import agreement
 from hgpart.run.processes.agreement import Agreement
-from hgpart.run.processes.begun import Begun, JointCall, check_same
+from hgpart.run.processes.begun import TYPES, Begun, JointCall, check_same
 
 OURS = Begun(JointCall.STEP.number, samples=4, grad_mode=True, training=True)
 OTHERS = [
@@ -27,7 +28,7 @@ OTHERS = [
         "loss",
     ),
     (
-        OURS._replace(autocast=2),
+        OURS._replace(autocast=1 + TYPES.index(torch.bfloat16)),
         "without autocast, rank 1 a batch under autocast to torch.bfloat16",
     ),
 ]

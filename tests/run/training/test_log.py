@@ -113,7 +113,10 @@ def test_what_is_needed_is_looked_for_at_once(tmp_path, monkeypatch):
 
 
 def test_a_board_has_what_a_table_has(data, tmp_path):
-    reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    reading = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed: pip install '.[tensorboard]'",
+    )
     folder, checkpoints = tmp_path / "board", tmp_path / "checkpoints"
     for steps, resume in ((4, False), (7, True)):
         log = Log(folder, "val_accuracy")

@@ -187,7 +187,7 @@ def _plan_settings(plan: Report, comparison: Comparison) -> list[str]:
 def comparison_table(comparison: Comparison, unit: str) -> str:
     """A row a way and k; the best of a k are marked, and what can't be used says why.
 
-    What is not within the smallest eps is set back, and says so.
+    Rows beyond the smallest eps are set back, and say so.
     """
     columns = comparison_columns(comparison)
     always = {"k", "eps", "seconds", *EPOCHS}  # figures that do not depend on the batch of a step

@@ -10,7 +10,20 @@ import torch
 
 from hgpart.errors import ArgumentError
 
-DTYPES = (None, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+TYPES = (
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+)
 
 
 class JointCall(Enum):
@@ -61,7 +74,7 @@ class Begun(NamedTuple):
     counts_classes : int
         Whether ranks add up counts of their targets, for a loss of classes.
     autocast : int
-        The type of autocast, numbered in `DTYPES`; 0 without it.
+        The type of autocast, numbered in `TYPES` from 1 on; 0 without it.
     """
 
     call: int = JointCall.GATHER.number
@@ -98,7 +111,9 @@ class Begun(NamedTuple):
             "in grad mode" if self.grad_mode else "under no_grad",
             "in training" if self.training else "in evaluation",
             f"with {'a' if self.counts_classes else 'no'} mean over classes as its loss",
-            f"under autocast to {DTYPES[self.autocast]}" if self.autocast else "without autocast",
+            f"under autocast to {TYPES[self.autocast - 1]}"
+            if self.autocast
+            else "without autocast",
         )
         differ = (own != theirs for own, theirs in zip(self[3:], other[3:], strict=True))
         return "a batch " + " ".join(

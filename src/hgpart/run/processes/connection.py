@@ -102,7 +102,7 @@ class Connection:
         Returns
         -------
         Begun
-            What all begin, with the samples that some process knows.
+            The call that all begin, with the number of samples that some process knows.
 
         Raises
         ------

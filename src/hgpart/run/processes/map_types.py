@@ -15,21 +15,8 @@ from torch import Tensor
 
 from hgpart.errors import RunError
 from hgpart.execution.program import Transfer, TransferredTensor
+from hgpart.run.processes.begun import TYPES
 
-TYPES = (
-    torch.bool,
-    torch.uint8,
-    torch.int8,
-    torch.int16,
-    torch.int32,
-    torch.int64,
-    torch.float16,
-    torch.bfloat16,
-    torch.float32,
-    torch.float64,
-    torch.complex64,
-    torch.complex128,
-)
 WORD = 8  # bytes that say a type, before the tensor
 
 

@@ -64,7 +64,7 @@ class TrainingResult:
         For each part, and each of these steps, the number of updates by earlier steps that its
         forward pass lacked; empty if no step lacked any.
     epochs : tuple of Epoch
-        What is known of each epoch, those before a checkpoint included.
+        Accuracies and rates of each epoch, those before a checkpoint included.
     best : Epoch or None
         The epoch whose weights the model now has, as they were the best; None if it has those of
         the last step.

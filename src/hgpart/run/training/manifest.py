@@ -35,7 +35,7 @@ class Manifest:
     losses : tuple of float
         The loss of each step.
     epochs : tuple of Epoch
-        What is known of each epoch so far; older checkpoints have none.
+        Accuracies and rates of each epoch so far; older checkpoints have none.
     right : int or None
         Number of samples since the last epoch that were given their class in training, if these are
         counted.

@@ -15,7 +15,7 @@ VALIDATION_SHARE = 5  # every fifth sample of a class is for validation
 class Samples(Protocol):
     """Images with labels, read only when asked for, so that a part reads only what it needs.
 
-    What is random in a sample depends on the seed, the epoch and the sample's number alone, so that
+    Randomness in a sample depends on the seed, the epoch and the sample's number alone, so that
     all processes read the same, whichever samples they read before.
     """
 
