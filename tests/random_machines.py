@@ -27,7 +27,11 @@ def slowdowns(draw: st.DrawFn) -> Slowdown:
 
 
 devices = st.builds(
-    Device, st.text('ab "é', max_size=3), st.none() | st.integers(1, 2**50), st.integers(1, 64)
+    Device,
+    st.text('ab "é', max_size=3),
+    st.none() | st.integers(1, 2**50),
+    st.integers(1, 64),
+    st.floats(1e-6, 1e6),
 )
 
 

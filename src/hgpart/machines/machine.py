@@ -33,17 +33,21 @@ class Device:
         Bytes of memory, where known.
     threads : int
         Number of threads that compute on it, if it is a CPU.
+    speed : float
+        How many times as fast it computes as the device that layers were timed on.
     """
 
     kind: str
     memory: int | None = None
     threads: int = 1
+    speed: float = 1.0
 
     def __post_init__(self) -> None:
         """Raise an ArgumentError if a number is out of range."""
         if self.memory is not None:
             check_whole("memory", self.memory, unit=" byte")
         check_whole("threads", self.threads)
+        check_number("speed", self.speed, 1 / MOST_FACTOR, MOST_FACTOR)
 
 
 @dataclass(frozen=True)

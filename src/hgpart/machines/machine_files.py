@@ -11,7 +11,8 @@ alike, and links have a latency, in seconds, and a bandwidth, in bytes per secon
 fields may be left out:
 
 - ``"device": {"kind": "NVIDIA A100", "memory": 40000000000, "threads": 1}`` describes all devices,
-  memory in bytes; ``"devices"`` is a list with an object for each instead.
+  memory in bytes; ``"devices"`` is a list with an object for each instead. ``"speed": 0.5`` of one
+  says that it computes half as fast as the device that layers are timed on.
 - ``"both_ways"`` of a link is the bandwidth of each way while messages are sent both ways, if they
   slow each other down.
 - Measured links have, instead, ``"sizes"`` of messages in bytes, their ``"seconds"``, and their
@@ -41,7 +42,15 @@ from typing import Any
 from hgpart.errors import ArgumentError, did_you_mean
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import write_text
-from hgpart.machines.machine import MOST_SECONDS, AllReduce, Device, Link, Machine, Slowdown
+from hgpart.machines.machine import (
+    MOST_FACTOR,
+    MOST_SECONDS,
+    AllReduce,
+    Device,
+    Link,
+    Machine,
+    Slowdown,
+)
 from hgpart.machines.named import MOST_DEVICES, NAMES, named_machine
 
 FORMAT = "hgpart machine 1"
@@ -112,10 +121,14 @@ def _devices(head: JsonObject, k: int) -> tuple[Device, ...]:
 
 
 def _device(record: JsonObject) -> Device:
+    speed = record.number("speed") if "speed" in record.fields else 1.0
+    if not 1 / MOST_FACTOR <= speed <= MOST_FACTOR:
+        raise record.wrong("speed", f"{1 / MOST_FACTOR:g} to {MOST_FACTOR:g} times as fast")
     return Device(
         record.string("kind") if "kind" in record.fields else "unknown",
         record.whole("memory", 1) if record.fields.get("memory") is not None else None,
         record.whole("threads", 1) if "threads" in record.fields else 1,
+        speed,
     )
 
 
