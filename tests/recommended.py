@@ -35,7 +35,7 @@ def machine(k: int, link: Link = LINK, memory: int | None = None) -> Machine:
 
 
 @cache
-def _traced() -> tuple[nn.Module, TracedModel, ChannelGraph]:
+def traced_network() -> tuple[nn.Module, TracedModel, ChannelGraph]:
     model = network()
     traced = trace(model, (torch.zeros(2, 3, 8, 8),))
     return model, traced, channel_graph(traced)
@@ -43,7 +43,7 @@ def _traced() -> tuple[nn.Module, TracedModel, ChannelGraph]:
 
 def recommended(on: Machine, scale: float = 1.0, **options: Any) -> Recommendation:
     """Of the small model, whose layers take what they multiply, or some times as long."""
-    model, traced, graph = _traced()
+    model, traced, graph = traced_network()
     # All ways are simulated, however busy the machine is.
     options = {"batch_size": 8, "seed": 1, "time_limit": 1e5, **options}
     return rank_ways(model, traced, graph, in_proportion(graph, scale=scale), on, **options)

@@ -88,7 +88,7 @@ def test_processes_train_by_the_plan_alone(files, capfd):
     assert hgpart_recommend(files, "--measure", 1) == 0
     shown = capfd.readouterr().out
     assert " s a step (measured)" in shown.splitlines()[0]
-    assert "torch single" in shown
+    assert "torch ddp" in shown
     assert run(["train", "lenet5", "--plan", str(files / "best.json")]) == 0
     assert "100 steps of 8 samples" in capfd.readouterr().out
 
@@ -117,7 +117,7 @@ def test_all_is_measured_where_nothing_is_known(files, tmp_path, capfd, monkeypa
         (("--devices", 0), "--devices 0: accepted is 1 or more"),
         (("--devices", 3), "3 devices of a machine of 2: accepted are 1 to 2"),
         (("--batch-size", 0), "--batch-size 0: accepted is 1 or more"),
-        (("--measure", -1), "--measure -1: accepted is a whole number, at least 1"),
+        (("--measure", -1), "--measure -1: accepted is a whole number, at least 0"),
         (("--goal", "fast"), "goal 'fast': accepted are time, memory, throughput"),
         (("--memory", "much"), "memory 'much'"),
         (("--memory", "1kB"), "no way to train lenet5 fits in memory: the one that needs least"),

@@ -14,7 +14,7 @@ from hgpart.bench.ways.job import Job
 from hgpart.errors import RunError
 from hgpart.recommendation import measuring
 from hgpart.recommendation import ways as module
-from hgpart.recommendation.measuring import ROUNDS, with_measured
+from hgpart.recommendation.measuring import with_measured
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.trials import trials
 
@@ -29,7 +29,7 @@ def found() -> Iterator[Recommendation]:
         yield recommended(machine(2))
 
 
-def run(found: Recommendation, count: int, failing: str, monkeypatch: Any) -> Any:
+def run(found: Recommendation, count: int, failing: str, monkeypatch: Any, **options: Any) -> Any:
     """With turns that take what `SECONDS` says, or 1 s; and which turns there were."""
     turns: list[tuple[str, int, bool]] = []
 
@@ -40,26 +40,39 @@ def run(found: Recommendation, count: int, failing: str, monkeypatch: Any) -> An
         return Measured(way.text, 1, (SECONDS.get(way.text, 1.0),), (), (1.0,), 0.0, (0,))
 
     monkeypatch.setattr(measuring, "turn_of", turn)
-    return with_measured(found, JOB, count, lambda what, done: None), turns
+    return with_measured(found, JOB, count, lambda what, done: None, **options), turns
 
 
 def test_the_order_is_that_of_what_was_measured(found, monkeypatch) -> None:
     ran, turns = run(found, 3, "", monkeypatch)
     assert [one.seconds for one in ran.ranked] == [1.0, 2.0, 3.0]
     assert ran.best.trial.name == "one-weird-trick"
-    assert ran.measured == {"torch single": 3.0, "torch ddp": 1.5}
+    assert ran.measured == {"torch ddp": 1.5}
     assert ran.speed_up(ran.best) == 3.0
     assert ("single", 1, True) in turns
     assert ("ddp", 2, False) in turns
-    assert len(turns) == 5 * ROUNDS
+    assert len(turns) == 4  # and none of them is near to the fastest
 
 
 def test_one_device_is_run_beside_the_best(found, monkeypatch) -> None:
     ran, turns = run(found, 1, "", monkeypatch)
     assert ("single", 1, True) in turns
     assert ran.one_device.measured_seconds == 3.0
-    assert sum(one.measured_seconds is None for one in ran.ranked) == 1
-    assert ran.ranked[-1].measured_seconds is None
+
+
+def test_what_is_near_to_the_fastest_has_a_second_turn_in_the_opposite_order(
+    found, monkeypatch
+) -> None:
+    monkeypatch.setitem(SECONDS, "data-parallel on 2 devices", 1.05)
+    _, turns = run(found, 3, "", monkeypatch)
+    first, again = [text for text, *_ in turns[:4]], [text for text, *_ in turns[4:]]
+    near = {"data-parallel on 2 devices", "one-weird-trick on 2 devices"}
+    assert again == [text for text in reversed(first) if text in near]
+
+
+def test_when_time_is_up_the_best_one_device_and_ddp_are_run(found, monkeypatch) -> None:
+    _, turns = run(found, 3, "", monkeypatch, lasting=0.0)
+    assert [text for text, *_ in turns] == [found.best.trial.text, "single", "ddp"]
 
 
 def test_a_way_that_fails_is_dropped(found, monkeypatch) -> None:
@@ -68,6 +81,6 @@ def test_a_way_that_fails_is_dropped(found, monkeypatch) -> None:
     assert [(one.what, one.why) for one in ran.dropped][-1:] == [
         ("data-parallel on 2 devices", "rank 0 died")
     ]
-    assert len(turns) == 4 * ROUNDS + 1
+    assert len(turns) == 4
     with pytest.raises(RunError, match=r"no way could be run; .*: rank 0 died"):
         run(found, 3, "all", monkeypatch)

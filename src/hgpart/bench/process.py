@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import re
 import signal
 import sys
@@ -47,13 +48,13 @@ HIRES: Mapping[str, Hire] = {
 def work(
     way: TrainingWay,
     job: Job,
-    layout: Layout,
+    cuts: bytes,
     rank: int,
     environment: Mapping[str, str],
     orders: Connection,
     steps_ended: Any,
 ) -> None:
-    """Run a process of a way, from its beginning to its end."""
+    """Run a process of a way, from its beginning to its end; `cuts` are its pickled layout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that started this one ends it
     end_with_starter()
     # Otherwise Python would complain of a lock that torch makes when tracing, and never frees.
@@ -65,6 +66,7 @@ def work(
     _say_nothing()
     status = 1
     try:
+        layout: Layout = pickle.loads(cuts)
         with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
             give_back_freed_memory()  # so that no step's peak includes what the start needed
             orders.send(None)

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext
 from multiprocessing.forkserver import ensure_running
 from types import ModuleType, TracebackType
 from typing import Any
@@ -24,6 +26,7 @@ from typing import Any
 import torch
 
 from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.traced_before import asking
 from hgpart.bench.ways.way import Layout, TrainingWay
 from hgpart.bench.ways.worker import Failure, Lap, Learn, Show
 from hgpart.errors import HgpartError
@@ -60,13 +63,13 @@ class Session:
         self._store = new_store("0")
         count = way.processes(job.workers)
         told = replace(way, division=None, plan=None)  # functions, and what the layout has
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["hgpart.bench.process"])
+        context = start_server(job.model, job.input_shape, job.threads)
+        # Multiprocessing's own pickles would share each tensor of a graph by a file, of hundreds.
+        cuts = pickle.dumps(layout)
         self._steps_ended: Any = context.RawArray("q", count)
         self._processes = []
         self._orders: list[Connection[Any, Any]] = []
         with _started_with(job.threads):
-            ensure_running()
             for rank in range(count):
                 here, there = context.Pipe()
                 environment = {
@@ -75,7 +78,7 @@ class Session:
                 }
                 process = context.Process(
                     target=_begin,
-                    args=(told, job, layout, rank, environment, there, self._steps_ended),
+                    args=(told, job, cuts, rank, environment, there, self._steps_ended),
                     daemon=True,
                 )
                 process.start()
@@ -194,6 +197,18 @@ class Session:
             process.join()
         for orders in self._orders:
             orders.close()
+
+
+def start_server(model: str, input_shape: Sequence[int], threads: int) -> ForkServerContext:
+    """Let the server that processes are forked from begin, if it is not there; it returns at once.
+
+    It imports what they need, and traces the model that it was begun for.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["hgpart.bench.process"])
+    with _started_with(threads), asking(model, input_shape):
+        ensure_running()
+    return context
 
 
 @contextmanager

@@ -237,14 +237,14 @@ class Ranks(Options):
         return device_of_each(self.devices, k)
 
 
-def runs_and_timeout(measure: str) -> tuple[int, float]:
+def runs_and_timeout(measure: str, least: int = 1) -> tuple[int, float]:
     """The count of --measure, and the seconds to wait for a silent process."""
     from hgpart.run.processes.connection import check_timeout
 
     values, settings = keyed("--measure", measure, timeout=float)
     text = one_value("--measure", measure, values) or ""
-    if not text.isdecimal() or int(text) < 1:
-        raise ArgumentError(f"--measure {measure}: accepted is a whole number, at least 1")
+    if not text.isdecimal() or int(text) < least:
+        raise ArgumentError(f"--measure {measure}: accepted is a whole number, at least {least}")
     timeout: float = settings.get("timeout", TIMEOUT)
     check_timeout(timeout)
     return int(text), timeout

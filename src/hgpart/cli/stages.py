@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -81,15 +81,22 @@ class Stages:
 
 
 def traced_model(
-    stage: Stages, model: str, input_shape: tuple[int, ...] | None
+    stage: Stages,
+    model: str,
+    input_shape: tuple[int, ...] | None,
+    before: Callable[[tuple[int, ...]], object] = lambda shape: None,
 ) -> tuple[nn.Module, tuple[int, ...], hgpart.TracedModel, hgpart.ChannelGraph]:
-    """Load and trace a model on the meta device: nothing here needs its weights."""
+    """Load and trace a model on the meta device: nothing here needs its weights.
+
+    `before` is told the shape of a sample before the model is traced, which takes longest.
+    """
     with stage("import"):
         from hgpart.layers.layering import channel_graph
     with stage("load"):
         module, own_shape = hgpart.load_model(model, device="meta")
         shape = shape_of(model, input_shape or own_shape)
         example = hgpart.example_inputs(module, shape)
+    before(shape)
     with stage("trace"):
         traced = hgpart.trace(module, example)
     for caution in _cautions(traced):

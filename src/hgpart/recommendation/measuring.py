@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from hgpart.bench.results import Measured
 from hgpart.bench.session import WayError
@@ -13,8 +14,13 @@ from hgpart.bench.ways.way import Layout, TrainingWay, way_of
 from hgpart.errors import RunError
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
 
-ROUNDS, STEPS = 2, 3  # turns of each way, and steps of each that are timed
-TORCHS = ("single", "ddp")
+BEST = 3  # ways that are run where nothing else is said
+ERROR = 0.1  # of predicted seconds: what is predicted to be so near to the best may be the best
+MOST = 6  # ways of hgpart's that are run
+LASTING = 30.0  # seconds after which no further turn begins
+TURN, MOST_STEPS = 1.5, 10  # seconds of a turn's timed steps, and their number at most
+NEAR = 0.1  # of the fastest step: what is so near to it has a second turn
+DDP = "torch ddp"
 
 
 def with_measured(
@@ -22,8 +28,13 @@ def with_measured(
     job: Job,
     count: int,
     on_turn: Callable[[str, float], None] = lambda what, done: None,
+    lasting: float = LASTING,
 ) -> Recommendation:
-    """Run the best ways, one device and torch's own for a few steps each, in turns.
+    """Run the best ways, one device and torch's DDP for a few steps each, in turns.
+
+    The best ways are the first `count`, and those that are predicted to take no more than a tenth
+    longer than the best. Each has a turn; then those that are near to the fastest have another, in
+    the opposite order, so that a machine which becomes slower does so for all.
 
     Parameters
     ----------
@@ -33,39 +44,111 @@ def with_measured(
         Number of the best ways to run.
     on_turn : callable
         Told what is run next, and the share of all that is done.
+    lasting : float
+        Seconds after which no further turn begins, but for the first ones of the best way, of one
+        device and of DDP.
 
     Returns
     -------
     Recommendation
         Ranked by what was measured, then by what was simulated. A way that failed is dropped.
+
+    Raises
+    ------
+    RunError
+        If no way could be run.
     """
-    chosen = [*found.ranked[:count]]
-    if all(ranked.trial.k > 1 for ranked in chosen):
-        chosen += [ranked for ranked in found.ranked if ranked.trial.k == 1]
-    runs: dict[str, tuple[TrainingWay, Job, Layout]] = {}
-    for ranked in chosen:
+    turns = _Turns({run.text: run for run in _runs(found, job, count)}, lasting, on_turn)
+    turns.all()
+    turns.near()
+    return _ranked_anew(found, turns.rows, turns.failed)
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """A way to run.
+
+    Attributes
+    ----------
+    predicted : float
+        Seconds of a step.
+    is_needed : bool
+        Whether it is run however long it takes.
+    """
+
+    text: str
+    way: TrainingWay
+    job: Job
+    layout: Layout
+    predicted: float
+    is_needed: bool
+
+    @property
+    def steps(self) -> int:
+        """Steps to time in a turn."""
+        return max(1, min(MOST_STEPS, round(TURN / max(1e-9, self.predicted))))
+
+
+def _runs(found: Recommendation, job: Job, count: int) -> Iterator[_Run]:
+    best = found.best
+    near = (1 + ERROR) * best.seconds
+    chosen = [
+        ranked
+        for at, ranked in enumerate(found.ranked[: max(count, MOST)])
+        if at < count or ranked.seconds <= near
+    ]
+    alone = next((ranked for ranked in found.ranked if ranked.trial.k == 1), None)
+    needed = [best] if alone is None or alone is best else [best, alone]
+    for ranked in (*needed, *(ranked for ranked in chosen if ranked not in needed)):
         trial, plan = ranked.trial, ranked.plan
         way = TrainingWay(trial.text, trial.way.name, ranked.scheduling, plan=plan)
-        runs[trial.text] = way, replace(job, workers=trial.k), plan
-    for name in TORCHS:
-        way = way_of(name)
-        if way.why_not(found.devices, found.batch_size) is None and found.devices > 1:
-            runs[f"torch {name}"] = way, replace(job, workers=found.devices), None
-    rows: dict[str, Measured] = {}
-    failed: dict[str, str] = {}
-    # Every second round the other way round: a machine that gets slower is as slow for all.
-    turns = [text for number in range(ROUNDS) for text in [*runs][:: -1 if number % 2 else 1]]
-    for done, text in enumerate(turns):
-        if text in failed:
-            continue
-        on_turn(f"run {text}", done / len(turns))
+        own = replace(job, workers=trial.k)
+        yield _Run(trial.text, way, own, plan, ranked.seconds, ranked in needed)
+        if ranked is needed[-1]:
+            ddp = way_of("ddp")
+            if found.devices > 1 and ddp.why_not(found.devices, found.batch_size) is None:
+                yield _Run(DDP, ddp, replace(job, workers=found.devices), None, best.seconds, True)
+
+
+@dataclass(eq=False)
+class _Turns:
+    """What was measured so far."""
+
+    runs: dict[str, _Run]
+    lasting: float
+    on_turn: Callable[[str, float], None]
+    rows: dict[str, Measured] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    begun: float = field(default_factory=time.monotonic)
+
+    def all(self) -> None:
+        """A turn of each."""
+        for number, run in enumerate(self.runs.values()):
+            if run.is_needed or not self._is_over():
+                self._turn(run, 0.7 * number / len(self.runs))
+
+    def near(self) -> None:
+        """Another turn of those that are near to the fastest, the last one first."""
+        seconds = {text: row.quartiles[1] for text, row in self.rows.items()}
+        most = (1 + NEAR) * min(seconds.values(), default=0.0)
+        texts = [text for text in reversed(seconds) if seconds[text] <= most]
+        for number, text in enumerate(texts if len(texts) > 1 else ()):
+            if not self._is_over():
+                self._turn(self.runs[text], 0.7 + 0.3 * number / len(texts))
+
+    def _turn(self, run: _Run, done: float) -> None:
+        self.on_turn(f"run {run.text}", done)
         try:
-            row = turn_of(*runs[text], STEPS)
+            row = turn_of(run.way, run.job, run.layout, run.steps)
         except WayError as error:
-            failed[text] = str(error)
-            continue
-        rows[text] = rows[text].and_then(row) if text in rows else row
-    return _ranked_anew(found, rows, failed)
+            self.failed[run.text] = str(error)
+            self.rows.pop(run.text, None)
+            return
+        before = self.rows.get(run.text)
+        self.rows[run.text] = row if before is None else before.and_then(row)
+
+    def _is_over(self) -> bool:
+        return time.monotonic() - self.begun > self.lasting
 
 
 def _ranked_anew(
@@ -81,7 +164,7 @@ def _ranked_anew(
         for ranked in found.ranked
         if ranked.trial.text not in failed
     }
-    if not kept:
+    if not any(ranked.measured_seconds is not None for ranked in kept.values()):
         text, why = next(iter(failed.items()))
         raise RunError(f"no way could be run; {text}: {why}")
     return replace(
@@ -89,5 +172,5 @@ def _ranked_anew(
         ranked=ranked_by(found.goal, kept),
         one_device=timed(found.one_device),
         dropped=(*found.dropped, *(Dropped(text, why) for text, why in failed.items())),
-        measured={text: ranked for text, ranked in seconds.items() if text.startswith("torch ")},
+        measured={DDP: seconds[DDP]} if DDP in seconds else {},
     )

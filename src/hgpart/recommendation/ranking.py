@@ -139,6 +139,8 @@ class Recommendation:
         Whether Ctrl-C ended it before all ways that there was time for.
     measured : mapping of str to float
         Seconds of a step of what was run besides: torch's own ways.
+    least_seconds : float
+        Seconds of a step that no way can be simulated below; see `hgpart.recommendation.bound`.
     notes : tuple of str
         What was assumed, and what was measured because it was not given.
     """
@@ -154,6 +156,7 @@ class Recommendation:
     dropped: tuple[Dropped, ...]
     simulated: int
     left_out: int
+    least_seconds: float = 0.0
     interrupted: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -203,6 +206,12 @@ class Recommendation:
         if (ranked.measured_seconds is None) != (alone.measured_seconds is None):
             return None
         return alone.seconds / ranked.seconds
+
+    @property
+    def most_speed_up(self) -> float | None:
+        """The speed-up over one device, simulated, that no way can exceed; None if not known."""
+        alone = self.one_device.simulated_seconds
+        return alone / self.least_seconds if self.least_seconds else None
 
     @property
     def is_split(self) -> bool:

@@ -25,6 +25,7 @@ from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction, predict
+from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
 from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
@@ -318,7 +319,20 @@ class Simulations:
             dropped=tuple(self._dropped()),
             simulated=self.simulated,
             left_out=left_out,
+            least_seconds=self._least_seconds(),
             notes=tuple(self._notes()),
+        )
+
+    def _least_seconds(self) -> float:
+        asked = self.asked
+        problem = asked.problem
+        return least_seconds(
+            asked.times,
+            problem.graph,
+            asked.machine.first(problem.k),
+            problem.modelling.batch_size,
+            divides_batch=problem.divides_batch,
+            streams=asked.goal == "throughput",
         )
 
     def _notes(self) -> Iterator[str]:

@@ -64,6 +64,7 @@ def recommendation_json(recommendation: Recommendation) -> str:
             "notes": recommendation.notes,
             "simulated_ways": recommendation.simulated,
             "left_out": recommendation.left_out,
+            "least_seconds": recommendation.least_seconds,
             "interrupted": recommendation.interrupted,
             "splits": recommendation.is_split,
             "one_device": fields(recommendation.one_device),
@@ -93,8 +94,13 @@ def answer(recommendation: Recommendation, unit: str) -> str:
     if not recommendation.is_split:
         aim = "needs less" if recommendation.goal == "memory" else "is faster"
         return f"{line}; no split {aim}" if recommendation.devices > 1 else line
-    speed_up = recommendation.speed_up(best)
-    return line if speed_up is None else f"{line}, {speed_up:.2f} times as fast as one device"
+    speed_up, most = recommendation.speed_up(best), recommendation.most_speed_up
+    if speed_up is None:
+        return line
+    line = f"{line}, {speed_up:.2f} times as fast as one device"
+    if most is None or most < speed_up:
+        return line
+    return f"{line}; no way can be more than {most:.2f} times as fast"
 
 
 def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.traced_before import partitioned
 from hgpart.bench.ways.way import TrainingWay
 from hgpart.bench.ways.worker import Tick, Worker
 from hgpart.placement import place
@@ -24,7 +25,8 @@ from hgpart.run.training.scores import cross_entropy
 def placed(way: TrainingWay, job: Job, plan: Plan | PlanFile, rank: int) -> Iterator[Worker]:
     """The worker of a part."""
     with connect(job.workers, timeout=job.timeout) as connection:
-        placement = place(job.new_model(), plan, parts=[rank])
+        known = partitioned(job.model, job.input_shape, plan)
+        placement = place(job.new_model(), known, parts=[rank])
         learner = PlacedModel(DistributedModel(placement, connection), way.scheduling)
         learner.train(True)
         yield Part(learner, job, rank)

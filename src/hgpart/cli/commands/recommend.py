@@ -17,8 +17,8 @@ from hgpart.cli.groups import runs_and_timeout
 from hgpart.cli.options import InputShape, Model, Positive, PositiveOrNone, Seed
 from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
-from hgpart.cores import threads_of_each
-from hgpart.errors import ArgumentError
+from hgpart.cores import threads_of_each, usable_cores
+from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import share_done
 
 
@@ -56,8 +56,9 @@ class Ranking(Options):
         Figure to rank by: time (seconds per step), memory (bytes per device) or throughput (samples
         per second, asynchronous training included).
     measure : N
-        Run a few steps of the N best ways here, and rank these by the measured time. Append
-        ,timeout=S for the seconds to wait for a silent process (default 300).
+        Run a few steps of the N best ways here, in turns with one device and torch's DDP, and rank
+        these by the measured time; 0: none. Append ,timeout=S for the seconds to wait for a silent
+        process (default 300). Default: 3 where the devices are this machine's, or else 0.
     time_limit : SECONDS
         Time to simulate ways, the most promising first.
     """
@@ -114,6 +115,7 @@ def recommend(
         raise ArgumentError(f"--time-limit {ranking.time_limit}: accepted is 0 s or more")
     with Stages() as stage:
         with stage("import"):
+            from hgpart.bench.session import start_server
             from hgpart.bench.ways.job import Job
             from hgpart.machines.named import named_machine
             from hgpart.partition.problem.checks import check_search
@@ -126,7 +128,9 @@ def recommend(
             from hgpart.report.recommendation import print_recommendation, recommendation_json
         check_goal(ranking.goal)
         check_search(ranking.seed)
-        best, timeout = runs_and_timeout(ranking.measure) if ranking.measure else (0, 0.0)
+        k_here = devices if machine is None else None
+        asked = _asked_to_run(ranking, k_here)
+        best, timeout = runs_and_timeout(asked, least=0)
         limit = None if available.memory is None else number_of_bytes(available.memory)
         given = None if machine is None else hgpart.files.load_machine(machine, devices)
         if best and machine is not None and named_machine(machine, devices) is not None:
@@ -135,10 +139,22 @@ def recommend(
             )
         k = devices or (given.k if given is not None else 1)
         threads = given.devices[0].threads if given is not None else threads_of_each(k)
-        module, shape, traced, graph = traced_model(stage, model, input_shape)
-        classes = classes_of(module, shape) if best else 0
+
+        def before(shape: tuple[int, ...]) -> None:
+            if best:  # who runs the ways traces the model at the same time as this process
+                start_server(model, shape, threads)
+
+        module, shape, traced, graph = traced_model(stage, model, input_shape, before)
+        notes, classes = list[str](), 0
+        if best:
+            try:
+                classes = classes_of(module, shape)
+            except RunError as error:
+                if ranking.measure is not None:
+                    raise
+                notes.append(f"Nothing was run: {error}")
+                best = 0
         seconds = None if times is None else hgpart.files.load_layer_times(times, graph)
-    notes = []
     if given is None:
         given, note = machine_here(k, threads, "--machine FILE or NAME for others")
         notes.append(note)
@@ -181,3 +197,13 @@ def recommend(
         lead_on(then_of_plan(module, shape, of_plan(model, output)))
     if ranked.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
+
+
+def _asked_to_run(ranking: Ranking, devices_here: int | None) -> str:
+    """What --measure says, or should say where it is not given."""
+    if ranking.measure is not None:
+        return ranking.measure
+    from hgpart.recommendation.measuring import BEST
+
+    are_here = devices_here is not None and 1 < devices_here <= usable_cores()
+    return str(BEST if are_here and ranking.goal != "memory" else 0)

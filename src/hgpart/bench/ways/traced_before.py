@@ -1,0 +1,65 @@
+"""A model's name, in the environment -> its trace, made once where all ways are forked from.
+
+`multiprocessing`'s forkserver imports this module before it forks: tracing takes seconds, which
+each process of each way would spend anew, while all other processes wait for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from pathlib import Path
+
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.plan import Plan, PlanFile, restore
+from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
+from hgpart.zoo import load_model
+
+ASKED = "HGPART_TRACED_BEFORE"
+
+
+@contextmanager
+def asking(model: str, input_shape: Sequence[int]) -> Iterator[None]:
+    """Let a server that starts inside the block trace a model in training mode."""
+    os.environ[ASKED] = json.dumps([model, *input_shape])
+    try:
+        yield
+    finally:
+        os.environ.pop(ASKED, None)
+
+
+def partitioned(
+    model: str, input_shape: Sequence[int], plan: Plan | PlanFile
+) -> Plan | PlanFile | PartitionedModel:
+    """The plan with the model's trace where that was made before, or else the plan alone."""
+    known = _TRACED.get((model, *input_shape))
+    if known is None or known[1].fingerprint != plan.fingerprint:
+        return plan
+    traced, graph = known
+    partition = plan.partition if isinstance(plan, Plan) else restore(plan, graph)
+    return PartitionedModel(traced, partition, partition.evaluation, {}, model)
+
+
+def _traced() -> dict[tuple[object, ...], tuple[TracedModel, ChannelGraph]]:
+    asked = os.environ.pop(ASKED, None)
+    if asked is None:
+        return {}
+    model, *shape = json.loads(asked)
+    # Whatever goes wrong goes wrong once more, in a process that can say so.
+    with (
+        suppress(BaseException),
+        Path(os.devnull).open("w") as nowhere,
+        redirect_stdout(nowhere),
+        redirect_stderr(nowhere),
+    ):
+        module = load_model(model, device="meta")[0].train()
+        traced = trace(module, example_inputs(module, shape))
+        return {(model, *shape): (traced, channel_graph(traced))}
+    return {}
+
+
+_TRACED = _traced()
