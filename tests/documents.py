@@ -51,6 +51,7 @@ COMMENT = re.compile(r"^<!-- (.+) -->$", re.MULTILINE)
 COMMAND = re.compile(r"^\$ (?P<command>(?:.*\\\n)*.*)\n(?P<shown>(?:(?!\$ ).*\n)*)", re.MULTILINE)
 TYPED = re.compile(r"^(?!#)(?:.*\\\n)*.+$", re.MULTILINE)
 FIGURE = re.compile(r"\d[\d,.]*(?:e[-+]?\d+)?")
+CAUTION = re.compile(r"^.*can't be trusted: .*\n(?:  .*\n)*", re.MULTILINE)
 ROWS = re.compile(r"^(---[- ]*\n)(?:.*\S {2,}\S.*\n)+", re.MULTILINE)
 
 
@@ -195,7 +196,11 @@ def _replaced(text: str, block: Block) -> str:
 
 
 def _lines(text: str, block: Block) -> str:
-    """Drop blank lines and spaces at the ends of lines; let a line `...` stand for any lines."""
+    """Drop blank lines and spaces at the ends of lines; let a line `...` stand for any lines.
+
+    Lines that say what disturbed a measurement are dropped, too: tests run beside each other.
+    """
+    text = CAUTION.sub("", text)
     if block.is_ranked:
         text = ROWS.sub(r"\1...\n", text)
     if block.is_measured:

@@ -95,6 +95,19 @@ def test_the_first_number_is_how_much_faster_than_one_process() -> None:
     assert fastest(with_rows(rows, ["apart"], EMPTY)) == "toy: no way could be measured"
 
 
+def test_rows_that_were_disturbed_are_named_and_stay_so(tmp_path) -> None:
+    disturbed = replace(DDP, disturbed="others ran")
+    both = DDP.and_then(disturbed), disturbed.and_then(DDP)
+    assert [row.disturbed for row in both] == ["others ran"] * 2
+    bench = with_rows({row.way: row for row in (SINGLE, disturbed)}, ["single", "ddp"], EMPTY)
+    said = "can't be trusted: others ran while they were measured; repeat on an idle machine"
+    assert bench.caution == f"The figures of ddp {said}"
+    assert replace(bench, rows=(disturbed,)).caution == f"These figures {said}"
+    assert replace(bench, rows=(SINGLE,)).caution == ""
+    (tmp_path / "bench.json").write_text(bench_json(bench))
+    assert rows_done(tmp_path / "bench.json", EMPTY)["ddp"] == disturbed
+
+
 def test_csv_has_a_line_a_way_and_these_columns() -> None:
     bench = with_rows(
         {row.way: row for row in (GONE, DDP, SINGLE)}, ["single", "ddp", "fsdp"], EMPTY

@@ -104,8 +104,9 @@ def test_in_processes(capfd, plans, tmp_path):
     found = json.loads((tmp_path / "run.json").read_text())
     assert (found["backend"], found["batch_size"]) == ("gloo", 8)
     check_figures(found, plans, 2, steps=3, backward=True)
-    # By chance a part takes longer than its work says.
+    # By chance a part takes longer than its work says, or others run.
     by_chance = r"Part \d has \d+ % of the multiply-acc(.*\n)*?  hgpart profile .*\n"
+    by_chance += r"|The measured seconds can't be trusted.*\n(  .*\n)*"
     *lines, then = re.sub(by_chance, "", out).splitlines()
     assert then.startswith("Next: hgpart run --plan ")
     assert lines[0].startswith(f"{found['samples_per_second']:,.1f} samples/s, ")

@@ -54,6 +54,7 @@ def test_everything_said(tmp_path: Path) -> None:
         tmp_path / "m.json",
         name="lab",
         note="measured by hand",
+        disturbed="others ran",
         devices=[{"kind": "GPU", "memory": 7}, {"kind": "CPU", "threads": 3, "speed": 0.5}],
         inside=MEASURED,
         pairs=[{"from": 1, "to": 0, **LINK}],
@@ -66,6 +67,7 @@ def test_everything_said(tmp_path: Path) -> None:
     assert load_machine(path) == Machine(
         name="lab",
         note="measured by hand",
+        disturbed="others ran",
         devices=(Device("GPU", 7), Device("CPU", threads=3, speed=0.5)),
         nodes=(2,),
         inside=Link((1, 100), (0.5, 1.0), (0.5, 2.0)),

@@ -17,6 +17,7 @@ from hgpart.recommendation import ways as module
 from hgpart.recommendation.measuring import with_measured
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.trials import trials
+from hgpart.work.watching import Watch
 
 JOB = Job("toy", (3, 8, 8), 6, 8, 2)
 SECONDS = {"single": 3.0, "data-parallel on 2 devices": 2.0, "ddp": 1.5}
@@ -33,7 +34,7 @@ def run(found: Recommendation, count: int, failing: str, monkeypatch: Any, **opt
     """With turns that take what `SECONDS` says, or 1 s; and which turns there were."""
     turns: list[tuple[str, int, bool]] = []
 
-    def turn(way: Any, job: Job, layout: Any, steps: int) -> Measured:
+    def turn(way: Any, job: Job, layout: Any, steps: int, watch: Watch) -> Measured:
         turns.append((way.text, job.workers, layout is not None))
         if way.text == failing or failing == "all":
             raise WayError("rank 0 died")

@@ -49,6 +49,11 @@ def test_links_slowdowns_and_devices() -> None:
     assert "1 x CPU one, 1 thread, 2.0 GB\n1 x CPU two, 4 threads\nas measured\n" in text
 
 
+def test_what_disturbed_the_measurement_comes_first() -> None:
+    text = printed(replace(MACHINE, disturbed="others ran"))
+    assert text.startswith("The machine's figures can't be trusted: others ran while they were")
+
+
 def test_what_is_not_known_is_not_printed() -> None:
     text = printed(replace(MACHINE, all_reduce=None, memory_bound=None, note=""))
     assert "All-reduce" not in text

@@ -44,6 +44,7 @@ from hgpart.run.training.scores import Loss
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule
+from hgpart.work.layer_times import LayerTimes
 
 NASTY = "</script><b>"
 
@@ -81,7 +82,12 @@ def predicted(measured: bool) -> PredictionReport:
     )
     steps = Measurement(2, 8, True, 4.0, Totals(timings, Traffic.none(2)), timeline=((), events))
     return PredictionReport(
-        NASTY, machine(2), "times", prediction, Scheduling(), steps if measured else None
+        NASTY,
+        machine(2),
+        LayerTimes((1,), (), "times"),
+        prediction,
+        Scheduling(),
+        steps if measured else None,
     )
 
 

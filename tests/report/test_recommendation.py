@@ -76,6 +76,18 @@ def test_what_was_measured_is_called_so(found: Recommendation, capsys) -> None:
     assert "no time for 3 others" in said
 
 
+def test_what_disturbed_it_stands_right_under_the_answer(
+    found: Recommendation, capsys, monkeypatch
+) -> None:
+    """With other work on the cores "no split is faster" was all that was said."""
+    monkeypatch.setattr(module, "trials", lambda k: trials(k)[:1])
+    disturbed = recommended(replace(machine(2), disturbed="others ran"))
+    said = shown(disturbed, capsys).splitlines()
+    assert said[1].startswith("The machine's figures can't be trusted: others ran while")
+    assert json.loads(recommendation_json(disturbed))["cautions"] == [said[1]]
+    assert found.cautions == ()
+
+
 def test_json_has_all_figures(found: Recommendation) -> None:
     read = json.loads(recommendation_json(replace(found, notes=("A note.",))))
     assert [one["way"] for one in read["ways"]] == [one.trial.text for one in found.ranked]

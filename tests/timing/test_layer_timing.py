@@ -128,7 +128,7 @@ def test_whole_layers_take_what_they_take_in_steps(
     steps = StepTimes((2, 6), in_steps, neighbours=3, beside=1.5)
     monkeypatch.setattr(layer_timing, "TimedShare", Counted)
     monkeypatch.setattr(layer_timing, "steady_seconds", lambda run, enough: run())
-    monkeypatch.setattr(layer_timing, "time_steps", lambda whole, tell: steps)
+    monkeypatch.setattr(layer_timing, "time_steps", lambda whole, tell, watch: steps)
     times = time_layers(model, traced, graph, batch_size=6)
     assert (times.samples, times.neighbours, times.beside) == ((2, 6), 3, 1.5)
     for at, which in enumerate(Pass):

@@ -67,7 +67,8 @@ def layer_times(draw: st.DrawFn) -> LayerTimes:
     shares = [draw(share_times(len(samples), tasks)) for tasks in (8, 3)]
     source = draw(st.text(st.characters(codec="utf-8"), max_size=5))
     neighbours, beside = draw(st.integers(0, 7)), draw(st.floats(1, 9))
-    return LayerTimes(samples, (None, *shares, None), source, neighbours, beside)
+    disturbed = draw(st.sampled_from(["", "other programs took 50 % of the cores' time"]))
+    return LayerTimes(samples, (None, *shares, None), source, neighbours, beside, disturbed)
 
 
 passes = st.sampled_from(Pass)
@@ -86,6 +87,13 @@ TIMES = LayerTimes(
     ),
     "a test",
 )
+
+
+def test_what_was_disturbed_says_so_wherever_it_is_named() -> None:
+    times = replace(TIMES, disturbed="others ran")
+    assert times.caution.startswith("The times of layers can't be trusted: others ran while")
+    assert training_work(times, GRAPH, 6).source == "a test, batch 6, disturbed: others ran"
+    assert TIMES.caution == ""
 
 
 # ------------------------------------------------------------------ between the points

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
 from hgpart.bench.plans import Subject
-from hgpart.bench.results import LARGEST, NotRun, figure, rows_by_way, summed_losses
+from hgpart.bench.results import LARGEST, NotRun, caution_of, figure, rows_by_way, summed_losses
 from hgpart.bench.session import Session
 from hgpart.bench.turns import attempted
 from hgpart.bench.ways.job import Job
@@ -22,6 +23,7 @@ from hgpart.run.learner import Learner
 from hgpart.run.training.data import Data
 from hgpart.run.training.scores import accuracy
 from hgpart.schedules.rules import LONGEST
+from hgpart.work.watching import Watch
 
 FORMAT = "hgpart race 1"
 
@@ -56,10 +58,13 @@ class Race:
     ----------
     points : tuple of Point
         A point for each epoch, until the accuracy was reached or there were to be no more.
+    disturbed : str
+        What disturbed the training, as `hgpart.work.watching` says it; empty where nothing did.
     """
 
     way: str
     points: tuple[Point, ...]
+    disturbed: str = ""
 
     @property
     def best(self) -> float:
@@ -108,6 +113,11 @@ class Races:
     def run(self) -> tuple[Race, ...]:
         """The rows of ways that were run."""
         return tuple(row for row in self.rows if isinstance(row, Race))
+
+    @property
+    def caution(self) -> str:
+        """Why figures can't be trusted; empty where nothing is known against them."""
+        return caution_of(self.run)
 
     def finish(self, race: Race) -> Point | None:
         """Where a way had the accuracy first, if it had."""
@@ -173,8 +183,10 @@ def race(
 
         def run(layout: Layout, way: TrainingWay = way) -> Race:
             with Session(way, job, layout) as session:
-                points = _points(session, job, data, until, epochs, on_epoch)
-                return Race(way.text, tuple(points))
+                watch = Watch(repeats=False)
+                epochs_of = partial(_points, session, job, data, until, epochs, on_epoch)
+                points = watch.measure(lambda: tuple(epochs_of()))
+                return Race(way.text, points, watch.disturbed)
 
         on_row(attempted(way, subject, job, layouts, run))
 
@@ -239,7 +251,8 @@ def races_json(races: Races) -> str:
         if isinstance(row, NotRun):
             return asdict(row)
         points = [[*asdict(point).values()] for point in row.points]
-        return {**fields_of(race_columns(races), row), "points": points}
+        figures = fields_of(race_columns(races), row)
+        return {**figures, "disturbed": row.disturbed, "points": points}
 
     return rows_json(FORMAT, races, as_row)
 
@@ -285,7 +298,8 @@ def _row(record: JsonObject) -> Race:
         Point(steps, float(seconds), math.nan if loss is None else float(loss), float(accuracy))
         for steps, seconds, loss, accuracy in points
     )
-    return Race(record.string("way"), tuple(epochs))
+    disturbed = record.string("disturbed") if "disturbed" in record.fields else ""
+    return Race(record.string("way"), tuple(epochs), disturbed)
 
 
 def _is_point(steps: object, seconds: object, loss: object, accuracy: object) -> bool:

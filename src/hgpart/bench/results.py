@@ -17,6 +17,7 @@ from hgpart.files.columns import BYTES, Column, fields_of
 from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
 from hgpart.files.row_files import resumed_rows, rows_json
+from hgpart.work.watching import caution
 
 FORMAT = "hgpart bench 1"
 LARGEST = 2**53
@@ -50,6 +51,8 @@ class Measured:
         reset this count, as Linux can, since the process began.)
     ended : str or None
         The error that ended the way in a later round, so that it had no further turn.
+    disturbed : str
+        What disturbed a turn, as `hgpart.work.watching` says it; empty where nothing did.
     """
 
     way: str
@@ -60,6 +63,7 @@ class Measured:
     sent_bytes: float | None
     peak_bytes: tuple[int, ...]
     ended: str | None = None
+    disturbed: str = ""
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
@@ -104,6 +108,7 @@ class Measured:
             busy=tuple(map(mean, self.busy, other.busy)),
             sent_bytes=mean(self.sent_bytes or 0, other.sent_bytes or 0) if is_known else None,
             peak_bytes=tuple(map(max, self.peak_bytes, other.peak_bytes)),
+            disturbed=self.disturbed or other.disturbed,
         )
 
 
@@ -182,6 +187,11 @@ class Bench:
         """The rows that have figures."""
         return tuple(row for row in self.rows if isinstance(row, Measured))
 
+    @property
+    def caution(self) -> str:
+        """Why figures can't be trusted; empty where nothing is known against them."""
+        return caution_of(self.measured)
+
     def speed_up(self, row: Measured) -> float | None:
         """Speed over one process, where that was measured, now or in a resumed file."""
         for base in (*self.rows, *self.besides):
@@ -217,6 +227,15 @@ def measured(
         else sum(lap.sent_bytes or 0 for lap in timed) / len(at_work[0].ends),
         peak_bytes=tuple(lap.peak_bytes for lap in timed),
     )
+
+
+def caution_of(rows: Sequence[Any]) -> str:
+    """Name the rows that were disturbed, and what disturbed the first of them."""
+    disturbed = [row for row in rows if row.disturbed]
+    if not disturbed:
+        return ""
+    ways = f"The figures of {', '.join(row.way for row in disturbed)}"
+    return caution("These figures" if len(disturbed) == len(rows) else ways, disturbed[0].disturbed)
 
 
 def summed_losses(laps: Sequence[Lap]) -> tuple[float, ...]:
@@ -307,6 +326,7 @@ def _row(record: JsonObject) -> Measured:
         sent_bytes=sent,
         peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
         ended=ended,
+        disturbed=record.string("disturbed") if "disturbed" in record.fields else "",
     )
 
 

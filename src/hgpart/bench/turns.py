@@ -13,6 +13,7 @@ from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Layout, TrainingWay
 from hgpart.errors import HgpartError, first_line
+from hgpart.work.watching import Watch, spread_of
 
 WARM_UP = 1  # steps before the timed ones, of which the first does not count either
 Ran = TypeVar("Ran")
@@ -32,8 +33,9 @@ def take_turns(
 
     A turn is a way's processes from their start to their end: two steps whose time does not count
     (in the second, DDP still sorts its buckets), then the steps that are timed. Every second round
-    goes backwards, so that a machine that becomes slower does so for all ways. A way that is not
-    possible here, or whose processes fail, has no further turns; earlier turns count.
+    goes backwards, so that a machine that becomes slower does so for all ways. Steps that other
+    programs disturb are timed once more. A way that is not possible here, or whose processes fail,
+    has no further turns; earlier turns count.
 
     Parameters
     ----------
@@ -56,6 +58,7 @@ def take_turns(
         if isinstance(row, Measured) or not row.failed
     }
     layouts: dict[str, Layout] = {}
+    watch = Watch()
     begun = count()
     for number in range(rounds):
         for way in ways[:: -1 if number % 2 else 1]:
@@ -65,7 +68,7 @@ def take_turns(
             tell(f"round {number + 1}: {way.text}", next(begun) / (rounds * len(ways)))
 
             def run(layout: Layout, way: TrainingWay = way) -> Measured:
-                return turn_of(way, job, layout, steps)
+                return turn_of(way, job, layout, steps, watch)
 
             turn: Row = attempted(way, subject, job, layouts, run)
             if row is not None:
@@ -76,12 +79,22 @@ def take_turns(
             on_row(turn)
 
 
-def turn_of(way: TrainingWay, job: Job, layout: Layout, steps: int) -> Measured:
+def turn_of(way: TrainingWay, job: Job, layout: Layout, steps: int, watch: Watch) -> Measured:
     """Time some steps of a way, in processes that are started for them."""
+    rows: list[Measured] = []
     with Session(way, job, layout) as session:
         warm_up = session.learn(WARM_UP)
-        timed = session.learn(steps + 2 * way.scheduling.most_in_flight - 1)
-    return measured(way, warm_up, timed, job.threads)
+
+        def time_steps() -> Measured:
+            timed = session.learn(steps + 2 * way.scheduling.most_in_flight - 1)
+            rows.append(measured(way, warm_up, timed, job.threads))
+            return rows[-1]
+
+        def spread(row: Measured) -> float:
+            return 0.0 if way.is_free else spread_of(row.seconds)
+
+        row = watch.measure(time_steps, spread=spread)
+    return replace(row, losses=rows[0].losses, disturbed=watch.seen[-1].text)
 
 
 def is_failed(row: object) -> bool:

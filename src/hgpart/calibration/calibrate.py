@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import combinations, count
 
 from hgpart.calibration.handling import handling
@@ -15,6 +16,7 @@ from hgpart.calibration.stalls import stall
 from hgpart.calibration.steady import MOST, medians
 from hgpart.machines.machine import Link, Machine
 from hgpart.run.processes.connection import Connection
+from hgpart.work.watching import Watch
 
 
 def calibrate(
@@ -25,7 +27,8 @@ def calibrate(
     """Measure the devices and links of a run's processes.
 
     All processes call this, with nothing else running, and all get the result. Pairs are measured
-    one by one, because their messages share the network.
+    one by one, because their messages share the network. What other programs disturb is measured
+    once more; the machine says what disturbed it for all that.
 
     Parameters
     ----------
@@ -49,32 +52,32 @@ def calibrate(
     of_links = (len(ranks) + 1) * len(SIZES)
     all_steps = of_links + 2 * (MOST_SLOWDOWNS + 1) + 2 * (MOST + 1)  # at most
 
-    def steps(what: str, begin: int) -> Callable[[], None]:
-        done = count(begin)
-        return lambda: on_progress(what, next(done) / all_steps)
+    watch = Watch(connection.gather)
 
-    pairs = {
-        (first, second): link_between(
-            connection, first, second, steps(f"link of {first} and {second}", at * len(SIZES))
+    def steps(what: str, begin: int, most: int) -> Callable[[], None]:
+        done = count(begin)  # which repetitions may count too far
+        return lambda: on_progress(what, min(next(done), begin + most) / all_steps)
+
+    pairs = {}
+    for at, (first, second) in enumerate(ranks):
+        on_size = steps(f"link of {first} and {second}", at * len(SIZES), len(SIZES))
+        pairs[first, second] = watch.measure(
+            partial(link_between, connection, first, second, on_size)
         )
-        for at, (first, second) in enumerate(ranks)
-    }
-    begin = len(ranks) * len(SIZES)
-    reduced = all_reduce(connection, steps("all-reduce", begin))
+    on_size = steps("all-reduce", len(ranks) * len(SIZES), len(SIZES))
+    reduced = watch.measure(partial(all_reduce, connection, on_size))
     slowdowns = []
     for at, operation in enumerate((convolution, norm)):
         what = f"slow-down of a {operation.__name__}"
-        on_round = steps(what, of_links + at * (MOST_SLOWDOWNS + 1))
-        slowdowns.append(slowdown(connection, nodes, operation(connection.device), on_round))
-    handled, stalled = (
-        measure(
-            connection,
-            pairs[0, 1],
-            convolution(connection.device),
-            steps(f"what {what} costs", all_steps - (2 - at) * (MOST + 1)),
-        )
-        for at, (measure, what) in enumerate(((handling, "each byte"), (stall, "each message")))
-    )
+        most = MOST_SLOWDOWNS + 1
+        on_round, run = steps(what, of_links + at * most, most), operation(connection.device)
+        slowdowns.append(watch.measure(partial(slowdown, connection, nodes, run, on_round)))
+    costs = []
+    for at, (measure, what) in enumerate(((handling, "each byte"), (stall, "each message"))):
+        most = MOST + 1
+        on_round = steps(f"what {what} costs", all_steps - (2 - at) * most, most)
+        run = convolution(connection.device)
+        costs.append(watch.measure(partial(measure, connection, pairs[0, 1], run, on_round)))
     node = [at for at, size in enumerate(nodes) for _ in range(size)]
     within = [link for (first, second), link in pairs.items() if node[first] == node[second]]
     across = [link for (first, second), link in pairs.items() if node[first] != node[second]]
@@ -89,9 +92,10 @@ def calibrate(
         all_reduce=reduced,
         together=slowdowns[0].together,
         memory_bound=slowdowns[1],
-        handling=handled,
-        stall=stalled,
+        handling=costs[0],
+        stall=costs[1],
         note=how_measured("nccl" if connection.nccl else "gloo"),
+        disturbed=watch.disturbed,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import hgpart
 from hgpart.errors import ArgumentError
-from hgpart.terminal import say
+from hgpart.terminal import say, warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,6 +67,8 @@ class StepTime:
 
     def tell(self, simulated: hgpart.Recommendation) -> None:
         """Say what was simulated, the best first, and one device to compare with."""
+        for caution in simulated.cautions:
+            warn(caution)
         for ranked in (*simulated.ranked, simulated.one_device):
             count = ranked.scheduling.micro_batches
             batches = "1 micro-batch" if count == 1 else f"{count} micro-batches"

@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import groupby, pairwise
 
 from hgpart.errors import ArgumentError, check_number, check_whole
+from hgpart.work.watching import caution
 
 LONG = 2**26  # bytes of the second message of a link that is given by its bandwidth
 # The plausible range. No figure computed from such ones is too large for a float.
@@ -227,6 +228,8 @@ class Machine:
         compute.
     note : str
         Where the figures come from.
+    disturbed : str
+        What disturbed the measurement, as `hgpart.work.watching` says it; empty where nothing did.
 
     Raises
     ------
@@ -246,6 +249,7 @@ class Machine:
     handling: float = 0.0
     stall: float = 0.0
     note: str = ""
+    disturbed: str = ""
 
     def __post_init__(self) -> None:
         """Raise an ArgumentError if the fields do not fit together."""
@@ -265,6 +269,11 @@ class Machine:
                 raise ArgumentError(
                     f"a link from {pair[0]} to {pair[1]}: accepted are two of the {self.k} devices"
                 )
+
+    @property
+    def caution(self) -> str:
+        """Why the figures can't be trusted; empty where nothing is known against them."""
+        return caution("The machine's figures", self.disturbed)
 
     @property
     def k(self) -> int:

@@ -25,7 +25,8 @@ fields may be left out:
   the like.
 - ``"handling": 5e-10`` are seconds of computing that a byte of a message costs its sender, and its
   receiver; ``"stall": 5e-4`` are seconds for each message of any length.
-- ``"name"`` and ``"note"`` are for readers.
+- ``"name"`` and ``"note"`` are for readers; ``"disturbed"`` is what disturbed the measurement, if
+  anything did.
 
 Only plausible figures are accepted: a message takes at most 1e9 s, a link has 1 to 1e18 bytes per
 second, and nothing is slowed down by more than a factor of 1e6.
@@ -110,6 +111,7 @@ def machine_of(head: JsonObject) -> Machine:
         handling=_cost(head, "handling", "byte"),
         stall=_cost(head, "stall", "message"),
         note=head.string("note") if "note" in fields else "",
+        disturbed=head.string("disturbed") if "disturbed" in fields else "",
     )
 
 
@@ -201,6 +203,7 @@ def machine_json(machine: Machine) -> str:
         "format": FORMAT,
         "name": machine.name,
         "note": machine.note,
+        "disturbed": machine.disturbed or None,
         "nodes": machine.nodes,
         "together": machine.together,
         "memory_bound": machine.memory_bound and asdict(machine.memory_bound),

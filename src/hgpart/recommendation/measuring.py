@@ -13,6 +13,7 @@ from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Layout, TrainingWay, way_of
 from hgpart.errors import RunError
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
+from hgpart.work.watching import Watch, caution
 
 BEST = 3  # ways that are run where nothing else is said
 ERROR = 0.1  # of predicted seconds: what is predicted to be so near to the best may be the best
@@ -45,8 +46,8 @@ def with_measured(
     on_turn : callable
         Told what is run next, and the share of all that is done.
     lasting : float
-        Seconds after which no further turn begins, but for the first ones of the best way, of one
-        device and of DDP.
+        Seconds after which no further turn begins, but for the first ones of the best split, of
+        one device and of DDP.
 
     Returns
     -------
@@ -61,7 +62,9 @@ def with_measured(
     turns = _Turns({run.text: run for run in _runs(found, job, count)}, lasting, on_turn)
     turns.all()
     turns.near()
-    return _ranked_anew(found, turns.rows, turns.failed)
+    ranked_anew = _ranked_anew(found, turns.rows, turns.failed)
+    said = caution("The measured seconds", turns.watch.disturbed)
+    return replace(ranked_anew, cautions=(*found.cautions, *([said] if said else [])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +93,15 @@ class _Run:
 
 
 def _runs(found: Recommendation, job: Job, count: int) -> Iterator[_Run]:
-    best = found.best
-    near = (1 + ERROR) * best.seconds
+    near = (1 + ERROR) * found.best.seconds
     chosen = [
         ranked
         for at, ranked in enumerate(found.ranked[: max(count, MOST)])
         if at < count or ranked.seconds <= near
     ]
     alone = next((ranked for ranked in found.ranked if ranked.trial.k == 1), None)
-    needed = [best] if alone is None or alone is best else [best, alone]
+    split = next((ranked for ranked in found.ranked if ranked.trial.k > 1), None)
+    needed = [ranked for ranked in (split, alone) if ranked is not None]
     for ranked in (*needed, *(ranked for ranked in chosen if ranked not in needed)):
         trial, plan = ranked.trial, ranked.plan
         way = TrainingWay(trial.text, trial.way.name, ranked.scheduling, plan=plan)
@@ -107,7 +110,7 @@ def _runs(found: Recommendation, job: Job, count: int) -> Iterator[_Run]:
         if ranked is needed[-1]:
             ddp = way_of("ddp")
             if found.devices > 1 and ddp.why_not(found.devices, found.batch_size) is None:
-                yield _Run(DDP, ddp, replace(job, workers=found.devices), None, best.seconds, True)
+                yield _Run(DDP, ddp, replace(job, workers=found.devices), None, near, True)
 
 
 @dataclass(eq=False)
@@ -119,6 +122,7 @@ class _Turns:
     on_turn: Callable[[str, float], None]
     rows: dict[str, Measured] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    watch: Watch = field(default_factory=Watch)
     begun: float = field(default_factory=time.monotonic)
 
     def all(self) -> None:
@@ -139,7 +143,7 @@ class _Turns:
     def _turn(self, run: _Run, done: float) -> None:
         self.on_turn(f"run {run.text}", done)
         try:
-            row = turn_of(run.way, run.job, run.layout, run.steps)
+            row = turn_of(run.way, run.job, run.layout, run.steps, self.watch)
         except WayError as error:
             self.failed[run.text] = str(error)
             self.rows.pop(run.text, None)

@@ -143,6 +143,8 @@ class Recommendation:
         Seconds of a step that no way can be simulated below; see `hgpart.recommendation.bound`.
     notes : tuple of str
         What was assumed, and what was measured because it was not given.
+    cautions : tuple of str
+        Why its figures can't be trusted, if anything is known against them.
     """
 
     model: str
@@ -160,6 +162,7 @@ class Recommendation:
     interrupted: bool = False
     measured: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    cautions: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Short, without its plans and simulations."""
@@ -185,7 +188,7 @@ class Recommendation:
         )
         line = f"{self.model} on {self.machine.name}, steps of {self.batch_size} samples"
         columns = ("way", "schedule", "ms a step", "", "speed-up", "sends MB", "needs MB")
-        return Summary((line, *self.notes), columns, rows)
+        return Summary((line, *self.cautions, *self.notes), columns, rows)
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()

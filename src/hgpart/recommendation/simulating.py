@@ -321,6 +321,7 @@ class Simulations:
             left_out=left_out,
             least_seconds=self._least_seconds(),
             notes=tuple(self._notes()),
+            cautions=tuple(filter(None, (asked.times.caution, asked.machine.caution))),
         )
 
     def _least_seconds(self) -> float:

@@ -26,6 +26,8 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
         Whether all columns are printed, however wide the console is.
     """
     console.print(fastest(bench), style="bold")
+    if bench.caution:
+        console.print(bench.caution, style="bold")
     console.print(" · ".join(settings(bench)))
     if bench.measured:
         console.print()
@@ -108,6 +110,8 @@ def common_settings(bench: Bench | Races, *own: str) -> list[str]:
 def print_races(races: Races, console: Console, *, wide: bool = False) -> None:
     """Print the first way at the goal, then all, then why others did not run."""
     console.print(winner(races), style="bold")
+    if races.caution:
+        console.print(races.caution, style="bold")
     console.print(" · ".join(race_settings(races)))
     if races.run:
         console.print()

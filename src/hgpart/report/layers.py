@@ -122,6 +122,8 @@ def print_layer_times(
         f"{name} at {shape}: {total / 1e3:.4g} s a training step of {batch_size} samples, "
         f"layer by layer ({times.source})"
     )
+    if times.caution:
+        console.print(times.caution, style="bold")
     headings = ["layer", "tasks", *(which.value for which in Pass), "share", "half the tasks"]
     rows = []
     columns = [even_decimals([row[which] for row in whole.values()]) for which in Pass]

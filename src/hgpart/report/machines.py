@@ -16,6 +16,8 @@ MEGABYTE = 2**20
 
 def print_machine(machine: Machine, console: Console) -> None:
     """Print links first, then all-reduces, slow-downs and devices."""
+    if machine.caution:
+        console.print(machine.caution, style="bold")
     _print_links(machine, console)
     if machine.all_reduce is not None:
         seconds = [machine.all_reduce.seconds_of(size) for size in (1024, MEGABYTE, 2**26)]

@@ -20,6 +20,7 @@ from hgpart.report.tables import counted, print_columns
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.drawing import draw_times
+from hgpart.work.layer_times import LayerTimes
 
 SAME = 0.005  # share of a step that is not worth a line
 
@@ -30,18 +31,24 @@ class PredictionReport:
 
     Attributes
     ----------
-    times : str
-        Where the times of layers come from.
+    times : LayerTimes
+        The times of layers that it was simulated with.
     measurement : Measurement or None
         Steps on this machine, if they were run.
     """
 
     model: str
     machine: Machine
-    times: str
+    times: LayerTimes
     prediction: Prediction
     scheduling: Scheduling
     measurement: Measurement | None = None
+
+    @property
+    def cautions(self) -> tuple[str, ...]:
+        """Why the figures can't be trusted, if anything is known against them."""
+        measured = "" if self.measurement is None else self.measurement.caution
+        return tuple(filter(None, (self.times.caution, self.machine.caution, measured)))
 
     @property
     def seconds(self) -> float:
@@ -108,7 +115,8 @@ def prediction_json(report: PredictionReport) -> str:
         "model": report.model,
         "k": k,
         "machine": report.machine.name,
-        "times": report.times,
+        "times": report.times.source,
+        "cautions": report.cautions,
         "batch_size": prediction.batch_size,
         **schedule_fields(report.scheduling),
         "simulated_seconds": report.seconds,
@@ -138,7 +146,8 @@ def prediction_answer(report: PredictionReport) -> str:
 
 
 def prediction_notes(report: PredictionReport) -> Iterator[str]:
-    """What one step alone should take, and how far the simulation is from what was measured."""
+    """What is known against it; one step alone; how far it is from what was measured."""
+    yield from report.cautions
     alone = report.prediction.seconds / report.prediction.batches
     if alone > report.seconds * (1 + SAME):
         yield (

@@ -61,6 +61,7 @@ def recommendation_json(recommendation: Recommendation) -> str:
             "times": recommendation.times,
             "batch_size": recommendation.batch_size,
             "goal": recommendation.goal,
+            "cautions": recommendation.cautions,
             "notes": recommendation.notes,
             "simulated_ways": recommendation.simulated,
             "left_out": recommendation.left_out,
@@ -193,7 +194,8 @@ def print_recommendation(
         Whether all columns are printed, however wide the console is.
     """
     console.print(answer(recommendation, unit), style="bold")
-    for line in (*reasons(recommendation, unit), *recommendation.notes):
+    reason = reasons(recommendation, unit)
+    for line in (*recommendation.cautions, *reason, *recommendation.notes):
         console.print(line, soft_wrap="hgpart " in line)  # a command is copied whole
     console.print()
     is_measured = any(ranked.measured_seconds is not None for ranked in recommendation.ranked)

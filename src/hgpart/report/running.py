@@ -163,6 +163,7 @@ def run_json(report: RunReport) -> str:
             "backward": measured.backward,
             "seconds": measured.seconds,
             "samples_per_second": measured.samples_per_second,
+            "disturbed": measured.disturbed,
             **traffic_fields(traffic),
             "planned_forward_bytes": int(report.planned.forward_bytes.sum()) * measured.steps,
             "planned_backward_bytes": int(report.planned.backward_bytes.sum()) * measured.steps,
@@ -199,6 +200,8 @@ def print_run(report: RunReport, console: Console, unit: str) -> None:
     """
     measured, k = report.measurement, len(report.devices)
     console.print(run_answer(report), style="bold")
+    if measured.caution:
+        console.print(measured.caution, style="bold")
     passes = "forward and backward" if measured.backward else "forward"
     several = f"{k} processes, {report.transport}"
     divided = in_micro_batches(report.scheduling, report.norms)

@@ -25,6 +25,7 @@ from hgpart.run.scheduling import costs_of
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import LONGEST
 from hgpart.schedules.simulation import bubble
+from hgpart.work.watching import Watch, caution
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +54,8 @@ class Measurement:
         stream; see `hgpart.execution.held_memory`.
     planned_peak_bytes : tuple of int or None
         The same bytes computed from the schedule, where possible.
+    disturbed : str
+        What disturbed the measurement, as `hgpart.work.watching` says it; empty where nothing did.
     """
 
     steps: int
@@ -66,6 +69,12 @@ class Measurement:
     staleness: tuple[tuple[int, ...], ...] = ()
     peak_bytes: tuple[int, ...] = ()
     planned_peak_bytes: tuple[int | None, ...] = ()
+    disturbed: str = ""
+
+    @property
+    def caution(self) -> str:
+        """Why its seconds can't be trusted; empty where nothing is known against them."""
+        return caution("The measured seconds", self.disturbed)
 
     @property
     def samples_per_second(self) -> float:
@@ -96,6 +105,8 @@ def measure(
     on_step: Callable[[int], None] = lambda done: None,
 ) -> Measurement:
     """Run a step whose memory is counted, then `steps` steps whose time is measured.
+
+    If other programs disturb these steps, they are measured once more.
 
     Called in every process of a `connection`, with the same arguments and its part of the
     placement; without a connection, the placement runs in this process.
@@ -130,16 +141,21 @@ def measure(
         with memory_counted():  # the first step also starts threads and makes connections
             _run(learner, images, wanted.sample_batches)
         peak = learner.counted_peak()
-        learner.count_anew()
         planned = learner.schedule(at_once, len(images))
-        started, events = _now(learner), list[tuple[Event, ...]]()
-        for done in range(0, steps, at_once):
-            count = min(at_once, steps - done)
-            _run(learner, images, count)
-            if timeline:
-                events.append(tuple(learner.events))
-            on_step(done + count)
-        seconds = _now(learner) - started
+
+        def timed() -> tuple[float, Totals, list[tuple[Event, ...]]]:
+            learner.count_anew()
+            started, events = _now(learner), list[tuple[Event, ...]]()
+            for done in range(0, steps, at_once):
+                count = min(at_once, steps - done)
+                _run(learner, images, count)
+                if timeline:
+                    events.append(tuple(learner.events))
+                on_step(done + count)
+            return _now(learner) - started, learner.totals(), events
+
+        watch = Watch(learner.gather)
+        seconds, totals, events = watch.measure(timed)
         planned_peak = learner.peak_bytes(len(images))
         last = learner.planned(steps % at_once or at_once, len(images)) if timeline else ()
     return Measurement(
@@ -147,13 +163,14 @@ def measure(
         len(images),
         backward,
         seconds,
-        learner.totals(),
+        totals,
         bubble(planned, costs_of(placement, wanted.micro_batches, len(images))),
         timeline_of(learner, events),
         last,
         planned.staleness if wanted.is_stream else (),
         peak,
         planned_peak,
+        watch.disturbed,
     )
 
 

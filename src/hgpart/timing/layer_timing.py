@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from hgpart.timing.whole_model import whole_model
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import device_named, measured_on
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes
+from hgpart.work.watching import Watch
 
 ENOUGH = 0.05  # seconds of measuring a point, after which its runs end
 REPEATING = 6.0  # seconds of measuring all points
@@ -47,6 +49,9 @@ def time_layers(
     the seconds of the whole layer. Layers that compute the same have the same shares. Seconds are
     made to rise with tasks and samples (`rising`), as measured ones may not. The optimizer is plain
     gradient descent.
+
+    What other programs disturb is measured once more; the times say what disturbed them for all
+    that.
 
     Where memory has no room for a whole step, seconds are those of layers measured alone.
 
@@ -76,6 +81,7 @@ def time_layers(
     where = device_named(device)
     fixed = not traced.has_dynamic_batch
     samples = (traced.batch_size,) if fixed else _samples(batch_size)
+    watch = Watch()
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("profile steps", total=1.0)
 
@@ -86,11 +92,11 @@ def time_layers(
         whole = whole_model(model, traced, graph, samples, where)
         if whole is not None:
             with _named("the whole model", where, samples[-1]):
-                steps = time_steps(whole, lambda what: tell(what, 0.0))
+                steps = time_steps(whole, lambda what: tell(what, 0.0), watch)
             samples = steps.samples
         shares = LayerShares(model, traced, graph, where)
         alone = _shares_alone(
-            shares, samples[: max(1, len(samples) - (steps is not None))], where, tell
+            shares, samples[: max(1, len(samples) - (steps is not None))], where, tell, watch
         )
     layers = tuple(
         None if times is None else _in_steps(times, at, steps) for at, times in enumerate(alone)
@@ -103,6 +109,7 @@ def time_layers(
         f"profile {measured_on(where, most + suffix)}",
         neighbours=0 if steps is None else steps.neighbours,
         beside=1.0 if steps is None else steps.beside,
+        disturbed=watch.disturbed,
     )
 
 
@@ -111,6 +118,7 @@ def _shares_alone(
     samples: Sequence[int],
     device: torch.device,
     tell: Callable[[str, float], None],
+    watch: Watch,
 ) -> list[_LayerAlone | None]:
     """The times of each layer's shares, measured alone; layers that compute the same, once."""
     layers = shares.graph.layers
@@ -125,7 +133,10 @@ def _shares_alone(
     known: dict[tuple[str, ...], _LayerAlone] = {}
     for text, at in reversed(first.items()):
         tell(layers[at].name, len(known) / len(first))
-        known[text] = _timed(shares, at, counts[text], samples, device, enough)
+        known[text] = watch.measure(
+            partial(_timed, shares, at, counts[text], samples, device, enough),
+            computes=device.type == "cpu",
+        )
     return [known[texts[at]] if at in texts else None for at in range(len(layers))]
 
 

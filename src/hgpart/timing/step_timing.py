@@ -13,6 +13,7 @@ from hgpart.terminal import warn
 from hgpart.timing.neighbours import neighbours, room_for
 from hgpart.timing.whole_model import WholeModel
 from hgpart.work.layer_times import Pass
+from hgpart.work.watching import Watch, spread_of
 
 LONGEST = 8.0  # seconds of a step; times of larger batches are in proportion
 SPENT = 1.2  # seconds of equal steps, after which no further one begins
@@ -43,21 +44,28 @@ class StepTimes:
     beside: float
 
 
-def time_steps(whole: WholeModel, on_next: Callable[[str], None] = lambda what: None) -> StepTimes:
+def time_steps(
+    whole: WholeModel,
+    on_next: Callable[[str], None] = lambda what: None,
+    watch: Watch | None = None,
+) -> StepTimes:
     """Measure steps of ascending batch sizes: medians over several steps, layer by layer.
 
     Parameters
     ----------
     on_next : callable
         Called with what is measured next.
+    watch : Watch, optional
+        Measures again what other programs disturb.
     """
+    watch = Watch() if watch is None else watch
     columns: dict[int, dict[Pass, Float64]] = {}
     for samples in sorted(whole.batches):
         on_next(f"steps of {samples}")
         first = whole.step(samples)
         # The first step takes longer, but relatively little where a step is this long.
-        joined = first if first.sum() > SPENT else _medians(whole, samples)
-        apart = _medians(whole, samples, apart=True)
+        joined = first if first.sum() > SPENT else _medians(whole, samples, watch)
+        apart = _medians(whole, samples, watch, apart=True)
         joined = _divided(joined, apart, whole.together)
         columns[samples] = {
             Pass.FORWARD: joined[:, 0],
@@ -78,7 +86,7 @@ def time_steps(whole: WholeModel, on_next: Callable[[str], None] = lambda what: 
             if (passes[Pass.FORWARD] + passes[Pass.BACKWARD]).sum() <= BESIDE_LONGEST
         ]
         try:
-            beside = _beside(whole, max(fast, default=min(columns)), count)
+            beside = _beside(whole, max(fast, default=min(columns)), count, watch)
         except RunError as error:
             warn(f"{error}: the slow-down beside other processes is not known")
             count = 0
@@ -103,22 +111,30 @@ def _divided(joined: Float64, apart: Float64, together: Sequence[list[int]]) -> 
     return divided
 
 
-def _medians(whole: WholeModel, samples: int, *, apart: bool = False) -> Float64:
+def _medians(whole: WholeModel, samples: int, watch: Watch, *, apart: bool = False) -> Float64:
     """The medians of as many steps as fit into the time, at least one."""
-    runs, spent = list[Float64](), 0.0
-    while spent < SPENT and len(runs) < MOST:
-        runs.append(whole.step(samples, apart=apart))
-        spent += runs[-1].sum()
-    medians: Float64 = np.median(runs, axis=0)
+
+    def steps() -> list[Float64]:
+        runs, spent = list[Float64](), 0.0
+        while spent < SPENT and len(runs) < MOST:
+            runs.append(whole.step(samples, apart=apart))
+            spent += runs[-1].sum()
+        return runs
+
+    def spread(runs: Sequence[Float64]) -> float:
+        return spread_of([float(seconds.sum()) for seconds in runs])
+
+    on_cpu = whole.device.type == "cpu"
+    medians: Float64 = np.median(watch.measure(steps, computes=on_cpu, spread=spread), axis=0)
     return medians
 
 
-def _beside(whole: WholeModel, samples: int, count: int) -> float:
+def _beside(whole: WholeModel, samples: int, count: int, watch: Watch) -> float:
     """The slow-down; measured in turns, so that a machine that slows down does so for both."""
     ratios = []
     with neighbours(whole, samples, count) as other_processes:
         for _ in range(ROUNDS):
-            alone = _medians(whole, samples).sum()
+            alone = _medians(whole, samples, watch).sum()
             with other_processes:
-                ratios.append(_medians(whole, samples).sum() / alone)
+                ratios.append(_medians(whole, samples, watch).sum() / alone)
     return max(1.0, float(f"{np.median(ratios):.4g}"))

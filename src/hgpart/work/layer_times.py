@@ -27,6 +27,7 @@ from hgpart.files.writing import write_text
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work import figures
 from hgpart.work.figures import Work, load_work, measured, records_of_layers
+from hgpart.work.watching import caution
 
 FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
@@ -85,6 +86,8 @@ class LayerTimes:
     beside : float
         Factor by which a step slows down while these processes go through steps as well: they
         share caches, memory and power.
+    disturbed : str
+        What disturbed the measurement, as `hgpart.work.watching` says it; empty where nothing did.
     """
 
     samples: tuple[int, ...]
@@ -92,6 +95,12 @@ class LayerTimes:
     source: str
     neighbours: int = 0
     beside: float = 1.0
+    disturbed: str = ""
+
+    @property
+    def caution(self) -> str:
+        """Why these times can't be trusted; empty where nothing is known against them."""
+        return caution("The times of layers", self.disturbed)
 
     def seconds(self, layer: int, which: Pass, share: float, samples: float) -> float:
         """Seconds that a part takes for its share of a layer.
@@ -164,7 +173,8 @@ def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Wo
         math.fsum(times.seconds(at, which, 1.0, batch_size) for which in WHOLE_STEP)
         for at in range(len(times.layers))
     ]
-    return measured(graph, seconds, f"{times.source}, batch {batch_size}")
+    disturbed = f", disturbed: {times.disturbed}" if times.disturbed else ""
+    return measured(graph, seconds, f"{times.source}, batch {batch_size}{disturbed}")
 
 
 # ------------------------------------------------------------------ files
@@ -191,6 +201,7 @@ def save_layer_times(times: LayerTimes, graph: ChannelGraph, path: Path | str) -
         "unit": "s",
         "neighbours": times.neighbours,
         "beside": times.beside,
+        **({"disturbed": times.disturbed} if times.disturbed else {}),
         "samples": times.samples,
     }
     layers = [
@@ -237,7 +248,8 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
             for which in Pass
         }
         layers.append(ShareTimes(tasks, tables) if tasks else None)
-    times = LayerTimes(samples, tuple(layers), source, neighbours, beside)
+    disturbed = head.string("disturbed") if "disturbed" in head.fields else ""
+    times = LayerTimes(samples, tuple(layers), source, neighbours, beside, disturbed)
     step = math.fsum(
         times.seconds(at, which, 1.0, samples[0])
         for at in range(len(layers))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import chain
 
 import torch
@@ -24,6 +25,7 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import clock_of, device_named, measured_on
 from hgpart.work.figures import Work, measured
 from hgpart.work.layer_module import LayerModule, layer_module
+from hgpart.work.watching import Watch
 
 
 def profile(
@@ -74,7 +76,7 @@ def profile(
     where = device_named(device)
     batch = batch_size if traced.has_dynamic_batch else traced.batch_size
     operands = _Operands(model, traced, batch, where)
-    seconds = []
+    seconds, watch = [], Watch()
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("profile", total=len(graph.layers))
         for layer in graph.layers:
@@ -82,10 +84,13 @@ def profile(
             median = 0.0
             if layer.operators:
                 alone = layer_module(traced, graph, layer, batch, where)
-                median = _median_seconds(layer, alone, operands, repeats, warm_up)
+                median = watch.measure(
+                    partial(_median_seconds, layer, alone, operands, repeats, warm_up)
+                )
             seconds.append(median * batch_size / batch)
             progress.advance(bar)
-    return measured(graph, seconds, _source(where, batch_size, batch))
+    disturbed = f", disturbed: {watch.disturbed}" if watch.disturbed else ""
+    return measured(graph, seconds, _source(where, batch_size, batch) + disturbed)
 
 
 # ------------------------------------------------------------------ operands and time

@@ -100,7 +100,7 @@ def predict(
     if measure is not None and measured is None:  # its errors are said before any process starts
         start_ranks(context, loaded.k)
         return
-    report = PredictionReport(named, devices, layer_times.source, prediction, scheduling, measured)
+    report = PredictionReport(named, devices, layer_times, prediction, scheduling, measured)
     if results.timeline is not None:
         kinds = [device.kind for device in devices.devices[: schedule.k]]
         write_timeline(results.timeline, report.timeline, named, kinds)

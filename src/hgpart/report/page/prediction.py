@@ -18,7 +18,7 @@ def prediction_page(report: PredictionReport) -> str:
         report.model,
         f"{counted(k, 'device')} of {report.machine.name}",
         f"steps of {prediction.batch_size} samples, {prediction.schedule.rule}",
-        f"times: {report.times}",
+        f"times: {report.times.source}",
     ]
     lines = [prediction_answer(report), *prediction_notes(report)]
     last = measured.timeline[-1] if measured is not None and measured.timeline else ()

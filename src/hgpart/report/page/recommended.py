@@ -36,7 +36,14 @@ def recommendation_page(
         f"times: {recommendation.times}",
     ]
     body = [
-        header(subject, [answer(recommendation, unit), *reasons(recommendation, unit)]),
+        header(
+            subject,
+            [
+                answer(recommendation, unit),
+                *recommendation.cautions,
+                *reasons(recommendation, unit),
+            ],
+        ),
         *paragraphs(list(recommendation.notes)),
         section(
             "Seconds a step",

@@ -31,7 +31,7 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     """
     drawn = Drawings()
     body = [
-        header(settings(bench), [fastest(bench)]),
+        header(settings(bench), [*filter(None, (fastest(bench), bench.caution))]),
         _rows_section(
             "ways",
             "Training, forward and backward with an update. Each way had the machine to itself, in "
@@ -57,7 +57,7 @@ def race_page(races: Races) -> str:
     drawn = Drawings()
     label = "Accuracy of each way against seconds of training"
     body = [
-        header(race_settings(races), [winner(races)]),
+        header(race_settings(races), [*filter(None, (winner(races), races.caution))]),
         _rows_section(
             "races",
             "All begin with the same weights, and see the same batches in the same order. Each had "
