@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 
-import pytest
-
 import hgpart
 from hgpart.bench.ways import traced_before
 from hgpart.bench.ways.traced_before import ASKED, asking, partitioned
