@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hgpart.hypergraph.building import evaluate_parts
-from hgpart.partition.baselines.by_slices import data_parallel
+from hgpart.partition.baselines.by_slices import MOST_SLICES, data_parallel, slices_for
 from hgpart.partition.baselines.known_ways import Parts, known_ways, stages_of_rooms
 from hgpart.partition.native.annealing import Cooling
 from hgpart.partition.native.layer_counts import (
@@ -21,7 +21,6 @@ from hgpart.partition.problem.search import Search
 
 STEPS, HOTTEST = 60_000, (1e-3, 3e-4)  # of each search
 AS_GOOD = 1.005  # times the least
-MOST_SLICES = 64  # a slice of a sample costs as much to schedule as one of many
 
 
 def numbers_of_slices(batch_size: int, k: int) -> tuple[int, ...]:
@@ -39,10 +38,15 @@ def numbers_of_slices(batch_size: int, k: int) -> tuple[int, ...]:
     return tuple(sorted(number for number in powers | divisors | multiples if number <= most))
 
 
-def _numbers(problem: Problem) -> tuple[int, ...]:
-    """Numbers worth trying for a problem: only 1 where the model mixes samples."""
+def numbers_for(problem: Problem) -> tuple[int, ...]:
+    """Numbers worth trying for a problem: only 1 where the model mixes samples.
+
+    Where devices differ in speed, the number that can be dealt out to them is one of them.
+    """
     most = problem.modelling.batch_size if problem.divides_batch else 1
-    return numbers_of_slices(most, problem.k)
+    numbers = numbers_of_slices(most, problem.k)
+    dealt = slices_for(problem, problem.k)
+    return numbers if dealt in numbers or dealt > most else tuple(sorted((*numbers, dealt)))
 
 
 def promising(problem: Problem, search: Search) -> int:
@@ -52,7 +56,7 @@ def promising(problem: Problem, search: Search) -> int:
     good it is the fewest, slices of equal size first. Where no search finds anything it is the
     most, as smaller slices balance better.
     """
-    numbers = _numbers(problem)
+    numbers = numbers_for(problem)
     costs = {
         slices: _in_short(problem.in_slices(slices).coarse, search)
         for slices in numbers
@@ -111,9 +115,9 @@ def best_known(problem: Problem) -> Known | None:
 
 
 def _as_many_as_parts(problem: Problem) -> int:
-    """The most of the numbers worth trying that is not more than k."""
-    numbers = _numbers(problem)
-    return max(number for number in numbers if number <= problem.k)
+    """The most of the numbers worth trying that is not more than k, or than can be dealt out."""
+    most = slices_for(problem, problem.k)
+    return max(number for number in numbers_for(problem) if number <= most)
 
 
 def _least(problem: Problem, ways: Sequence[Parts]) -> Known | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -17,11 +18,14 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.layers.channel_graph import PARAMETER
 from hgpart.partition.baselines.by_slices import (
+    AS_GOOD,
     data_parallel,
+    dealt,
     hybrid,
     in_every_slice,
     opposed_replicas,
     replica,
+    slices_for,
 )
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
@@ -139,3 +143,69 @@ def test_fine_grain_sends_as_much(problem: Problem) -> None:
         fine, coarse = (evaluate_parts(*rule(one), problem.k) for one in (problem, problem.coarse))
         assert fine.volume == coarse.volume
         assert (fine.loads == coarse.loads).all()
+
+
+# ------------------------------------------------------------------ devices of several speeds
+
+rates = st.lists(st.sampled_from([0.3, 1.0, 1.5, 2.0, 4.0]), min_size=1, max_size=3)
+
+
+def deals(slices: int, runs: int) -> Iterator[list[int]]:
+    """All ways to deal out slices."""
+    if runs == 1:
+        yield [slices]
+        return
+    for first in range(slices + 1):
+        yield from ([first, *rest] for rest in deals(slices - first, runs - 1))
+
+
+def longest(counts: list[int], rates: list[float]) -> float:
+    return max(count / rate for count, rate in zip(counts, rates, strict=True))
+
+
+@given(st.integers(1, 9), rates)
+def test_no_other_deal_lets_the_slowest_end_sooner(slices: int, rates: list[float]) -> None:
+    found = dealt(slices, rates)
+    assert (np.diff(found) >= 0).all() and len(found) == slices
+    counts = np.bincount(found, minlength=len(rates)).tolist()
+    least = min(longest(counts, rates) for counts in deals(slices, len(rates)))
+    assert longest(counts, rates) == pytest.approx(least)
+
+
+@given(rates, st.integers(1, 20))
+def test_the_number_of_slices_suits_the_speeds(rates: list[float], batch: int) -> None:
+    graph, k = full_size_graph("lenet5"), len(rates)
+    problem = Problem(graph, flops(graph), Modelling(batch_size=batch), k, 0.1, rates)
+    found = slices_for(problem, k)
+    if len({*rates}) == 1 or batch <= k:
+        assert found == k
+        return
+    least = {
+        slices: min(longest(counts, rates) for counts in deals(slices, k)) / slices
+        for slices in range(k, batch + 1)
+    }
+    enough = AS_GOOD * min(least.values()) + 1e-12
+    assert found == min(slices for slices, seconds in least.items() if seconds <= enough)
+
+
+@given(problems(), st.sampled_from([0.5, 1.0, 3.0]))
+def test_equal_speeds_divide_as_none(problem: Problem, speed: float) -> None:
+    same = replace(problem, speeds=(speed,) * problem.k)
+    for rule in (data_parallel, opposed_replicas, horizontal, incremental):
+        assert (rule(same)[1] == rule(problem)[1]).all()
+    assert slices_for(same, problem.k) == problem.k
+
+
+def test_a_faster_replica_gets_more_samples() -> None:
+    graph = full_size_graph("lenet5")
+    speeds = (3.0, 1.0, 1.5, 0.5)
+    problem = Problem(graph, flops(graph), Modelling(batch_size=6, slices=3), 4, 0.1, speeds)
+    one = replica(problem, 2)
+    assert one.speeds == (0.75, 0.25)
+    assert one.eps == pytest.approx(0.1)
+    assert evaluate_parts(*data_parallel(problem), 4).loads.argmax() == 0
+    cut = layerwise_within(replace(one, eps=1.0))
+    assert cut is not None
+    model, parts = hybrid(problem, 2, *horizontal(one))
+    loads = evaluate_parts(model, parts, 4).loads
+    assert loads[:2].sum() == 2 * loads[2:].sum()

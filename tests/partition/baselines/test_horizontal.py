@@ -13,6 +13,7 @@ from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.baselines.by_slices import dealt
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work
@@ -47,15 +48,37 @@ def test_shares_of_a_layer_differ_by_a_task_at_most(
     assert first == len(of_tasks)
 
 
-@given(channel_graphs(), modellings, st.integers(1, 5))
-def test_fine_grain_gives_the_same(
-    graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, k: int
+speeds_of = st.lists(st.sampled_from([0.2, 1.0, 2.0, 3.0]), min_size=2, max_size=4)
+
+
+@given(channel_graphs(), modellings, speeds_of)
+def test_shares_of_a_layer_are_in_proportion_to_speeds(
+    graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, speeds: list[float]
 ) -> None:
     graph, work = graph_and_work
+    coarse = replace(modelling, grain="coarse")
+    model, parts = horizontal(Problem(graph, work, coarse, len(speeds), speeds=speeds))
+    of_tasks, first = full_parts(model, parts), 0
+    for at, layer in enumerate(graph.layers):
+        if not coarse.has_vertices(layer) or layer.tied_to != at:
+            continue
+        count = 1 if coarse.is_solid(layer) else layer.tasks
+        own = of_tasks[first : first + count]
+        first += count
+        if count > 1 and len({*speeds}) > 1:
+            assert own.tolist() == dealt(count, speeds).tolist()
+
+
+@given(channel_graphs(), modellings, st.integers(1, 5), st.booleans())
+def test_fine_grain_gives_the_same(
+    graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, k: int, differ: bool
+) -> None:
+    graph, work = graph_and_work
+    speeds = [1.0 + part for part in range(k)] if differ else None
     coarse, fine = (
         evaluate(model.hypergraph, parts, k)
         for model, parts in (
-            horizontal(Problem(graph, work, replace(modelling, grain=grain), k))
+            horizontal(Problem(graph, work, replace(modelling, grain=grain), k, speeds=speeds))
             for grain in ("coarse", "fine")
         )
     )

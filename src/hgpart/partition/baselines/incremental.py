@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,11 +12,12 @@ from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
+from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
 
 
 def incremental(problem: Problem) -> tuple[CnnHypergraph, Int32]:
-    """Give tasks to a part, first layer first, until its work exceeds the average.
+    """Give tasks to a part, first layer first, until its work exceeds its share of all work.
 
     Coarse-grain this is the thesis's filter-wise incremental partitioning, fine-grain its
     channel-wise one: channels of filters in order, a filter's reduction with its last channel.
@@ -25,7 +27,7 @@ def incremental(problem: Problem) -> tuple[CnnHypergraph, Int32]:
     CnnHypergraph and int32 array
         The largest blocks that the partition keeps whole, and the part of each vertex.
     """
-    ends = _ends(_runs(problem), problem.k)
+    ends = _ends(_runs(problem), problem.rates)
     counts = [view.count if view.is_own else 0 for view in problem.views]
     first = np.cumsum([0, *counts])  # vertex of each layer, all numbered
 
@@ -92,19 +94,20 @@ def _runs(problem: Problem) -> list[_Run]:
     return runs
 
 
-def _ends(runs: list[_Run], k: int) -> Int64:
+def _ends(runs: list[_Run], rates: Sequence[float]) -> Int64:
     """Behind which vertex each part but the last ends; fewer where there is no more work.
 
-    >>> _ends([_Run(np.array([3]), 3), _Run(np.array([1]), 3)], 2).tolist()
+    >>> _ends([_Run(np.array([3]), 3), _Run(np.array([1]), 3)], [1, 1]).tolist()
     [3]
     """
     reach = np.cumsum([run.total for run in runs])
     counts = np.cumsum([0, *(len(run.weights) * run.times for run in runs)])
     ends: list[int] = []
     filled = 0
-    for _ in range(k - 1):
-        # More than the average: (reach - filled) * k > total, in whole numbers.
-        bound = filled + int(reach[-1]) // k
+    # More than its share: the average in whole numbers, where all are equally fast.
+    shares = capacities(int(reach[-1]), rates, 0).tolist()
+    for share in shares[:-1]:
+        bound = filled + share
         at = int(np.searchsorted(reach, bound, "right"))
         if at == len(runs):
             break

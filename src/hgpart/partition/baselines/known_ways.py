@@ -57,7 +57,7 @@ def known_ways(problem: Problem) -> Iterator[Parts]:
 
 def stages_of_rooms(problem: Problem) -> Iterator[Parts]:
     """Stages of replicas for several shares of the room that eps leaves: those that differ."""
-    even = float(problem.capacities.min()) / (1 + problem.eps)
+    even = float((problem.capacities / problem.rates).min()) / (1 + problem.eps)
     seen: list[bytes] = []
     for share in SHARES_OF_EPS:
         stages = replicated_stages(problem, even * (1 + share * problem.eps))

@@ -1,10 +1,13 @@
 """Problem over slices -> runs of layers, each by slices on parts of its own, for least volume.
 
 PipeDream's stages with replicas (Narayanan et al., SOSP 2019: 2-1-1 is a first stage on two devices
-and two more on one each), as partitions: a stage of r parts gives every r-th of the batch to each.
+and two more on one each), as partitions: a stage of r parts gives every r-th of the batch to each,
+or more to a faster one.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -12,6 +15,7 @@ from hgpart.arrays import Float64, Int32, Int64
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.parameters import vertex_gradients
+from hgpart.partition.baselines.by_slices import dealt
 from hgpart.partition.baselines.layerwise import uncuttable_runs, volume_into
 from hgpart.partition.problem.problem import Problem
 
@@ -24,7 +28,7 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     Parameters
     ----------
     room : float
-        Work that a part may have.
+        Work that a part may have, if its device's speed is 1.
 
     Returns
     -------
@@ -39,29 +43,35 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
         _between(np.bincount(of_vertex, weights=weights, minlength=count))
         for weights in (model.weights[: model.slice_vertices], vertex_gradients(model))
     )
-    replicas = _fewest_replicas(problem, load / model.modelling.slice_work[0], room)
-    least = volume_into(problem.in_slices(1), runs, count) + (replicas - 1) * parameters
-    least[replicas > problem.k] = np.inf
+    a_unit = load / model.modelling.slice_work[0]
+    volume = volume_into(problem.in_slices(1), runs, count)
+    alike = len({*problem.rates}) == 1
     starts = np.arange(count + 1)
     best = np.full((problem.k + 1, count + 1), np.inf)
     best[0, 0] = 0.0
-    choice = np.zeros(best.shape, dtype=np.int64)
+    choice, devices = np.zeros(
+        (2, *best.shape), dtype=np.int64
+    )  # begin and parts of the last stage
     for used in range(1, problem.k + 1):
+        if used == 1 or not alike:
+            rates = problem.rates if alike else problem.rates[:used]
+            replicas = _fewest_replicas(problem, a_unit, room, rates)
+            least = volume + (replicas - 1) * parameters
+            least[replicas > problem.k] = np.inf
         before = used - replicas
         total = np.where(before >= 0, best[np.maximum(before, 0), starts[:, None]], np.inf) + least
         choice[used] = total.argmin(axis=0)
         best[used] = total[choice[used], starts]
+        devices[used] = replicas[choice[used], starts]
     used, end = int(best[:, count].argmin()), count
     if not np.isfinite(best[used, count]):
         return None
-    slices = np.arange(problem.modelling.slices)
-    table = np.zeros((len(slices), count), dtype=np.int32)
+    slices = problem.modelling.slices
+    table = np.zeros((slices, count), dtype=np.int32)
     while end > 0:
-        begin = int(choice[used, end])
-        devices = int(replicas[begin, end])
-        used -= devices
-        table[:, begin:end] = (used + slices * devices // len(slices))[:, None]
-        end = begin
+        begin, first = int(choice[used, end]), used - int(devices[used, end])
+        table[:, begin:end] = (first + dealt(slices, problem.rates[first:used]))[:, None]
+        used, end = first, begin
     return model, table[:, of_vertex].ravel()
 
 
@@ -72,13 +82,16 @@ def _between(entries: Int64) -> Int64:
     return sums
 
 
-def _fewest_replicas(problem: Problem, load: Float64, room: float) -> Int64:
-    """Parts that runs of layers need, of `load` a unit of work of a slice; k + 1 for too many."""
-    work = np.array(problem.modelling.slice_work)
-    largest = [
-        float(np.bincount(np.arange(len(work)) * count // len(work), weights=work).max())
-        for count in range(1, min(problem.k, len(work)) + 1)
-    ]
+def _fewest_replicas(problem: Problem, load: Float64, room: float, rates: Sequence[float]) -> Int64:
+    """Parts that runs of layers need, of `load` a unit of work of a slice; k + 1 for too many.
+
+    They are the last ones that have these rates.
+    """
+    work, largest = np.array(problem.modelling.slice_work), []
+    for count in range(1, min(len(rates), len(work)) + 1):
+        own = rates[-count:]
+        loads = np.bincount(dealt(len(work), own), weights=work, minlength=count)
+        largest.append(float((loads / own).max()))
     # Of the most loaded replica; more replicas than slices do not help.
     reach = np.minimum.accumulate(largest)
     with np.errstate(divide="ignore", invalid="ignore"):  # of no work

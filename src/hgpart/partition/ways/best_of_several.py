@@ -10,9 +10,9 @@ from hgpart.arrays import Int32
 from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.metrics import imbalance
-from hgpart.partition.baselines.by_slices import data_parallel, hybrid, replica
+from hgpart.partition.baselines.by_slices import data_parallel, hybrid, replica, slices_for
 from hgpart.partition.baselines.known_ways import Parts, numbers_of_replicas, stages_of_rooms
-from hgpart.partition.number_of_slices import numbers_of_slices
+from hgpart.partition.number_of_slices import numbers_for
 from hgpart.partition.partition import uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -55,7 +55,8 @@ def best_hybrid(problem: Problem, search: Search) -> Parts:
 
     def divided(at: int, count: int) -> Parts:
         short = search.part(1 / (len(numbers) - at), EFFORT_OF_REPLICAS)
-        own: Parts = hybrid_of(count)(problem.in_slices(count), short)
+        sliced = problem.in_slices(slices_for(problem, count))
+        own: Parts = hybrid_of(count)(sliced, short)
         return own
 
     return _least_step(problem, (divided(at, count) for at, count in enumerate(numbers)))
@@ -63,9 +64,10 @@ def best_hybrid(problem: Problem, search: Search) -> Parts:
 
 def best_stages(problem: Problem, search: Search) -> Parts:
     """Replicated stages, in the number of slices that sends least; see `stages_in_slices`."""
-    numbers = numbers_of_slices(problem.modelling.batch_size, problem.k)
     divided = (
-        stages for slices in numbers for stages in stages_of_rooms(problem.in_slices(slices))
+        stages
+        for slices in numbers_for(problem)
+        for stages in stages_of_rooms(problem.in_slices(slices))
     )
     return _least_step(problem, divided)
 
@@ -83,14 +85,14 @@ def stages_in_slices(problem: Problem, search: Search) -> Parts:
 
 def _least_step(problem: Problem, candidates: Iterable[Parts]) -> Parts:
     """The candidate within eps that sends least in a step; the first of equal ones."""
-    balanced = [parts for parts in candidates if _imbalance(problem.k, *parts) <= problem.eps]
+    balanced = [parts for parts in candidates if _imbalance(problem, *parts) <= problem.eps]
     if not balanced:
         raise InfeasibleError(f"none is within eps {problem.eps:g}")
     volumes = [together(step_flows(*parts, problem.k).values()).volume for parts in balanced]
     return balanced[volumes.index(min(volumes))]
 
 
-def _imbalance(k: int, model: CnnHypergraph, parts: Int32) -> float:
-    loads = np.zeros(k, dtype=np.int64)
+def _imbalance(problem: Problem, model: CnnHypergraph, parts: Int32) -> float:
+    loads = np.zeros(problem.k, dtype=np.int64)
     np.add.at(loads, parts, model.weights)
-    return imbalance(loads)
+    return imbalance(loads, problem.speeds)

@@ -10,7 +10,12 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.partition.backends import BACKENDS
-from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice, opposed_replicas
+from hgpart.partition.baselines.by_slices import (
+    data_parallel,
+    in_every_slice,
+    opposed_replicas,
+    slices_for,
+)
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.known_ways import Parts, layer_cut
@@ -79,6 +84,10 @@ def _weird_trick(problem: Problem, search: Search) -> Parts:
     return one_weird_trick(replace(problem, modelling=neurons))
 
 
+def _for_each_part(problem: Problem) -> int:
+    return slices_for(problem, problem.k)
+
+
 def _single(problem: Problem, search: Search) -> Parts:
     model = problem.hypergraph(layer_blocks(problem.views))
     return model, np.zeros(model.vertices, dtype=np.int32)
@@ -104,7 +113,7 @@ def hybrid_way(replicas: int) -> Way:
         "HyPar-Flow)",
         hybrid_of(replicas),
         needs=needs,
-        slices=lambda problem: replicas,
+        slices=lambda problem: slices_for(problem, replicas),
         searches=True,
     )
 
@@ -203,20 +212,20 @@ def _built_in() -> Iterator[Way]:
         "data-parallel",
         "the model on every device, gradients all-reduced in a ring",
         _of_slices(data_parallel),
-        slices=lambda problem: problem.k,
+        slices=_for_each_part,
         ring=True,
     )
     yield Way(
         "parameter-server",
         "the model on every device, gradients to one of them and back (thesis 5.1.8)",
         _of_slices(data_parallel),
-        slices=lambda problem: problem.k,
+        slices=_for_each_part,
     )
     yield Way(
         "one-weird-trick",
         "data-parallel but for the linear layers at the end (Krizhevsky 2014)",
         _weird_trick,
-        slices=lambda problem: problem.k,
+        slices=_for_each_part,
         ring=True,
     )
     yield Way(
@@ -238,7 +247,7 @@ def _built_in() -> Iterator[Way]:
         "slices and filters for the least estimated time of a step, by native",
         _solve_by("native"),
         needs=least_time_objective,
-        slices=lambda problem: min(problem.k, problem.modelling.batch_size),
+        slices=lambda problem: min(_for_each_part(problem), problem.modelling.batch_size),
         searches=True,
         for_any=False,
     )
