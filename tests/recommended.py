@@ -20,6 +20,7 @@ from hgpart.recommendation.trials import Trial
 from hgpart.recommendation.ways import rank_ways
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel, trace
+from hgpart.work.layer_times import LayerTimes
 
 LINK = Link.of(latency=1e-6, bandwidth=1e9)
 
@@ -46,7 +47,13 @@ def recommended(on: Machine, scale: float = 1.0, **options: Any) -> Recommendati
     model, traced, graph = traced_network()
     # All ways are simulated, however busy the machine is.
     options = {"batch_size": 8, "seed": 1, "time_limit": 1e5, **options}
-    return rank_ways(model, traced, graph, in_proportion(graph, scale=scale), on, **options)
+    times = options.pop("times", None) or times_of(scale)
+    return rank_ways(model, traced, graph, times, on, **options)
+
+
+def times_of(scale: float = 1.0) -> LayerTimes:
+    """Of the small model, whose layers take what they multiply, or some times as long."""
+    return in_proportion(_traced()[2], scale=scale)
 
 
 def by_hand(

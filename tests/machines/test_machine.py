@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -169,3 +170,19 @@ def test_the_first_devices_of_a_machine() -> None:
     assert whole.first(5) == whole
     many = Machine("m", (CPU,) * 2**16, (2**16,), FAST)
     assert time_objective(many, 2, 1.0, 1).links.tolist() == [[0.0, 2e-9], [2e-9, 0.0]]
+
+
+def test_the_fastest_devices_of_a_machine() -> None:
+    """Of equally fast ones the first, so that of alike devices the first few are the fastest."""
+    inside, between, slow = (Link.of(1e-6, rate) for rate in (1e9, 1e8, 1e7))
+    devices = tuple(Device("board", speed=speed) for speed in (1.0, 2.0, 1.0, 4.0, 2.0))
+    pairs = {(1, 3): slow, (0, 3): inside}
+    whole = Machine("m", devices, (2, 3), inside, between, pairs=pairs)
+    fastest = whole.of_fastest(3)
+    assert whole.fastest(3) == (1, 3, 4)
+    assert (fastest.nodes, fastest.pairs) == ((1, 2), {(0, 1): slow})
+    for sender, receiver in ((0, 1), (0, 2), (2, 1)):
+        there = whole.link(whole.fastest(3)[sender], whole.fastest(3)[receiver])
+        assert fastest.link(sender, receiver) == there
+    alike = replace(whole, devices=(Device("board"),) * 5)
+    assert all(alike.of_fastest(k) == alike.first(k) for k in range(1, 6))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from recommended import machine, network, recommended
+from recommended import machine, network, recommended, times_of
 from toy_times import in_proportion
 
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
-from hgpart.machines.machine import Link
+from hgpart.machines.machine import Device, Link, Machine
 from hgpart.placement import place
 from hgpart.prediction.predict import predict
 from hgpart.recommendation import ways as module
@@ -164,3 +165,37 @@ def test_what_is_wrong_is_one_line(options: dict[str, Any], message: str) -> Non
         recommended(machine(2), **options)
     assert isinstance(error.value, HgpartError)
     assert "\n" not in str(error.value)
+
+
+def differing(*speeds: float, memory: tuple[int | None, ...] = (None, None)) -> Machine:
+    own = zip(speeds, memory, strict=True)
+    devices = tuple(Device("toy", size, speed=speed) for speed, size in own)
+    return replace(machine(len(speeds)), devices=devices)
+
+
+def test_devices_get_samples_by_speed_and_one_device_is_the_fastest(found: Recommendation) -> None:
+    # Layers that take so long that sending is nothing.
+    slow = {"scale": 1e4}
+    differ, alike = recommended(differing(0.5, 1.5), **slow), recommended(machine(2), **slow)
+    ways = {one.trial.name: one for one in differ.ranked}
+    assert differ.one_device.seconds == pytest.approx(alike.one_device.seconds / 1.5, rel=1e-3)
+    replicas = ways["data-parallel"]
+    assert replicas.plan.partition.modelling.slices == 4
+    assert replicas.seconds == pytest.approx(alike.one_device.seconds / 2, rel=1e-2)
+    assert replicas.plan.partition.feasible
+    assert differ.notes == ("Of devices that differ, ways for fewer take the fastest: 1",)
+    # Equal speeds are as good as none, whatever they are.
+    assert figures(recommended(differing(1.0, 1.0))) == figures(found)
+    kinds = replace(machine(2), devices=(Device("slow"), Device("fast")))
+    times = {"slow": times_of(scale=1e4), "fast": times_of(scale=1e4 / 3)}
+    measured = recommended(kinds, times=times)
+    assert measured.one_device.seconds == pytest.approx(alike.one_device.seconds / 3, rel=1e-3)
+
+
+def test_memory_is_that_of_the_device_that_is_used(found: Recommendation) -> None:
+    least = found.one_device.largest_bytes
+    assert least is not None
+    fits = recommended(differing(1.0, 2.0, memory=(1, least)))
+    assert [one.trial.text for one in fits.ranked] == ["single"]
+    with pytest.raises(InfeasibleError):
+        recommended(differing(2.0, 1.0, memory=(1, least)))

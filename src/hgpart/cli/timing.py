@@ -1,4 +1,4 @@
-"""Options of --objective time -> Timing: checked before the model is traced."""
+"""Options of measured times -> LayerTimes, and StepTime of --objective time."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import hgpart
+from hgpart.cli.forms import names
 from hgpart.errors import ArgumentError
 from hgpart.terminal import say, warn
 
@@ -16,8 +17,32 @@ if TYPE_CHECKING:
     from hgpart.cli.groups import AnyCounting
     from hgpart.partition.problem.problem import Problem
     from hgpart.partition.problem.search import Search
+    from hgpart.prediction.device_times import Times
 
 TIME = "time"
+
+
+def times_of(text: str, graph: hgpart.ChannelGraph) -> Times:
+    """Read --times: ``FILE``, or ``KIND=FILE,KIND=FILE`` with a file for each kind of device.
+
+    Raises
+    ------
+    ArgumentError
+        If a kind has no file, or two.
+    FormatError, PlanError
+        For the reasons of `load_layer_times`.
+    """
+    if "=" not in text or Path(text).is_file():
+        return hgpart.files.load_layer_times(text, graph)
+    files: dict[str, str] = {}
+    for word in names(text):
+        kind, _, file = word.partition("=")
+        if not file or kind in files:
+            raise ArgumentError(
+                f"--times {text}: accepted is a file, or KIND=FILE for each kind once"
+            )
+        files[kind] = file
+    return {kind: hgpart.files.load_layer_times(file, graph) for kind, file in files.items()}
 
 
 @dataclass(frozen=True)
@@ -44,6 +69,7 @@ class StepTime:
         """Simulate the ways to divide a model."""
         from hgpart.partition.problem.objectives import MICRO_BATCHES
         from hgpart.partition.problem.topology import time_objective
+        from hgpart.prediction.device_times import speeds_of
         from hgpart.recommendation.least_time import least_time
         from hgpart.work.figures import whole_work
 
@@ -53,7 +79,8 @@ class StepTime:
         wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
         tried = tuple(count for count in wanted if count <= most)
         objective = time_objective(self.machine, problem.k, seconds, tried[0])
-        problem = replace(problem, objective=objective)
+        speeds = speeds_of(self.machine.of_fastest(problem.k))
+        problem = replace(problem, objective=objective, speeds=speeds)
         return least_time(
             module,
             shape,

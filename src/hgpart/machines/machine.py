@@ -293,14 +293,37 @@ class Machine:
         (2, 1)
         """
         check_whole("number of devices", k, 1, self.k)
-        nodes = [len([*same]) for _, same in groupby(self.node_of[:k])]
+        return self._of(range(k))
+
+    def fastest(self, k: int) -> tuple[int, ...]:
+        """The numbers of its k fastest devices, ascending; the first of those equally fast.
+
+        >>> boards = tuple(Device("board", speed=speed) for speed in (1, 4, 2, 1))
+        >>> Machine("m", boards, (4,), Link.of(latency=1e-5, bandwidth=1e9)).fastest(3)
+        (0, 1, 2)
+        """
+        check_whole("number of devices", k, 1, self.k)
+        by_speed = sorted(range(self.k), key=lambda device: -self.devices[device].speed)
+        return tuple(sorted(by_speed[:k]))
+
+    def of_fastest(self, k: int) -> Machine:
+        """The machine of its k fastest devices."""
+        return self._of(self.fastest(k))
+
+    def _of(self, chosen: Sequence[int]) -> Machine:
+        nodes = [len([*same]) for _, same in groupby(self.node_of[device] for device in chosen)]
+        place = {device: at for at, device in enumerate(chosen)}
         return replace(
             self,
-            devices=self.devices[:k],
+            devices=tuple(self.devices[device] for device in chosen),
             nodes=tuple(nodes),
             between=self.between if len(nodes) > 1 else None,
-            pairs={pair: link for pair, link in self.pairs.items() if max(pair) < k},
-            all_reduce=self.all_reduce if k == self.k else None,
+            pairs={
+                (place[sender], place[receiver]): link
+                for (sender, receiver), link in self.pairs.items()
+                if sender in place and receiver in place
+            },
+            all_reduce=self.all_reduce if len(chosen) == self.k else None,
         )
 
     def link(self, sender: int, receiver: int) -> Link:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from hgpart.errors import check_number
 from hgpart.machines.machine import Machine
+from hgpart.prediction.device_times import TimedDevice, Times, timed_devices
 from hgpart.prediction.jobs import TimedJob
 from hgpart.prediction.steps import ChunkSteps, LayerShare, PartSteps
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.outline import Chunk
 from hgpart.schedules.schedule import Action, Direction
-from hgpart.work.layer_times import LayerTimes, Pass
+from hgpart.work.layer_times import Pass
 
 ADDING = {Pass.BACKWARD, Pass.WEIGHTS}  # passes that add to gradients of weights
 # Of the seconds of an update, which reads weights and gradients and writes weights; what is added
@@ -70,6 +72,8 @@ class MeasuredCosts(CostModel):
         Samples of each micro-batch, or of each batch of a stream.
     recomputed : sequence of tuple of int
         For each part, the forward chunks that backward recomputes; see `Outline`.
+    times : Times
+        Times of layers; see `device_times`.
     machine : Machine
         The machine; its device p has part p.
     is_stream : bool
@@ -82,7 +86,7 @@ class MeasuredCosts(CostModel):
     steps: Mapping[int, PartSteps]
     sizes: Sequence[int]
     recomputed: Sequence[tuple[int, ...]]
-    times: LayerTimes
+    times: Times
     machine: Machine
     overheads: Overheads = Overheads()
     is_stream: bool = False
@@ -95,13 +99,23 @@ class MeasuredCosts(CostModel):
 
     def job(self, action: Action) -> TimedJob:
         """The seconds of an action, with the fraction that is memory-bound."""
-        if action.is_of_weights:
-            return self._of_weights(action)
+        job = self._of_weights(action) if action.is_of_weights else self._at_speed_1(action)
+        return self._on_device(action.part, job)
+
+    @cached_property
+    def _devices(self) -> tuple[TimedDevice, ...]:
+        return timed_devices(self.machine, self.times)
+
+    def _on_device(self, part: int, job: TimedJob) -> TimedJob:
+        """The same job on a device that is faster than the one that was timed, or slower."""
+        return job._replace(seconds=job.seconds / self._devices[part].speed)
+
+    def _at_speed_1(self, action: Action) -> TimedJob:
         part, direction, micro_batch, at, piece = action
         key = part, direction, at, self.sizes[micro_batch], micro_batch > 0, piece
         if key not in self._known:
             if direction is Direction.UPDATE:
-                self._known[key] = TimedJob(self.update(part), memory_bound=1.0)
+                self._known[key] = TimedJob(self._update(part), memory_bound=1.0)
             else:
                 steps = self.recomputing(action), *self.jobs_of_steps(action), self.packing(action)
                 self._known[key] = together(steps)
@@ -143,15 +157,13 @@ class MeasuredCosts(CostModel):
     def _job(self, share: LayerShare | None, action: Action, samples: float) -> TimedJob:
         if share is None:
             return TimedJob(self.overheads.step)
-        of_batch = share.of_batch * samples
+        times, of_batch = self._devices[action.part].times, share.of_batch * samples
         trains = share.trains and not (self._waits_for_all and share.is_product(of_batch))
         passes = _passes(action.direction, share.returns, trains)
-        seconds = sum(
-            self.times.seconds(share.layer, which, share.share, of_batch) for which in passes
-        )
+        seconds = sum(times.seconds(share.layer, which, share.share, of_batch) for which in passes)
         if self._waits_for_all and action.micro_batch and not ADDING.isdisjoint(passes):
             # Gradients of later micro-batches are added to those of the first.
-            seconds += OF_UPDATE * self.times.seconds(share.layer, Pass.UPDATE, share.share, 1)
+            seconds += OF_UPDATE * times.seconds(share.layer, Pass.UPDATE, share.share, 1)
         return TimedJob(seconds, memory_bound=float(not share.multiplies))
 
     @property
@@ -163,18 +175,15 @@ class MeasuredCosts(CostModel):
         """The job of a part at the end of a step, for all of its micro-batches."""
         if not self._waits_for_all:
             return TimedJob(0.0)
-        steps, samples = self.steps[part], max(self.sizes)
+        steps, samples, times = self.steps[part], max(self.sizes), self._devices[part].times
         names = {name for chunk in steps.backward for name in chunk.names} & steps.shares.keys()
         late = [share for share in map(steps.shares.__getitem__, sorted(names)) if share.trains]
-        return TimedJob(
-            sum(
-                self.times.seconds(
-                    share.layer, Pass.WEIGHTS, share.share, share.of_batch * sum(self.sizes)
-                )
-                for share in late
-                if share.is_product(share.of_batch * samples)
-            )
+        seconds = sum(
+            times.seconds(share.layer, Pass.WEIGHTS, share.share, share.of_batch * sum(self.sizes))
+            for share in late
+            if share.is_product(share.of_batch * samples)
         )
+        return self._on_device(part, TimedJob(seconds))
 
     def packing(self, action: Action) -> TimedJob:
         """The job of packing what an action sends, and unpacking what it receives.
@@ -202,12 +211,17 @@ class MeasuredCosts(CostModel):
             return TimedJob(0.0)
         chunks = {*self.recomputed[part]} & {*self.steps[part].recomputable[at]}
         forward = action._replace(direction=Direction.FORWARD, piece=None)
-        return together([self.job(forward._replace(chunk=chunk)) for chunk in sorted(chunks)])
+        return together(
+            [self._at_speed_1(forward._replace(chunk=chunk)) for chunk in sorted(chunks)]
+        )
 
     def update(self, part: int) -> float:
         """Seconds of the optimizer on a part."""
-        owned = self.steps[part].owned.items()
-        return sum(self.times.seconds(layer, Pass.UPDATE, share, 1) for layer, share in owned)
+        return self._on_device(part, TimedJob(self._update(part))).seconds
+
+    def _update(self, part: int) -> float:
+        owned, times = self.steps[part].owned.items(), self._devices[part].times
+        return sum(times.seconds(layer, Pass.UPDATE, share, 1) for layer, share in owned)
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
         """Seconds over the link for the samples of the micro-batch."""

@@ -14,13 +14,13 @@ from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
 from hgpart.prediction.actions import Planned, jobs_of
+from hgpart.prediction.device_times import Times, timed_devices
 from hgpart.prediction.jobs import Sharing, Span, TimedJob
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeights
 from hgpart.prediction.simulation import simulate
 from hgpart.prediction.steps import part_steps
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
-from hgpart.work.layer_times import LayerTimes
 
 STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle
 
@@ -98,7 +98,7 @@ def predict(
     placement: Placement,
     schedule: Schedule,
     machine: Machine,
-    times: LayerTimes,
+    times: Times,
     batch_size: int | None = None,
     overheads: Overheads | None = None,
 ) -> Prediction:
@@ -112,8 +112,8 @@ def predict(
         A schedule of this placement.
     machine : Machine
         A machine with at least as many devices as there are parts: part p is on device p.
-    times : LayerTimes
-        Times of the model's layers on such a device.
+    times : LayerTimes, or mapping of str to LayerTimes
+        Times of the model's layers on a device of speed 1, or on each kind of device.
     batch_size : int, optional
         Samples in a step, or in each batch of a stream. Default: the plan's batch size.
     overheads : Overheads, optional
@@ -122,7 +122,8 @@ def predict(
     Raises
     ------
     ArgumentError
-        If the machine has fewer devices than parts, or the batch fewer samples than micro-batches.
+        If the machine has fewer devices than parts, a kind of device has no times, or the batch
+        has fewer samples than micro-batches.
     PlanError
         If the schedule is for another placement, or the times are for another model, or for inputs
         of other sizes than the placement's present ones.
@@ -137,10 +138,12 @@ def predict(
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
     layers = len(placement.programs.blueprint.graph.layers)
-    if len(times.layers) != layers:
-        raise PlanError(
-            f"times of {len(times.layers)} layers: accepted are those of the model's {layers}"
-        )
+    for timed in timed_devices(machine, times):
+        if len(timed.times.layers) != layers:
+            raise PlanError(
+                f"times of {len(timed.times.layers)} layers: accepted are those of the model's "
+                f"{layers}"
+            )
     if not placement.forms.is_as_placed:
         now, first = placement.forms.present, placement.forms.first
         raise PlanError(
@@ -220,7 +223,7 @@ def period(planned: Planned, sharing: Sharing) -> float:
     return (ends[-1] - ends[0]) / (STEPS - 1)
 
 
-def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:
+def sharing_of(machine: Machine, k: int, times: Times) -> Sharing:
     """What the first k devices of a machine share: processors of a node; each has its own cable.
 
     Where devices of a node slow each other down, the slow-down is at least the one measured for
@@ -228,11 +231,12 @@ def sharing_of(machine: Machine, k: int, times: LayerTimes) -> Sharing:
     """
     slowdown = Slowdown(machine.together)
     memory_bound = machine.memory_bound or slowdown
+    measured = {id(timed.times): timed.times for timed in timed_devices(machine, times)}.values()
     if len(machine.together) > 1:
         slowdown, memory_bound = (
             Slowdown(
                 tuple(
-                    max(factors.of(count), times.together(count))
+                    max(factors.of(count), *(own.together(count) for own in measured))
                     for count in range(1, max(machine.nodes) + 1)
                 )
             )

@@ -130,7 +130,7 @@ class Recommendation:
     ranked : tuple of Ranked
         The best first; each trial by its best schedule.
     one_device : Ranked
-        The whole model on the first device, be there memory for it or not.
+        The whole model on the fastest device, be there memory for it or not.
     simulated : int
         Number of ways that were simulated.
     left_out : int

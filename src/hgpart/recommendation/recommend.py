@@ -11,12 +11,12 @@ from hgpart.cores import threads_of_each
 from hgpart.errors import ArgumentError
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
+from hgpart.prediction.device_times import Times
 from hgpart.recommendation.measured_here import machine_here, times_here
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.ways import TIME_LIMIT, check_asked, rank_ways
 from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import trace
-from hgpart.work.layer_times import LayerTimes
 
 
 def recommend(
@@ -26,7 +26,7 @@ def recommend(
     *,
     batch_size: int = 32,
     machine: Machine | None = None,
-    times: LayerTimes | None = None,
+    times: Times | None = None,
     goal: str = "time",
     memory: int | None = None,
     time_limit: float = TIME_LIMIT,
@@ -53,8 +53,9 @@ def recommend(
         Samples of a step, of all devices.
     machine : Machine, optional
         A machine of as many devices, or more. Default: devices like this one.
-    times : LayerTimes, optional
-        Times of the model's layers on such a device. Default: they are measured here.
+    times : LayerTimes, or mapping of str to LayerTimes, optional
+        Times of the model's layers on such a device, or on each kind of device. Default: they are
+        measured here, on a device of speed 1.
     goal, memory, time_limit, seed, on_progress
         The same as in `rank_ways`.
     name : str, optional

@@ -7,7 +7,7 @@ fastest partition within a problem's limits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -24,6 +24,7 @@ from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
+from hgpart.prediction.device_times import Times, cautions, sources, speeds_of
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
@@ -69,7 +70,7 @@ class Asked:
     name: str
     traced: TracedModel
     problem: Problem
-    times: LayerTimes
+    times: Times
     machine: Machine
     goal: str
     limits: tuple[int | None, ...]
@@ -250,7 +251,9 @@ class Simulations:
             self.one_device = ranked
         if self.asked.is_bound and divided.trial.k != self.asked.problem.k:
             return  # to compare with alone
-        text, over = divided.trial.text, what_is_over(ranked.needed_bytes, self.asked.limits)
+        fastest = self.asked.machine.fastest(divided.trial.k)
+        limits = [self.asked.limits[device] for device in fastest]
+        text, over = divided.trial.text, what_is_over(ranked.needed_bytes, limits)
         if over is None:
             known = self.best.get(text)
             if known is None or ranked.value(self.asked.goal) < known.value(self.asked.goal):
@@ -265,7 +268,7 @@ class Simulations:
     def _ranked(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""
         asked, placement, replicas = self.asked, divided.placement, divided.trial.replicas
-        problem = asked.problem
+        problem, machine = asked.problem, asked.machine.of_fastest(divided.trial.k)
         size = problem.modelling.batch_size // replicas
         try:
             if not scheduling.is_stream:
@@ -273,20 +276,20 @@ class Simulations:
             made = wanted_schedule(
                 placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
             )
-            prediction = predict(placement, made, asked.machine, asked.times, size)
+            prediction = predict(placement, made, machine, asked.times, size)
         except HgpartError as error:
             if scheduling == divided.orders[0]:
                 self.dropped.append(Dropped(divided.trial.text, " ".join(str(error).split())))
             return None
         self.simulated += 1
-        exchange = exchange_seconds(divided.versions, replicas, asked.machine)
+        exchange = exchange_seconds(divided.versions, replicas, machine)
         plan = Plan(divided.partition, asked.name, asked.shape, scheduling)
         return Ranked(
             trial=divided.trial,
             plan=plan,
             prediction=with_exchange(prediction, exchange),
             needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),
-            link_seconds=_link_seconds(prediction, asked.machine) + exchange,
+            link_seconds=_link_seconds(prediction, machine) + exchange,
             exchange_bytes=2 * (replicas - 1) * sum(divided.versions),
         )
 
@@ -310,7 +313,7 @@ class Simulations:
         return Recommendation(
             model=asked.name,
             machine=asked.machine,
-            times=asked.times.source,
+            times=sources(asked.machine, asked.times),
             devices=asked.problem.k,
             batch_size=asked.problem.modelling.batch_size,
             goal=asked.goal,
@@ -321,16 +324,18 @@ class Simulations:
             left_out=left_out,
             least_seconds=self._least_seconds(),
             notes=tuple(self._notes()),
-            cautions=tuple(filter(None, (asked.times.caution, asked.machine.caution))),
+            cautions=cautions(asked.machine, asked.times),
         )
 
     def _least_seconds(self) -> float:
         asked = self.asked
         problem = asked.problem
+        if not isinstance(asked.times, LayerTimes):
+            return 0.0  # what is fast on one kind of device need not be on another
         return least_seconds(
             asked.times,
             problem.graph,
-            asked.machine.first(problem.k),
+            asked.machine.of_fastest(problem.k),
             problem.modelling.batch_size,
             divides_batch=problem.divides_batch,
             streams=asked.goal == "throughput",
@@ -339,6 +344,8 @@ class Simulations:
     def _notes(self) -> Iterator[str]:
         if self.asked.problem.k > MANY:
             yield ONE_OF_MANY
+        if speeds_of(self.asked.machine) is not None:
+            yield _fewer(self.asked.machine, {trial.k for trial in self.trials})
         if mixing := self.asked.problem.graph.mixing.of_norms("slice"):
             yield f"No way divides the batch: {mixing}"
 
@@ -361,6 +368,16 @@ def _shares(partition: Partition) -> bytes:
     )
 
 
+def _fewer(machine: Machine, counts: Iterable[int]) -> str:
+    """Which devices ways for fewer of them take, where devices differ."""
+    chosen = [
+        " and ".join(map(str, machine.fastest(count)))
+        for count in sorted(counts)
+        if count < machine.k
+    ]
+    return f"Of devices that differ, ways for fewer take the fastest: {', or '.join(chosen)}"
+
+
 def sending_seconds(partition: Partition, machine: Machine) -> float:
     """At least, for the maps of a batch, of the device that sends longest: no step takes less.
 
@@ -369,7 +386,9 @@ def sending_seconds(partition: Partition, machine: Machine) -> float:
     """
     if partition.modelling.bytes_per_element is not None:
         return 0.0
-    seconds = seconds_a_byte(machine.first(partition.k), lambda link: link.least_seconds_a_byte)
+    seconds = seconds_a_byte(
+        machine.of_fastest(partition.k), lambda link: link.least_seconds_a_byte
+    )
     return float((seconds * partition.evaluation.traffic).sum(axis=1).max())
 
 

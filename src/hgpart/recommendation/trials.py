@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from hgpart.errors import ArgumentError
 from hgpart.machines.machine import Machine
 from hgpart.partition.baselines.known_ways import SHARES_OF_EPS, numbers_of_replicas
 from hgpart.partition.partition import Partition
@@ -16,6 +17,7 @@ from hgpart.partition.ways.built_in import HYBRID
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.partition.ways.of_users import ways_of_users
 from hgpart.partition.ways.way import Way
+from hgpart.prediction.device_times import speeds_of
 from hgpart.recommendation.replicas import MANY
 from hgpart.work.figures import whole_work
 
@@ -60,19 +62,26 @@ class Trial:
         return f"{self.name} on {self.k} devices" if self.k > 1 else self.name
 
     def partition(self, problem: Problem, search: Search, machine: Machine) -> Partition:
-        """Divide a problem that way, for the first k devices of a machine.
+        """Divide a problem that way, for the k fastest devices of a machine.
 
         Raises
         ------
         HgpartError
             If it can't be; says why.
         """
+        speeds = speeds_of(machine.of_fastest(self.k))
+        if self.replicas > 1 and speeds is not None:
+            raise ArgumentError(
+                f"{self.k} devices that differ in speed: accepted are {MANY} at most, as replicas "
+                "are simulated by one of them"
+            )
         objective: Objective = VOLUME
         if self.micro_batches is not None:
             whole = whole_work(problem.work, problem.graph)
             objective = time_objective(machine, self.k, whole, self.micro_batches)
         memory = problem.memory if self.k == problem.k else None
-        own = replace(problem, k=self.k, eps=self.eps, objective=objective, memory=memory)
+        asked = replace(problem, k=self.k, eps=self.eps, speeds=speeds)
+        own = replace(asked, objective=objective, memory=memory)
         return self.way.partition(own, search)
 
 

@@ -16,6 +16,7 @@ from hgpart.machines.machine import Machine
 from hgpart.partition.problem.checks import check_search
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.prediction.device_times import Times, at_speeds, speeds_of
 from hgpart.recommendation.memory import limits_of
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import Recommendation, check_goal
@@ -23,7 +24,7 @@ from hgpart.recommendation.simulating import Asked, Simulations, Tell
 from hgpart.recommendation.trials import trials
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
-from hgpart.work.layer_times import LayerTimes, training_work
+from hgpart.work.layer_times import training_work
 
 EFFORT = 0.3  # of searches: what they find is simulated, and there are many
 TIME_LIMIT = 120.0
@@ -33,7 +34,7 @@ def rank_ways(
     model: nn.Module,
     traced: TracedModel,
     graph: ChannelGraph,
-    times: LayerTimes,
+    times: Times,
     machine: Machine,
     *,
     devices: int | None = None,
@@ -58,10 +59,11 @@ def rank_ways(
         What was traced, in training mode; on the meta device, too.
     graph : ChannelGraph
         The layers of `traced`.
-    times : LayerTimes
-        Times of its layers on such a device.
+    times : LayerTimes, or mapping of str to LayerTimes
+        Times of its layers on a device of speed 1, or on each kind of device.
     machine : Machine
-        A machine of as many devices, or more.
+        A machine of as many devices, or more. Of devices that differ in speed, ways for fewer take
+        the fastest.
     devices : int, optional
         Number of devices that may be used. Default: all of the machine's.
     batch_size : int
@@ -83,7 +85,8 @@ def rank_ways(
     Raises
     ------
     ArgumentError
-        If a number or the goal is out of range, or the machine has fewer devices.
+        If a number or the goal is out of range, the machine has fewer devices, or one of its kinds
+        of device has no times.
     PlanError
         If the times are not of so many layers.
     InfeasibleError
@@ -92,13 +95,15 @@ def rank_ways(
     k = machine.k if devices is None else devices
     check_asked(k, batch_size, time_limit, memory, machine, goal)
     check_search(seed)
-    if len(times.layers) != len(graph.layers):
+    machine, first = at_speeds(machine, times, batch_size)
+    if len(first.layers) != len(graph.layers):
         raise PlanError(
-            f"times of {len(times.layers)} layers: accepted are those of the model's "
+            f"times of {len(first.layers)} layers: accepted are those of the model's "
             f"{len(graph.layers)}"
         )
-    work = _picoseconds(training_work(times, graph, batch_size))
-    problem = Problem(graph, work, Modelling(batch_size=batch_size), k)
+    work = _picoseconds(training_work(first, graph, batch_size))
+    speeds = speeds_of(machine.of_fastest(k))
+    problem = Problem(graph, work, Modelling(batch_size=batch_size), k, speeds=speeds)
     asked = Asked(
         module=model,
         name=name,

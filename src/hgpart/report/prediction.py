@@ -14,13 +14,13 @@ from hgpart.execution.records.events import Timeline, planned_events
 from hgpart.files.columns import BYTES, Column, fields_of
 from hgpart.files.fields import report_json
 from hgpart.machines.machine import Machine
+from hgpart.prediction.device_times import Times, cautions, sources
 from hgpart.prediction.predict import Prediction
 from hgpart.report.running import in_micro_batches, schedule_fields
 from hgpart.report.tables import counted, print_columns
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.drawing import draw_times
-from hgpart.work.layer_times import LayerTimes
 
 SAME = 0.005  # share of a step that is not worth a line
 
@@ -31,7 +31,7 @@ class PredictionReport:
 
     Attributes
     ----------
-    times : LayerTimes
+    times : Times
         The times of layers that it was simulated with.
     measurement : Measurement or None
         Steps on this machine, if they were run.
@@ -39,7 +39,7 @@ class PredictionReport:
 
     model: str
     machine: Machine
-    times: LayerTimes
+    times: Times
     prediction: Prediction
     scheduling: Scheduling
     measurement: Measurement | None = None
@@ -48,7 +48,8 @@ class PredictionReport:
     def cautions(self) -> tuple[str, ...]:
         """Why the figures can't be trusted, if anything is known against them."""
         measured = "" if self.measurement is None else self.measurement.caution
-        return tuple(filter(None, (self.times.caution, self.machine.caution, measured)))
+        known = cautions(self.machine, self.times)
+        return (*known, measured) if measured else known
 
     @property
     def seconds(self) -> float:
@@ -115,7 +116,7 @@ def prediction_json(report: PredictionReport) -> str:
         "model": report.model,
         "k": k,
         "machine": report.machine.name,
-        "times": report.times.source,
+        "times": sources(report.machine, report.times),
         "cautions": report.cautions,
         "batch_size": prediction.batch_size,
         **schedule_fields(report.scheduling),

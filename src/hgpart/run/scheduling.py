@@ -275,7 +275,11 @@ def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = 
     seconds_per_unit = 1.0 if work.unit == "s" else Costs.work
     if batch_size is None:
         batch_size = max(placement.programs.partition.modelling.batch_size, micro_batches)
-    return Costs(samples=batch_size / micro_batches, work=seconds_per_unit / work.units)
+    return Costs(
+        samples=batch_size / micro_batches,
+        work=seconds_per_unit / work.units,
+        speeds=placement.programs.partition.problem.speeds,
+    )
 
 
 def outlines_here(

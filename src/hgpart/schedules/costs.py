@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +40,7 @@ class CostModel(Protocol):
 
 @dataclass(frozen=True)
 class Costs:
-    """Rough costs of a micro-batch: all devices and all links are alike.
+    """Rough costs of a micro-batch: all links are alike, and all devices but for their speeds.
 
     A backward pass counts as two forward passes: a product with the weights, and one with the
     maps.
@@ -55,6 +56,8 @@ class Costs:
     step : float
         Seconds per pass through a step, in addition to its work: a backward pass in halves goes
         through it twice.
+    speeds : sequence of float, or None
+        How many times as fast each part computes; None for all alike.
     """
 
     samples: float = 1.0
@@ -62,18 +65,21 @@ class Costs:
     byte: float = 5e-10
     message: float = 1e-4
     step: float = 2e-4
+    speeds: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         for name, value in vars(self).items():
-            check_number(name, value)
+            if name != "speeds":
+                check_number(name, value)
 
     def action(self, action: Action, chunk: Chunk) -> float:
         """Seconds that an action takes."""
         work = PASSES[action.direction] * chunk.work
         if action.direction is not Direction.WEIGHTS:
             work += chunk.recomputed
-        return self.samples * self.work * work + self.step * chunk.steps
+        seconds = self.samples * self.work * work + self.step * chunk.steps
+        return seconds if self.speeds is None else seconds / self.speeds[action.part]
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
         """Seconds that an action's message to a receiver takes."""

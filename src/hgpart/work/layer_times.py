@@ -161,6 +161,15 @@ def _between(points: Sequence[int], values: Sequence[float], at: float) -> float
     return low + (high - low) * ((at - points[right - 1]) / (points[right] - points[right - 1]))
 
 
+def step_seconds(times: LayerTimes, batch_size: int) -> float:
+    """Seconds of all layers in a training step of a batch."""
+    return math.fsum(
+        times.seconds(at, which, 1.0, batch_size)
+        for at in range(len(times.layers))
+        for which in WHOLE_STEP
+    )
+
+
 def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Work:
     """Seconds of whole layers in a training step of a batch, as work to be divided.
 
@@ -250,11 +259,7 @@ def load_layer_times(path: Path | str, graph: ChannelGraph) -> LayerTimes:
         layers.append(ShareTimes(tasks, tables) if tasks else None)
     disturbed = head.string("disturbed") if "disturbed" in head.fields else ""
     times = LayerTimes(samples, tuple(layers), source, neighbours, beside, disturbed)
-    step = math.fsum(
-        times.seconds(at, which, 1.0, samples[0])
-        for at in range(len(layers))
-        for which in WHOLE_STEP
-    )
+    step = step_seconds(times, samples[0])
     if step < LEAST_SECONDS and any(layers):
         raise head.wrong(
             "layers", f"those of a step of {LEAST_SECONDS:g} s or more, not {step:g} s"

@@ -14,6 +14,7 @@ from hgpart.cli.outputs import Timeline, lead_on, of_plan, plain_console, unit_o
 from hgpart.cli.placing import Placing
 from hgpart.cli.processes import on_several_machines, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, plan_and_model
+from hgpart.cli.timing import times_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ def predict(
     context: typer.Context,
     plan: Path,
     machine: str,
-    times: Path,
+    times: str,
     step: StepOptions,
     results: PredictResults,
     model: PlannedModel = None,
@@ -50,7 +51,7 @@ def predict(
     machine : NAME|FILE
         Devices and links: a named machine such as 10gbe, or a file of 'hgpart calibrate'.
     times : FILE
-        Layer times, a file of 'hgpart profile'.
+        Layer times, a file of 'hgpart profile'; or KIND=FILE,KIND=FILE for each kind of device.
     batch_size : N
         Samples per step. Default: the plan's batch size.
 
@@ -89,7 +90,7 @@ def predict(
         devices = hgpart.files.load_machine(machine, loaded.k)
         with stage("place"):
             placement = placing.without_memory(training=True)
-            layer_times = hgpart.files.load_layer_times(times, placement.programs.blueprint.graph)
+            layer_times = times_of(times, placement.programs.blueprint.graph)
         with stage("schedule"):
             batches = scheduling.sample_batches
             schedule = wanted_schedule(

@@ -17,6 +17,7 @@ from hgpart.cli.groups import runs_and_timeout
 from hgpart.cli.options import InputShape, Model, Positive, PositiveOrNone, Seed
 from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
+from hgpart.cli.timing import times_of
 from hgpart.cores import threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import share_done
@@ -34,7 +35,8 @@ class Available(Options):
         Devices and links: a named machine such as 10gbe, or a file of 'hgpart calibrate'. Default:
         this machine, measured now.
     times : FILE
-        Layer times, a file of 'hgpart profile'. Default: measured here, now.
+        Layer times, a file of 'hgpart profile', or KIND=FILE,KIND=FILE for each kind of device.
+        Default: measured here, now.
     memory : M
         Memory of each device, as in 512MB or 2GiB. Default: what the machine says.
     """
@@ -42,7 +44,7 @@ class Available(Options):
     panel: ClassVar[str] = "The devices"
     devices: PositiveOrNone = None
     machine: str | None = None
-    times: Path | None = None
+    times: str | None = None
     memory: str | None = None
 
 
@@ -154,7 +156,7 @@ def recommend(
                     raise
                 notes.append(f"Nothing was run: {error}")
                 best = 0
-        seconds = None if times is None else hgpart.files.load_layer_times(times, graph)
+        seconds = None if times is None else times_of(times, graph)
     if given is None:
         given, note = machine_here(k, threads, "--machine FILE or NAME for others")
         notes.append(note)

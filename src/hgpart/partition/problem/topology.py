@@ -102,7 +102,7 @@ def seconds_a_byte(machine: Machine, of: Callable[[Link], float] = _of_long_mess
 
 
 def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Seconds:
-    """Return the objective of a step on the first k devices of a machine.
+    """Return the objective of a step on the k fastest devices of a machine.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
         raise ArgumentError(
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
-    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine.first(k))
+    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine.of_fastest(k))
     return step_time(links, seconds, micro_batches)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hgpart.prediction.device_times import sources
 from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, bars, diamonds, seconds_figure, shortened
 from hgpart.report.page.drawing.timelines import timeline_figure
@@ -18,7 +19,7 @@ def prediction_page(report: PredictionReport) -> str:
         report.model,
         f"{counted(k, 'device')} of {report.machine.name}",
         f"steps of {prediction.batch_size} samples, {prediction.schedule.rule}",
-        f"times: {report.times.source}",
+        f"times: {sources(report.machine, report.times)}",
     ]
     lines = [prediction_answer(report), *prediction_notes(report)]
     last = measured.timeline[-1] if measured is not None and measured.timeline else ()
