@@ -248,8 +248,12 @@ void check_time(const Goal& goal, const SymmetricModel& model) {
   if (goal.objective != Objective::kTime) return;
   check_length("type_layers", goal.type_layers.size, model.types(), "one per type");
   check_below("type_layers", goal.type_layers, model.types());
+  check_length("slowness", goal.slowness.size, goal.capacities.size, "one per part");
+  check_not_negative("slowness", goal.slowness);
+  const char* what = "total weight on the slowest part";
   const auto work = static_cast<double>(
-      total_of_types(model, model.type_weights, "total weight"));
+      multiply_checked(total_of_types(model, model.type_weights, what),
+                       *std::max_element(goal.slowness.begin(), goal.slowness.end()), what));
   double bytes = 0;
   for (std::int64_t net = 0; net < model.nets(); ++net) {
     const auto units =

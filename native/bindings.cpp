@@ -186,13 +186,14 @@ class GoalInput {
         objective_(number<std::int32_t>(record, "objective", "0, 1, 2 or 3")),
         links_(record.attr("links"), "links", "int64"),
         type_layers_(record.attr("type_layers"), "type_layers", "int32"),
+        slowness_(record.attr("slowness"), "slowness", "int64"),
         work_time_(number<double>(record, "work_time", "a float")),
         link_time_(number<double>(record, "link_time", "a float")),
         micro_batches_(number<std::int32_t>(record, "micro_batches", "1 or more")) {}
 
   hgpart::Goal view() const {
     return {capacities_.span(), memory_.span(), static_cast<hgpart::Objective>(objective_),
-            links_.span(),       type_layers_.span(), work_time_, link_time_,
+            links_.span(),       type_layers_.span(), slowness_.span(), work_time_, link_time_,
             micro_batches_};
   }
 
@@ -201,6 +202,7 @@ class GoalInput {
   std::int32_t objective_;
   Input<std::int64_t> links_;
   Input<std::int32_t> type_layers_;
+  Input<std::int64_t> slowness_;
   double work_time_, link_time_;
   std::int32_t micro_batches_;
 };

@@ -19,8 +19,10 @@ struct Goal {
   Span<std::int64_t> memory;      // bytes of each part; empty where they are not limited
   Objective objective;
   Span<std::int64_t> links;  // cost of a byte from part s to part r at s * k + r, 0 from s to s
-  // Of kTime: the layer of each type, nanoseconds of a unit of work and of one of the links' costs.
+  // Of kTime: the layer of each type, how long each part takes for a unit of work, and nanoseconds
+  // of a unit of that and of one of the links' costs.
   Span<std::int32_t> type_layers;
+  Span<std::int64_t> slowness;
   double work_time, link_time;
   std::int32_t micro_batches;
 };

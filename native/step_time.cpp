@@ -16,6 +16,7 @@ StepTime::StepTime(const Goal& goal)
 
 void StepTime::add_work(std::int32_t type, std::int32_t part, std::int64_t amount) {
   if (amount == 0) return;
+  amount *= goal_.slowness[part];
   const auto layer = goal_.type_layers[type];
   const auto first = of_layers_.begin() + static_cast<std::ptrdiff_t>(layer) * k_;
   auto& own = *(first + part);

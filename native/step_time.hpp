@@ -14,7 +14,7 @@ namespace hgpart {
 //
 //   ((m - 1) max(work + links) + sum over layers of max(work of the layer) + max(links)) / m
 //
-// each maximum over the parts. Sums are of whole numbers, so that a change taken back leaves none.
+// each maximum over the parts, with the work of each as long as it takes there. Sums are of whole numbers, so that a change taken back leaves none.
 class StepTime {
  public:
   StepTime(const Goal& goal);

@@ -214,6 +214,23 @@ def test_a_plan_restores_the_partition(graph, tmp_path):
     assert list(found.problem.speeds) == shown["speeds"] == [1, 1, 2]
 
 
+def test_a_machine_of_devices_that_differ_gives_speeds(tmp_path, capsys):
+    machine, figures = tmp_path / "boards.json", tmp_path / "figures.json"
+    devices = [{"speed": speed} for speed in (1, 1, 2)]
+    link = {"latency": 1e-4, "bandwidth": 1e7}
+    record = {"format": "hgpart machine 1", "nodes": [3], "devices": devices, "inside": link}
+    machine.write_text(json.dumps(record))
+    options = ("--machine", machine, "--effort", 0, "--json", figures)
+    for more in ((), ("--way", "data-parallel"), ("--objective", "links")):
+        hgpart("partition", "lenet5", "--k", 3, *options, *more)
+        assert without_seconds(figures)["speeds"] == [1, 1, 2]
+    hgpart("partition", "lenet5", "--k", 3, *options, "--speeds", "3,1,1")
+    assert without_seconds(figures)["speeds"] == [3, 1, 1]
+    line = ["partition", "lenet5", "--k", 2, *options]
+    assert run([*map(str, line)]) == 3
+    assert "is for 3 devices, expected k=2" in capsys.readouterr().err
+
+
 def test_work_is_measured_kept_and_passed_back(tmp_path):
     kept = tmp_path / "work.json"
     first, second = tmp_path / "first.json", tmp_path / "second.json"
@@ -528,9 +545,9 @@ MISTAKES = {
     "no memory at all": ([*NATIVE, "--memory", "1kB"], 8, "; 238 such devices, one for each task,"),
     "no topology": ([*NATIVE, "--objective", "links", "--machine", "none"], 6, "can't read none"),
     "topology and objective": (
-        [*NATIVE, "--machine", "none", "--objective", "largest"],
+        [*NATIVE, "--machine", "10gbe", "--objective", "largest"],
         3,
-        "--machine none: accepted with --objective links and time alone",
+        "--machine 10gbe: accepted with --objective links and time alone",
     ),
     "infeasible": (["partition", "lenet5", "--k", "20", "--effort", "0.1"], 8, "heaviest task"),
     "no such folder": ([*LENET, "--json", "nowhere/x.json"], 11, "nowhere"),

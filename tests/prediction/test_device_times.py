@@ -11,7 +11,7 @@ from toy_times import in_proportion
 
 from hgpart.errors import ArgumentError
 from hgpart.machines.machine import Device, Link, Machine
-from hgpart.prediction.device_times import at_speeds, speeds_of, timed_devices
+from hgpart.prediction.device_times import at_speeds, timed_devices
 from hgpart.prediction.measured_costs import Overheads
 from hgpart.prediction.predict import predict
 from hgpart.run.scheduling import schedule
@@ -50,8 +50,8 @@ def test_times_of_each_kind_say_what_speeds_say() -> None:
     assert np.allclose(kinds.busy, speeds.busy) and kinds.seconds == pytest.approx(speeds.seconds)
     machine, first = at_speeds(machine_of(*devices), times, 4)
     assert first is times["a"]
-    assert speeds_of(machine) == pytest.approx((1.0, 0.25, 1.0))
-    assert speeds_of(machine_of(*[Device("a", speed=3.0)] * 2)) is None
+    assert machine.speeds == pytest.approx((1.0, 0.25, 1.0))
+    assert machine_of(*[Device("a", speed=3.0)] * 2).speeds is None
 
 
 def test_the_most_that_neighbours_slow_down_counts() -> None:

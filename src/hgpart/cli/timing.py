@@ -69,7 +69,6 @@ class StepTime:
         """Simulate the ways to divide a model."""
         from hgpart.partition.problem.objectives import MICRO_BATCHES
         from hgpart.partition.problem.topology import time_objective
-        from hgpart.prediction.device_times import speeds_of
         from hgpart.recommendation.least_time import least_time
         from hgpart.work.figures import whole_work
 
@@ -79,7 +78,7 @@ class StepTime:
         wanted = (self.micro_batches,) if self.micro_batches else MICRO_BATCHES
         tried = tuple(count for count in wanted if count <= most)
         objective = time_objective(self.machine, problem.k, seconds, tried[0])
-        speeds = speeds_of(self.machine.of_fastest(problem.k))
+        speeds = self.machine.of_fastest(problem.k).speeds
         problem = replace(problem, objective=objective, speeds=speeds)
         return least_time(
             module,

@@ -285,6 +285,12 @@ class Machine:
         """The node of each device."""
         return tuple(node for node, size in enumerate(self.nodes) for _ in range(size))
 
+    @property
+    def speeds(self) -> tuple[float, ...] | None:
+        """Speeds of the devices; None where all are equally fast."""
+        speeds = tuple(device.speed for device in self.devices)
+        return speeds if len({*speeds}) > 1 else None
+
     def first(self, k: int) -> Machine:
         """The machine of its first k devices.
 

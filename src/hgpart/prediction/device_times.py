@@ -62,12 +62,6 @@ def at_speeds(machine: Machine, times: Times, batch_size: int) -> tuple[Machine,
     return replace(machine, devices=devices), timed[0].times
 
 
-def speeds_of(machine: Machine) -> tuple[float, ...] | None:
-    """Speeds of the devices; None where all are equally fast."""
-    speeds = tuple(device.speed for device in machine.devices)
-    return speeds if len({*speeds}) > 1 else None
-
-
 def cautions(machine: Machine, times: Times) -> tuple[str, ...]:
     """Why figures by these times on this machine can't be trusted, if anything is known."""
     said = (own.times.caution for own in timed_devices(machine, times))

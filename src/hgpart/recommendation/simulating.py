@@ -24,7 +24,7 @@ from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
-from hgpart.prediction.device_times import Times, cautions, sources, speeds_of
+from hgpart.prediction.device_times import Times, cautions, sources
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
@@ -344,7 +344,7 @@ class Simulations:
     def _notes(self) -> Iterator[str]:
         if self.asked.problem.k > MANY:
             yield ONE_OF_MANY
-        if speeds_of(self.asked.machine) is not None:
+        if self.asked.machine.speeds is not None:
             yield _fewer(self.asked.machine, {trial.k for trial in self.trials})
         if mixing := self.asked.problem.graph.mixing.of_norms("slice"):
             yield f"No way divides the batch: {mixing}"

@@ -17,7 +17,6 @@ from hgpart.partition.ways.built_in import HYBRID
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.partition.ways.of_users import ways_of_users
 from hgpart.partition.ways.way import Way
-from hgpart.prediction.device_times import speeds_of
 from hgpart.recommendation.replicas import MANY
 from hgpart.work.figures import whole_work
 
@@ -69,7 +68,7 @@ class Trial:
         HgpartError
             If it can't be; says why.
         """
-        speeds = speeds_of(machine.of_fastest(self.k))
+        speeds = machine.of_fastest(self.k).speeds
         if self.replicas > 1 and speeds is not None:
             raise ArgumentError(
                 f"{self.k} devices that differ in speed: accepted are {MANY} at most, as replicas "
@@ -80,8 +79,14 @@ class Trial:
             whole = whole_work(problem.work, problem.graph)
             objective = time_objective(machine, self.k, whole, self.micro_batches)
         memory = problem.memory if self.k == problem.k else None
-        asked = replace(problem, k=self.k, eps=self.eps, speeds=speeds)
-        own = replace(asked, objective=objective, memory=memory)
+        own = replace(
+            problem,
+            k=self.k,
+            eps=self.eps,
+            speeds=speeds,
+            objective=objective,
+            memory=memory,
+        )
         return self.way.partition(own, search)
 
 

@@ -16,7 +16,7 @@ from hgpart.machines.machine import Machine
 from hgpart.partition.problem.checks import check_search
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.prediction.device_times import Times, at_speeds, speeds_of
+from hgpart.prediction.device_times import Times, at_speeds
 from hgpart.recommendation.memory import limits_of
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import Recommendation, check_goal
@@ -102,7 +102,7 @@ def rank_ways(
             f"{len(graph.layers)}"
         )
     work = _picoseconds(training_work(first, graph, batch_size))
-    speeds = speeds_of(machine.of_fastest(k))
+    speeds = machine.of_fastest(k).speeds
     problem = Problem(graph, work, Modelling(batch_size=batch_size), k, speeds=speeds)
     asked = Asked(
         module=model,

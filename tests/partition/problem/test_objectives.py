@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hgpart.errors import ArgumentError
+from hgpart.partition.problem.checks import check_request
 from hgpart.partition.problem.objectives import (
     LARGEST,
     VOLUME,
@@ -62,7 +63,8 @@ def test_no_step_is_faster_than_its_least(k: int, layers: int, many: int, seed: 
     traffic, links = random.integers(0, 99, (k, k)), random.random((k, k))
     np.fill_diagonal(traffic, 0)
     work = random.integers(0, 9, (layers, k))
-    objective = step_time(links, seconds=5.0 * bool(work.any()), micro_batches=many)
+    speeds = None if seed % 2 else random.uniform(0.1, 9, k).tolist()
+    objective = step_time(links, 5.0 * bool(work.any()), many, speeds)
     least = objective.least(int(traffic.sum()), k)
     assert least <= objective.value(traffic, work) * (1 + 1e-9)
 
@@ -75,6 +77,15 @@ def test_layers_in_a_row_are_gpipe_s_and_replicas_as_fast_as_they_compute() -> N
         objective = step_time(links, seconds=8.0, micro_batches=many)
         assert objective.value(nothing, row) == pytest.approx(8 * (1 + (k - 1) / many) / k)
         assert objective.value(nothing, replicas) == pytest.approx(8 / k)
+
+
+def test_a_fast_device_takes_less_for_its_work() -> None:
+    nothing, row = np.zeros((2, 2), dtype=np.int64), np.eye(2, dtype=np.int64)
+    objective = step_time(1.0 - np.eye(2), seconds=8.0, micro_batches=1, speeds=[1.0, 4.0])
+    assert objective.value(nothing, row) == pytest.approx(4 + 1)
+    check_request(2, 0.1, [1.0, 4.0], objective)
+    with pytest.raises(ArgumentError, match=r"than its machine's: accepted are 1.0, 4.0"):
+        check_request(2, 0.1, [4.0, 1.0], objective)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,8 @@ def objective_of(name: str, k: int, seed: int) -> Objective:
         costs = np.random.default_rng(seed).integers(0, 9, (k, k))
         costs[-1, 0] = costs[0, -1] = 9
         if name == "time":
-            return step_time(1e-3 * costs, seconds=10.0, micro_batches=1 + seed % 3)
+            speeds = None if seed % 2 else [2.0 ** (part % 3) for part in range(k)]
+            return step_time(1e-3 * costs, 10.0, 1 + seed % 3, speeds)
         return over_links(costs.tolist())
     return {"volume": VOLUME, "largest": LARGEST}[name]
 
@@ -60,6 +61,8 @@ def plain_seconds(
     busy = [*links]
     for layer, weight, part in zip(layers.tolist(), weights.tolist(), parts.tolist(), strict=True):
         seconds = objective.seconds * weight / max(1, weights.sum())
+        if objective.speeds is not None:
+            seconds /= objective.speeds[part]
         of_layer.setdefault(layer, [0.0] * k)[part] += seconds
         busy[part] += seconds
     path = sum(max(own) for own in of_layer.values()) + max(links)

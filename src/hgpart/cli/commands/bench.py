@@ -134,7 +134,7 @@ def bench(
     dividing: Dividing,
     results: GrowingTable,
     ways: Names = None,
-    processes: int = 2,
+    processes: str = "2",
     batch_size: Positive = 32,
     input_shape: InputShape = None,
     timeout: Timeout = TIMEOUT,
@@ -149,7 +149,8 @@ def bench(
         NAME:RULE:M sets the schedule and micro-batches of a way; also pipeline-...:M,
         ps-...:distributed.
     processes : K
-        Processes that share a step; a parameter server is one more.
+        Processes that share a step; a parameter server is one more. Append ,machine=FILE, a machine
+        file of as many devices, to divide by their speeds.
     batch_size : N
         Samples per step, over all processes together.
 
@@ -172,31 +173,32 @@ def bench(
             from hgpart.run.processes.connection import check_timeout
             from hgpart.zoo import import_user_code
         import_user_code(model)
-        chosen = chosen_ways(ways, processes)
+        count, speeds = _processes(processes)
+        chosen = chosen_ways(ways, count)
         if ways is not None:
-            check_ways(chosen, processes, batch_size)
+            check_ways(chosen, count, batch_size)
         eps, effort, seed = dividing.eps, dividing.effort, trained.seed
-        check_request(processes, eps)
+        check_request(count, eps, speeds)
         check_search(seed, effort)
         check_timeout(timeout)
         counting.check_work()
         module, shape, traced, graph = traced_model(stage, model, input_shape)
         classes = classes_of(module, shape)
         work = counting.measured(stage, module, traced, graph)
-    problem = Problem(graph, work, hgpart.Modelling(batch_size=batch_size), processes, eps)
+    problem = Problem(graph, work, hgpart.Modelling(batch_size=batch_size), count, eps, speeds)
     subject = Subject(model, shape, traced, problem, seed, effort)
     if ways is not None:
         for way in chosen:
             subject.check(way)
-    threads = threads_of_each(processes)
-    of_step = model, shape, classes, batch_size, processes, threads
+    threads = threads_of_each(count)
+    of_step = model, shape, classes, batch_size, count, threads
     job = Job(*of_step, seed, trained.lr, timeout, trained.data)
     about = {
         "model": model,
         "input_shape": shape,
         "fingerprint": graph.fingerprint,
         "batch_size": batch_size,
-        "processes": processes,
+        "processes": count,
         "threads": threads,
         "eps": eps,
         "effort": effort,
@@ -205,10 +207,10 @@ def bench(
         "work_source": work.source,
         "work_digest": work_digest(work),
         "data": trained.data,
-        "machine": _machine(),
+        "machine": _machine(speeds),
     }
     same = typed(context, "input_shape", "batch_size")
-    then = f"hgpart recommend {quote(model)}{same} --devices {processes}"
+    then = f"hgpart recommend {quote(model)}{same} --devices {count}"
     wanted = _Wanted(chosen, subject, job, unit_of(context), results, then)
     if goal is None:
         wanted.turns(about, trained.steps or 3, trained.rounds or 3)
@@ -292,7 +294,20 @@ class _Wanted:
             raise RunError(f"{', '.join(failed)} failed, the others are measured{again}")
 
 
-def _machine() -> str:
+def _processes(text: str) -> tuple[int, tuple[float, ...] | None]:
+    """The number of --processes, and their speeds where these differ."""
+    from hgpart.partition.problem.topology import load_speeds
+
+    values, settings = keyed("--processes", text, machine=str)
+    count = one_value("--processes", text, values) or ""
+    if not count.isdecimal():
+        raise ArgumentError(f"--processes {text}: accepted is a whole number, at least 2")
+    speeds = load_speeds(settings["machine"], int(count)) if settings else None
+    return int(count), speeds
+
+
+def _machine(speeds: Sequence[float] | None) -> str:
     """The machine and the versions that figures depend on."""
     versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "hgpart"))
-    return f"{usable_cores()} cores of {processor()}, {versions}"
+    differ = "" if speeds is None else f", speeds {', '.join(f'{speed:g}' for speed in speeds)}"
+    return f"{usable_cores()} cores of {processor()}{differ}, {versions}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -73,10 +74,10 @@ class DeviceOptions(Options):
     Attributes
     ----------
     speeds : S,S,...
-        Relative speed of each device. Default: equal.
+        Relative speed of each device. Default: those of --machine, or equal ones.
     machine : NAME|FILE
-        Devices and links, for --objective links and time: a named machine such as 10gbe, or a file
-        of 'hgpart calibrate'; for links also a topology file.
+        Devices and links, for --objective links and time, and where devices differ in speed: a
+        named machine such as 10gbe, or a file of 'hgpart calibrate'; for links also a topology.
     micro_batches : M
         Micro-batches per batch, for --objective time. Default: the best of 1, 2, 4 and 8.
     memory : M,M,...
@@ -147,6 +148,7 @@ def partition(
             from hgpart.partition.problem.objectives import WIDE
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
+            from hgpart.partition.problem.topology import load_speeds
             from hgpart.partition.stages import solve, solve_in_slices
             from hgpart.partition.ways.catalogue import way_named
             from hgpart.recommendation.least_time import partition_of
@@ -154,6 +156,8 @@ def partition(
             from hgpart.report.page.plan import plan_page
             from hgpart.zoo import import_user_code
         slices, speeds = counting.slices, devices.speeds
+        if speeds is None and devices.machine is not None and k is not None:
+            speeds = load_speeds(devices.machine, k)
         if eps is None:
             eps = WIDE if search.objective == TIME else 0.1
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
@@ -161,7 +165,7 @@ def partition(
         modelling = counting.modelling_of(counting.batch_size)
         if search.way is not None:
             import_user_code(model)
-        _check_together(counting, modelling, search, devices)
+        _check_together(counting, modelling, search, devices, speeds)
         timing = None
         if search.objective == TIME and k is not None:
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
@@ -226,6 +230,7 @@ def _check_together(
     modelling: hgpart.Modelling,
     search: SearchOptions,
     devices: DeviceOptions,
+    speeds: Sequence[float] | None,
 ) -> None:
     """Refuse options that have no use beside others."""
     from hgpart.partition.ways.catalogue import way_named
@@ -250,7 +255,7 @@ def _check_together(
     elif search.way is not None:
         way_named(search.way)  # raises before the model is traced
         beside = f"--way {search.way}"
-        useless = "backend grain slices auto objective speeds memory training norms best"
+        useless = "backend grain slices auto objective memory training norms best"
     elif search.objective == TIME:
         beside, useless = "--objective time", "slices auto backend training speeds"
         why = ", as it tries slices of the batch itself, by native, for training on --machine"
@@ -259,9 +264,12 @@ def _check_together(
             raise ArgumentError(f"{given[option]} with {beside}: accepted is without{why}")
     for option, value in (("machine", devices.machine), ("micro-batches", devices.micro_batches)):
         needing = (LINKS, TIME) if option == "machine" else (TIME,)
-        if value is not None and search.objective not in needing:
+        is_used = search.objective in needing or (option == "machine" and speeds is not None)
+        if value is not None and not is_used:
+            differ = ", or where its devices differ in speed" * (option == "machine")
             raise ArgumentError(
                 f"--{option} {value}: accepted with --objective {' and '.join(needing)} alone"
+                f"{differ}"
             )
 
 

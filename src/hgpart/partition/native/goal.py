@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from hgpart.partition.problem.objectives import VOLUME, Objective
 
 NANOSECONDS = 1e9
 FINEST_LINK = 2**20  # the largest link cost is at most that many steps
+FINEST_SPEED = 2**8  # the least slowness, where devices differ, in steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,8 +38,10 @@ class Goal:
     type_layers : int32 array, shape (types,) or (0,)
         Layer of each type, numbered from 0 without gaps; this and all below count for the objective
         "time" only.
+    slowness : int64 array, shape (k,)
+        How long each part takes for a unit of work; 1 for all where they are equally fast.
     work_time, link_time : float
-        Nanoseconds of a unit of work, and of one of the links' costs.
+        Nanoseconds of a unit of that, and of one of the links' costs.
     """
 
     capacities: Int64
@@ -45,6 +49,7 @@ class Goal:
     objective: int
     links: Int64
     type_layers: Int32
+    slowness: Int64
     work_time: float
     link_time: float
     micro_batches: int
@@ -71,13 +76,28 @@ def goal_of(
         of_layers, link_time = None, 0.0
     layers = np.zeros(0) if of_layers is None else of_layers.layers
     total = 1 if of_layers is None else max(1, of_layers.total)
+    slowness, unit = _slowness(objective.speeds or [1.0] * len(capacities), total)
     return Goal(
         capacities=capacities,
         memory=np.array([] if memory is None else memory.each.bytes, dtype=np.int64),
         objective=objective.number,
         links=links,
         type_layers=np.unique(layers, return_inverse=True)[1].astype(np.int32).ravel(),
-        work_time=NANOSECONDS * objective.seconds / total,
+        slowness=slowness,
+        work_time=NANOSECONDS * objective.seconds / total * unit,
         link_time=link_time,
         micro_batches=objective.micro_batches,
     )
+
+
+def _slowness(speeds: Sequence[float], total: int) -> tuple[Int64, float]:
+    """How long parts take for a unit of work in whole numbers, and what 1 of these is.
+
+    >>> slowness, unit = _slowness([1.0, 2.0, 0.5], 1000)
+    >>> slowness.tolist(), (slowness * unit).tolist()
+    ([512, 256, 1024], [1.0, 0.5, 2.0])
+    """
+    most, ratio = max(speeds), max(speeds) / min(speeds)
+    steps = max(1, min(FINEST_SPEED, int(2**62 / (ratio * total)))) if ratio > 1 else 1
+    slowness = np.rint([steps * most / speed for speed in speeds]).astype(np.int64)
+    return slowness, 1 / (steps * most)

@@ -67,6 +67,25 @@ def load_topology(path: Path | str, k: int) -> LinkCosts:
     return _of_links(head, k) if "links" in head.fields else _of_nodes(head, k)
 
 
+def load_speeds(path: Path | str, k: int) -> tuple[float, ...] | None:
+    """Read the speeds of a machine's k devices; None where they are alike, and for a topology.
+
+    Raises
+    ------
+    FormatError
+        If the file can't be read or is malformed; says which line.
+    ArgumentError
+        If devices differ, and there are not k of them.
+    """
+    if named_machine(str(path), k) is not None:
+        return None
+    head = read_json(path, WHAT, FORMAT, MACHINE)
+    speeds = machine_of(head).speeds if head.string("format") == MACHINE else None
+    if speeds is not None:
+        _check_devices(path, len(speeds), k)
+    return speeds
+
+
 def over_machine(machine: Machine) -> LinkCosts:
     """Return the objective of the seconds that bytes of long messages take on a machine's links.
 
@@ -118,8 +137,11 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
         raise ArgumentError(
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
-    links = WAYS_THERE_AND_BACK * seconds_a_byte(machine.of_fastest(k))
-    return step_time(links, seconds, micro_batches)
+    fastest = machine.of_fastest(k)
+    links = WAYS_THERE_AND_BACK * seconds_a_byte(fastest)
+    speeds = fastest.speeds
+    alike = 1.0 if speeds is not None else fastest.devices[0].speed
+    return step_time(links, seconds / alike, micro_batches, speeds)
 
 
 def _of_links(head: JsonObject, k: int) -> LinkCosts:

@@ -30,6 +30,9 @@ class Objective(ABC):
         All work of a step; 0 where work does not count.
     micro_batches : int
         Micro-batches of a step.
+    speeds : tuple of k floats, or None
+        How many times as fast each part's device works as one that takes `seconds`; None for as
+        fast, and where work does not count.
     """
 
     name: ClassVar[str]
@@ -40,6 +43,7 @@ class Objective(ABC):
     links: Float64 | None = None
     seconds: float = 0.0
     micro_batches: int = 1
+    speeds: tuple[float, ...] | None = None
 
     @abstractmethod
     def value(self, traffic: Int64, layer_work: Int64 | None = None) -> float:

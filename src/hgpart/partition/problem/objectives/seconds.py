@@ -34,13 +34,14 @@ class Seconds(LinkCosts):
     links : float64 array, shape (k, k)
         Seconds of a byte from part s to part r at ``[s, r]``.
     seconds : float
-        All work of a step.
+        All work of a step, on a device of speed 1.
     micro_batches : int
         The number m.
     """
 
     seconds: float = field()
     micro_batches: int = field()
+    speeds: tuple[float, ...] | None = None
 
     name, number, in_seconds, default_eps = "time", 3, True, WIDE
 
@@ -50,12 +51,16 @@ class Seconds(LinkCosts):
         cost = self.links * traffic
         sent = cost.sum(axis=0) + cost.sum(axis=1)
         shares = layer_work * (self.seconds / max(1, int(layer_work.sum())))
+        if self.speeds is not None:
+            shares = shares / self.speeds
         first = shares.max(axis=1).sum() + sent.max()
         busiest = (shares.sum(axis=0) + sent).max()
         return float(((self.micro_batches - 1) * busiest + first) / self.micro_batches)
 
     def least(self, volume: int, k: int) -> float:
-        return (self.seconds + 2 * (self.cheapest(k) * volume)) / k
+        # Of means over the parts, by their speeds.
+        speeds = self.speeds or [1.0] * k
+        return (self.seconds + min(speeds) * 2 * (self.cheapest(k) * volume)) / sum(speeds)
 
     def in_words(self, value: float, volume: int, in_bytes: Callable[[int], str]) -> str:
         count = self.micro_batches
@@ -66,8 +71,11 @@ class Seconds(LinkCosts):
         return replace(self, micro_batches=count)
 
     def check(self, k: int, speeds: Sequence[float] | None) -> None:
-        if speeds is not None:
-            raise ArgumentError("objective 'time' with speeds: accepted are devices of equal speed")
+        if (self.speeds or (1.0,) * k) != tuple(speeds or (1.0,) * k):
+            own = "equal ones" if self.speeds is None else ", ".join(map(str, self.speeds))
+            raise ArgumentError(
+                f"objective 'time' with other speeds than its machine's: accepted are {own}"
+            )
         super().check(k, speeds)
 
     def record(self) -> dict[str, Any]:
@@ -78,14 +86,18 @@ class Seconds(LinkCosts):
     def read(cls, head: JsonObject, k: int) -> Seconds:
         links = super().read(head, k).links
         count = head.whole("micro_batches", 1, MOST_MICRO_BATCHES)
+        speeds = head.items("speeds", k) if head.fields.get("speeds") is not None else None
         try:
-            return step_time(links, head.number("work_seconds"), count)
+            return step_time(links, head.number("work_seconds"), count, speeds)
         except ArgumentError as error:
             raise head.wrong("work_seconds", str(error)) from None
 
 
 def step_time(
-    links: Sequence[Sequence[float]] | Float64, seconds: float, micro_batches: int
+    links: Sequence[Sequence[float]] | Float64,
+    seconds: float,
+    micro_batches: int,
+    speeds: Sequence[float] | None = None,
 ) -> Seconds:
     """Return the objective of the seconds of a step; see `Seconds`.
 
@@ -101,4 +113,5 @@ def step_time(
         raise ArgumentError(
             f"{micro_batches} micro-batches: accepted are 1 to {MOST_MICRO_BATCHES}"
         )
-    return Seconds(over_links(links).links, float(seconds), int(micro_batches))
+    own = None if speeds is None else tuple(map(float, speeds))
+    return Seconds(over_links(links).links, float(seconds), int(micro_batches), own)
