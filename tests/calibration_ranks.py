@@ -1,7 +1,7 @@
 """A process of a quick calibration: each figure once or twice, of short messages.
 
 Its arguments are a folder and what happens: nothing, a signal to rank 1 when slow-downs are
-measured, or each process is as if on a computer of its own.
+measured, each process is as if on a computer of its own, or the second is slow.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from hgpart.calibration import (
     handling,
     links,
     slowdown,
+    speeds,
     stalls,
     steady,
 )
@@ -31,8 +32,12 @@ def main(folder: str, happens: str) -> None:
     stalls.EXCHANGES, stalls.MOMENT = 2, 1e-4
     if happens == "apart":
         os.environ["LOCAL_RANK"] = "0"
+    speeds.NOISE = 3.0  # so few repetitions differ
+    if happens == "slow" and os.environ["RANK"] == "1":
+        seconds = slowdown.Bench.seconds
+        slowdown.Bench.seconds = lambda bench: 50 * seconds(bench)
     wanted = steady.steady
-    for module in (links, slowdown, handling, stalls):
+    for module in (links, slowdown, speeds, handling, stalls):
         module.steady = lambda measure, *_: wanted(measure, 1, 1)
     k, timeout = int(os.environ["WORLD_SIZE"]), 3 if happens.startswith("SIG") else 60
     with connect(k, timeout=timeout) as found:

@@ -35,6 +35,7 @@ def test_all_processes_find_one_machine(tmp_path: Path, k: int) -> None:
     assert (machine.k, machine.nodes, machine.between) == (k, (k,), None)
     assert {device.kind for device in machine.devices} == {processor()}
     assert all(device.threads == 1 and device.memory for device in machine.devices)
+    assert machine.speeds is None
     assert [*machine.pairs] == [(one, other) for one in range(k) for other in range(one + 1, k)]
     for link in (*machine.pairs.values(), machine.inside):
         assert link.sizes == (2**10, 2**18, 2**26)
@@ -45,6 +46,14 @@ def test_all_processes_find_one_machine(tmp_path: Path, k: int) -> None:
     assert len(machine.together) == len(machine.memory_bound.together) == k
     assert "hgpart" in machine.note
     assert "gloo" in machine.note
+
+
+@pytest.mark.full
+def test_a_slow_process_is_a_slow_device(tmp_path: Path) -> None:
+    calibrated(tmp_path, 2, "slow")
+    first, second = load_machine(tmp_path / "0.json").devices
+    assert first.speed == 1.0
+    assert 0.002 < second.speed < 0.3
 
 
 @pytest.mark.full

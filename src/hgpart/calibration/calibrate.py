@@ -12,6 +12,7 @@ from hgpart.calibration.here import device_here, first_of_node, how_measured
 from hgpart.calibration.links import SIZES, all_reduce, link_between
 from hgpart.calibration.slowdown import MOST as MOST_SLOWDOWNS
 from hgpart.calibration.slowdown import convolution, norm, slowdown
+from hgpart.calibration.speeds import with_speeds
 from hgpart.calibration.stalls import stall
 from hgpart.calibration.steady import MOST, medians
 from hgpart.machines.machine import Link, Machine
@@ -47,7 +48,8 @@ def calibrate(
     counts = Counter(connection.gather(first_of_node()))
     nodes = tuple(counts[first] for first in sorted(counts))
     device = device_here(connection.device, threads, counts[first_of_node()])
-    devices = connection.gather(device)
+    on_device = convolution(connection.device)
+    devices = with_speeds(connection, nodes, connection.gather(device), on_device)
     ranks = [*combinations(range(connection.k), 2)]
     of_links = (len(ranks) + 1) * len(SIZES)
     all_steps = of_links + 2 * (MOST_SLOWDOWNS + 1) + 2 * (MOST + 1)  # at most

@@ -73,7 +73,7 @@ def slowdown(
     """
     if max(nodes) == 1:
         return Slowdown()
-    bench = _Bench(connection, nodes, operation)
+    bench = Bench(connection, nodes, operation)
     bench.seconds()  # the first ones take longer
 
     def measure_round() -> tuple[float, ...]:
@@ -85,7 +85,7 @@ def slowdown(
     return Slowdown(tuple(accumulate([1.0, *together], max)))
 
 
-class _Bench:
+class Bench:
     """An operation that some of a run's processes do at a time."""
 
     def __init__(self, connection: Connection, nodes: Sequence[int], operation: Operation) -> None:
@@ -96,11 +96,7 @@ class _Bench:
 
     def a_round(self) -> tuple[float, ...]:
         """Factors by which the operation slows down while 2, 3, ... processes do it."""
-        alone = math.nan
-        for at in range(self._most):
-            self._connection.gather(None)
-            if at == self._at:
-                alone = self.seconds()
+        alone = self.alone()
         ratios: list[float | None] = []
         for count in range(2, self._most + 1):
             self._connection.gather(None)
@@ -108,6 +104,15 @@ class _Bench:
             ratios.append(self.seconds() / alone if computes else None)
         columns = zip(*self._connection.gather(ratios), strict=True)
         return tuple(fmean(ratio for ratio in column if ratio is not None) for column in columns)
+
+    def alone(self) -> float:
+        """Seconds of the operation in this process, while the others of its node do nothing."""
+        alone = math.nan
+        for at in range(self._most):
+            self._connection.gather(None)
+            if at == self._at:
+                alone = self.seconds()
+        return alone
 
     def seconds(self) -> float:
         """Seconds of an operation: the mean over as many as take a while."""

@@ -32,7 +32,8 @@ def print_machine(machine: Machine, console: Console) -> None:
     for device, same in groupby(machine.devices):
         memory = "" if device.memory is None else f", {device.memory / 1e9:.1f} GB"
         threads = counted(device.threads, "thread")
-        console.print(f"{len([*same])} x {device.kind}, {threads}{memory}")
+        speed = "" if device.speed == 1 else f", {device.speed:g} times as fast"
+        console.print(f"{len([*same])} x {device.kind}, {threads}{memory}{speed}")
     if machine.note:
         console.print(machine.note)
 
