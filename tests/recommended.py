@@ -53,7 +53,7 @@ def recommended(on: Machine, scale: float = 1.0, **options: Any) -> Recommendati
 
 def times_of(scale: float = 1.0) -> LayerTimes:
     """Of the small model, whose layers take what they multiply, or some times as long."""
-    return in_proportion(_traced()[2], scale=scale)
+    return in_proportion(traced_network()[2], scale=scale)
 
 
 def by_hand(
