@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import pytest
 import torch
@@ -95,15 +94,7 @@ def test_processes_train_by_the_plan_alone(files, capfd):
 
 @pytest.mark.full
 def test_all_is_measured_where_nothing_is_known(files, tmp_path, capfd, monkeypatch):
-    """Links by `hgpart calibrate`, which test_cli_calibrate.py runs."""
     output = tmp_path / "best.json"
-
-    def calibrate(begin, arguments, **_):
-        assert arguments[:3] == ["calibrate", "--processes", "2"]
-        shutil.copy(files / "machine.json", arguments[arguments.index("--output") + 1])
-        return 0
-
-    monkeypatch.setattr("hgpart.recommendation.measured_here.run", calibrate)
     options = ["--devices", "2", "--batch-size", "4", "-o", str(output)]
     assert run(["recommend", "lenet5", *options]) == 0
     shown = capfd.readouterr().out

@@ -27,7 +27,7 @@ def test_it_is_what_the_stages_make(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(how)
         return in_proportion(graph)
 
-    def machine_here(k: int, threads: int, otherwise: str) -> Any:
+    def machine_here(k: int, threads: int, otherwise: str, tell: Any) -> Any:
         asked.append((k, threads))
         return machine(k), f"Assumed: toys; {otherwise}"
 

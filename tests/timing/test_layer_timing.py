@@ -128,7 +128,7 @@ def test_whole_layers_take_what_they_take_in_steps(
     steps = StepTimes((2, 6), in_steps, neighbours=3, beside=1.5)
     monkeypatch.setattr(layer_timing, "TimedShare", Counted)
     monkeypatch.setattr(layer_timing, "steady_seconds", lambda run, enough: run())
-    monkeypatch.setattr(layer_timing, "time_steps", lambda whole, tell, watch: steps)
+    monkeypatch.setattr(layer_timing, "time_steps", lambda *asked, briefly: steps)
     times = time_layers(model, traced, graph, batch_size=6)
     assert (times.samples, times.neighbours, times.beside) == ((2, 6), 3, 1.5)
     for at, which in enumerate(Pass):
@@ -241,3 +241,16 @@ def test_a_layer_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     said = "can't profile layer '0' on cpu in batches of up to 1: can't allocate memory:"
     with pytest.raises(ModelError, match=f"^{re.escape(said)}$"):
         time_layers(*prepared(nn.Sequential(nn.Linear(3, 2)), 3), batch_size=2)
+
+
+@pytest.mark.usefixtures("alone")
+def test_briefly_there_are_fewer_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layer_timing, "steady_seconds", lambda run, enough: (1.0,) * 4)
+    model, traced, graph = prepared(nn.Sequential(nn.Linear(3, 16)), 3)
+    usual, brief = (
+        time_layers(model, traced, graph, batch_size=32, briefly=briefly).layers[1]
+        for briefly in (False, True)
+    )
+    assert usual is not None
+    assert brief is not None
+    assert (usual.tasks, brief.tasks) == ((1, 2, 4, 8, 12, 16), (1, 4, 8, 16))

@@ -69,7 +69,7 @@ class Session:
         self._steps_ended: Any = context.RawArray("q", count)
         self._processes = []
         self._orders: list[Connection[Any, Any]] = []
-        with _started_with(job.threads):
+        with started_with(job.threads):
             for rank in range(count):
                 here, there = context.Pipe()
                 environment = {
@@ -205,14 +205,14 @@ def start_server(model: str, input_shape: Sequence[int], threads: int) -> ForkSe
     It imports what they need, and traces the model that it was begun for.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["hgpart.bench.process"])
-    with _started_with(threads), asking(model, input_shape):
+    context.set_forkserver_preload(["hgpart.bench.process", "hgpart.calibration.calibrate"])
+    with started_with(threads), asking(model, input_shape):
         ensure_running()
     return context
 
 
 @contextmanager
-def _started_with(threads: int) -> Iterator[None]:
+def started_with(threads: int) -> Iterator[None]:
     """Set what a process that starts inside the block begins with.
 
     OpenMP reads the number of threads once, when it is loaded. This program's main module would be

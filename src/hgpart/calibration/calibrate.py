@@ -10,11 +10,11 @@ from itertools import combinations, count
 from hgpart.calibration.handling import handling
 from hgpart.calibration.here import device_here, first_of_node, how_measured
 from hgpart.calibration.links import SIZES, all_reduce, link_between
-from hgpart.calibration.slowdown import MOST as MOST_SLOWDOWNS
+from hgpart.calibration.slowdown import ROUNDS as SLOWDOWN_ROUNDS
 from hgpart.calibration.slowdown import convolution, norm, slowdown
 from hgpart.calibration.speeds import with_speeds
 from hgpart.calibration.stalls import stall
-from hgpart.calibration.steady import MOST, medians
+from hgpart.calibration.steady import BRIEF, USUAL, medians
 from hgpart.machines.machine import Link, Machine
 from hgpart.run.processes.connection import Connection
 from hgpart.work.watching import Watch
@@ -24,6 +24,8 @@ def calibrate(
     connection: Connection,
     threads: int,
     on_progress: Callable[[str, float], None] = lambda what, done: None,
+    *,
+    briefly: bool = False,
 ) -> Machine:
     """Measure the devices and links of a run's processes.
 
@@ -39,6 +41,9 @@ def calibrate(
         Number of threads that each process computes with.
     on_progress : callable
         Called with what is measured next, and the fraction of all measurements that is done.
+    briefly : bool
+        Whether seconds must do, where steps are run afterwards: each figure is that of two rounds,
+        links are known by three sizes of messages, and neither all-reduces nor speeds are measured.
 
     Raises
     ------
@@ -49,12 +54,16 @@ def calibrate(
     nodes = tuple(counts[first] for first in sorted(counts))
     device = device_here(connection.device, threads, counts[first_of_node()])
     on_device = convolution(connection.device)
-    devices = with_speeds(connection, nodes, connection.gather(device), on_device)
+    usual, of_slowdown = (BRIEF, BRIEF) if briefly else (USUAL, SLOWDOWN_ROUNDS)
+    sizes = SIZES[:: len(SIZES) // 3] if briefly else SIZES
+    devices = connection.gather(device)
+    if not briefly:
+        devices = with_speeds(connection, nodes, devices, on_device)
     ranks = [*combinations(range(connection.k), 2)]
-    of_links = (len(ranks) + 1) * len(SIZES)
-    all_steps = of_links + 2 * (MOST_SLOWDOWNS + 1) + 2 * (MOST + 1)  # at most
+    of_links = (len(ranks) + 1) * len(sizes)
+    all_steps = of_links + 2 * (of_slowdown.most + 1) + 2 * (usual.most + 1)  # at most
 
-    watch = Watch(connection.gather)
+    watch = Watch(connection.gather, repeats=not briefly)
 
     def steps(what: str, begin: int, most: int) -> Callable[[], None]:
         done = count(begin)  # which repetitions may count too far
@@ -62,24 +71,25 @@ def calibrate(
 
     pairs = {}
     for at, (first, second) in enumerate(ranks):
-        on_size = steps(f"link of {first} and {second}", at * len(SIZES), len(SIZES))
-        pairs[first, second] = watch.measure(
-            partial(link_between, connection, first, second, on_size)
-        )
-    on_size = steps("all-reduce", len(ranks) * len(SIZES), len(SIZES))
-    reduced = watch.measure(partial(all_reduce, connection, on_size))
+        on_size = steps(f"link of {first} and {second}", at * len(sizes), len(sizes))
+        measure_link = partial(link_between, connection, first, second, on_size)
+        pairs[first, second] = watch.measure(partial(measure_link, sizes=sizes, rounds=usual))
+    on_size = steps("all-reduce", len(ranks) * len(sizes), len(sizes))
+    reduced = None if briefly else watch.measure(partial(all_reduce, connection, on_size))
     slowdowns = []
     for at, operation in enumerate((convolution, norm)):
         what = f"slow-down of a {operation.__name__}"
-        most = MOST_SLOWDOWNS + 1
+        most = of_slowdown.most + 1
         on_round, run = steps(what, of_links + at * most, most), operation(connection.device)
-        slowdowns.append(watch.measure(partial(slowdown, connection, nodes, run, on_round)))
+        asked = connection, nodes, run, on_round, of_slowdown
+        slowdowns.append(watch.measure(partial(slowdown, *asked)))
     costs = []
     for at, (measure, what) in enumerate(((handling, "each byte"), (stall, "each message"))):
-        most = MOST + 1
+        most = usual.most + 1
         on_round = steps(f"what {what} costs", all_steps - (2 - at) * most, most)
         run = convolution(connection.device)
-        costs.append(watch.measure(partial(measure, connection, pairs[0, 1], run, on_round)))
+        asked_of = connection, pairs[0, 1], run, on_round, usual
+        costs.append(watch.measure(partial(measure, *asked_of)))
     node = [at for at, size in enumerate(nodes) for _ in range(size)]
     within = [link for (first, second), link in pairs.items() if node[first] == node[second]]
     across = [link for (first, second), link in pairs.items() if node[first] != node[second]]

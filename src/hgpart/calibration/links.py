@@ -6,13 +6,13 @@ No two clocks are compared: one way is half the time of a message and its answer
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import distributed as dist
 
 from hgpart.calibration.messages import Messages
-from hgpart.calibration.steady import rising, steady
+from hgpart.calibration.steady import USUAL, Rounds, rising, steady
 from hgpart.machines.machine import AllReduce, Link
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
@@ -27,6 +27,9 @@ def link_between(
     rank: int,
     other_rank: int,
     on_size: Callable[[], None] = lambda: None,
+    *,
+    sizes: Sequence[int] = SIZES,
+    rounds: Rounds = USUAL,
 ) -> Link:
     """Measure the link of two processes; all processes call this, and all get the result.
 
@@ -38,28 +41,32 @@ def link_between(
         The two processes.
     on_size : callable
         Called before each size is measured.
+    sizes : sequence of int
+        Bytes of the messages, ascending.
     """
-    sizes, columns = by_size(
-        lambda nbytes: _of_messages(connection, rank, other_rank, nbytes), on_size
+    known, columns = by_size(
+        lambda nbytes: _of_messages(connection, rank, other_rank, nbytes, rounds), on_size, sizes
     )
-    return Link(sizes, *columns)
+    return Link(known, *columns)
 
 
 def by_size(
-    seconds: Callable[[int], tuple[float, ...]], on_size: Callable[[], None]
+    seconds: Callable[[int], tuple[float, ...]],
+    on_size: Callable[[], None],
+    sizes: Sequence[int] = SIZES,
 ) -> tuple[tuple[int, ...], list[tuple[float, ...]]]:
     """Sizes up to the first that takes half a second, by the last figure; each figure's seconds."""
     times: list[tuple[float, ...]] = []
-    for nbytes in SIZES:
+    for nbytes in sizes:
         if len(times) > 1 and times[-1][-1] > LONGEST:
             break
         on_size()
         times.append(seconds(nbytes))
-    return SIZES[: len(times)], [rising(column) for column in zip(*times, strict=True)]
+    return tuple(sizes[: len(times)]), [rising(column) for column in zip(*times, strict=True)]
 
 
 def _of_messages(
-    connection: Connection, rank: int, other_rank: int, nbytes: int
+    connection: Connection, rank: int, other_rank: int, nbytes: int, rounds: Rounds
 ) -> tuple[float, ...]:
     """Seconds of a message, and of two that cross."""
     peer = {rank: other_rank, other_rank: rank}.get(connection.rank)
@@ -77,7 +84,7 @@ def _of_messages(
         measured = [figures for figures in connection.gather(own) if figures is not None]
         return tuple(map(max, zip(*measured, strict=True)))
 
-    return steady(measure_round)
+    return steady(measure_round, rounds)
 
 
 def _timed(exchange: Callable[[int], None], times: int) -> float:

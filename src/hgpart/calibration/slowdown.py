@@ -16,13 +16,13 @@ from statistics import fmean
 import torch
 from torch.nn import functional
 
-from hgpart.calibration.steady import steady
+from hgpart.calibration.steady import Rounds, steady
 from hgpart.machines.machine import Slowdown
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
 COMPUTING = 0.15  # seconds that a figure of a round takes
-FEWEST, MOST = 4, 7  # numbers of rounds
+ROUNDS = Rounds(4, 7)
 Operation = Callable[[], None]
 
 
@@ -59,6 +59,7 @@ def slowdown(
     nodes: Sequence[int],
     operation: Operation,
     on_round: Callable[[], None] = lambda: None,
+    rounds: Rounds = ROUNDS,
 ) -> Slowdown:
     """Measure an operation alone, and together with others on the node.
 
@@ -80,7 +81,7 @@ def slowdown(
         on_round()
         return bench.a_round()
 
-    together = steady(measure_round, FEWEST, MOST)
+    together = steady(measure_round, rounds)
     # More processes do not make an operation faster: a measurement that says so is noise.
     return Slowdown(tuple(accumulate([1.0, *together], max)))
 

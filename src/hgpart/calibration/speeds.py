@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hgpart.calibration.slowdown import Bench, Operation
-from hgpart.calibration.steady import steady
+from hgpart.calibration.steady import Rounds, steady
 from hgpart.machines.machine import Device
 from hgpart.run.processes.connection import Connection
 
-FEWEST, MOST = 3, 5  # numbers of rounds
+ROUNDS = Rounds(3, 5)
 NOISE = 1.15  # times as fast as another: less is no difference between devices
 
 
 def with_speeds(
-    connection: Connection, nodes: Sequence[int], devices: Sequence[Device], operation: Operation
+    connection: Connection,
+    nodes: Sequence[int],
+    devices: Sequence[Device],
+    operation: Operation,
 ) -> list[Device]:
     """Measure how fast each process does an operation while the others of its node do nothing.
 
@@ -28,7 +31,7 @@ def with_speeds(
     def measure_round() -> tuple[float, ...]:
         return tuple(connection.gather(bench.alone()))
 
-    seconds = steady(measure_round, FEWEST, MOST)
+    seconds = steady(measure_round, ROUNDS)
     if max(seconds) < NOISE * min(seconds):
         return [*devices]
     return [

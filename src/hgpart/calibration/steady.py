@@ -5,18 +5,26 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
-FEWEST, MOST = 6, 12  # numbers of rounds that count
 TOLERANCE = 0.03
 
 
-def steady(
-    measure: Callable[[], Sequence[float]], fewest: int = FEWEST, most: int = MOST
-) -> tuple[float, ...]:
+class Rounds(NamedTuple):
+    """Limits to the number of rounds that count."""
+
+    fewest: int
+    most: int
+
+
+USUAL, BRIEF = Rounds(6, 12), Rounds(2, 2)
+
+
+def steady(measure: Callable[[], Sequence[float]], rounds: Rounds = USUAL) -> tuple[float, ...]:
     """Measure until odd and even rounds agree.
 
     They agree when the medians of the two halves are within 3 % of each other, figure by figure;
-    measuring also ends after `most` rounds. The first round does not count: memory is new then,
+    measuring also ends after the most rounds. The first round does not count: memory is new then,
     and threads start.
 
     Parameters
@@ -24,8 +32,6 @@ def steady(
     measure : callable
         A round: returns equally many figures each time. Where processes measure together, it
         returns the same figures in all, so that all end after the same round.
-    fewest, most : int
-        Limits to the number of rounds that count.
 
     Returns
     -------
@@ -37,10 +43,10 @@ def steady(
     (1.0,)
     """
     measure()
-    rounds = [tuple(measure()) for _ in range(fewest)]
-    while len(rounds) < most and not _agree(medians(rounds[::2]), medians(rounds[1::2])):
-        rounds.append(tuple(measure()))
-    return tuple(float(f"{figure:.4g}") for figure in medians(rounds))
+    done = [tuple(measure()) for _ in range(rounds.fewest)]
+    while len(done) < rounds.most and not _agree(medians(done[::2]), medians(done[1::2])):
+        done.append(tuple(measure()))
+    return tuple(float(f"{figure:.4g}") for figure in medians(done))
 
 
 def medians(rounds: Sequence[Sequence[float]]) -> tuple[float, ...]:

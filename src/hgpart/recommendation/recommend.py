@@ -36,10 +36,10 @@ def recommend(
 ) -> Recommendation:
     """Find the best way to train a model on some devices, as `hgpart recommend` does.
 
-    Where no machine is given, `hgpart calibrate` measures the links between processes of this one,
-    and where no times are, layers are measured here, with as many threads as a process has: that
-    takes about a minute, and then the ways are simulated. Stage by stage it is `trace`,
-    `channel_graph`, `time_layers`, `load_machine` and `rank_ways`.
+    Where no machine is given, the links between processes of this one are measured, and where no
+    times are, layers are measured here, with as many threads as a process has: briefly, in some
+    twenty seconds. Then the ways are simulated. Stage by stage it is `trace`, `channel_graph`,
+    `time_layers`, `load_machine` and `rank_ways`.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def recommend(
     graph = channel_graph(traced)
     notes: tuple[str, ...] = ()
     if machine is None:
-        machine, said = machine_here(k, threads, "machine=... for others")
+        machine, said = machine_here(k, threads, "machine=... for others", on_progress)
         notes = (said,)
     if times is None:
         times = times_here(model, traced, graph, batch_size, threads)

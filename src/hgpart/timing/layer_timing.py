@@ -19,7 +19,7 @@ from hgpart.terminal import progress_bar
 from hgpart.timing.rising import rising
 from hgpart.timing.share_alone import LayerShares, TimedShare
 from hgpart.timing.steady import steady_seconds
-from hgpart.timing.step_timing import StepTimes, time_steps
+from hgpart.timing.step_timing import BRIEF, StepTimes, time_steps
 from hgpart.timing.whole_model import whole_model
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import device_named, measured_on
@@ -28,6 +28,7 @@ from hgpart.work.watching import Watch
 
 ENOUGH = 0.05  # seconds of measuring a point, after which its runs end
 REPEATING = 6.0  # seconds of measuring all points
+EIGHTHS, FEW_EIGHTHS = (1, 2, 4, 6, 8), (2, 4, 8)  # of a layer's tasks
 
 
 def time_layers(
@@ -37,6 +38,7 @@ def time_layers(
     *,
     batch_size: int = 32,
     device: str = "cpu",
+    briefly: bool = False,
 ) -> LayerTimes:
     """Measure the seconds of shares of each layer in batches of up to `batch_size` samples.
 
@@ -66,6 +68,10 @@ def time_layers(
         measured with that.
     device : str
         "cpu", with as many threads as torch has been told, or an accelerator.
+    briefly : bool
+        Whether some ten seconds must do, where steps are run afterwards: of all numbers of samples
+        the two largest, of all shares one task, a quarter, half and all of them, nothing beside
+        other processes, and a third of the repetitions.
 
     Raises
     ------
@@ -80,8 +86,8 @@ def time_layers(
         raise ArgumentError(f"batch size {batch_size}: accepted is 1 or more")
     where = device_named(device)
     fixed = not traced.has_dynamic_batch
-    samples = (traced.batch_size,) if fixed else _samples(batch_size)
-    watch = Watch()
+    samples = (traced.batch_size,) if fixed else _samples(batch_size)[-2 if briefly else 0 :]
+    watch = Watch(repeats=not briefly)
     with progress_bar(TaskProgressColumn(), TimeRemainingColumn()) as progress:
         bar = progress.add_task("profile steps", total=1.0)
 
@@ -92,11 +98,16 @@ def time_layers(
         whole = whole_model(model, traced, graph, samples, where)
         if whole is not None:
             with _named("the whole model", where, samples[-1]):
-                steps = time_steps(whole, lambda what: tell(what, 0.0), watch)
+                steps = time_steps(whole, lambda what: tell(what, 0.0), watch, briefly=briefly)
             samples = steps.samples
         shares = LayerShares(model, traced, graph, where)
         alone = _shares_alone(
-            shares, samples[: max(1, len(samples) - (steps is not None))], where, tell, watch
+            shares,
+            samples[: max(1, len(samples) - (steps is not None))],
+            where,
+            tell,
+            watch,
+            briefly=briefly,
         )
     layers = tuple(
         None if times is None else _in_steps(times, at, steps) for at, times in enumerate(alone)
@@ -119,6 +130,8 @@ def _shares_alone(
     device: torch.device,
     tell: Callable[[str, float], None],
     watch: Watch,
+    *,
+    briefly: bool,
 ) -> list[_LayerAlone | None]:
     """The times of each layer's shares, measured alone; layers that compute the same, once."""
     layers = shares.graph.layers
@@ -127,9 +140,10 @@ def _shares_alone(
         if layer.operators:
             texts[at] = shares.share(at, layer.tasks).text(samples[-1])
     first = {text: at for at, text in reversed(texts.items())}
-    counts = {text: _counts(layers[at].tasks) for text, at in first.items()}
+    eighths = FEW_EIGHTHS if briefly else EIGHTHS
+    counts = {text: _counts(layers[at].tasks, eighths) for text, at in first.items()}
     points = len(samples) * sum(map(len, counts.values()))
-    enough = min(ENOUGH, REPEATING / max(1, points))
+    enough = min(ENOUGH, REPEATING / max(1, points)) / (BRIEF if briefly else 1)
     known: dict[tuple[str, ...], _LayerAlone] = {}
     for text, at in reversed(first.items()):
         tell(layers[at].name, len(known) / len(first))
@@ -191,13 +205,13 @@ def _samples(most: int) -> tuple[int, ...]:
     return tuple(sorted({1, *sizes}))
 
 
-def _counts(tasks: int) -> tuple[int, ...]:
-    """One task, an eighth of them, a quarter, half, three quarters and all; ascending.
+def _counts(tasks: int, eighths: Sequence[int] = EIGHTHS) -> tuple[int, ...]:
+    """One task, and so many eighths of them; ascending.
 
     >>> _counts(64), _counts(6), _counts(1)
     ((1, 8, 16, 32, 48, 64), (1, 2, 3, 5, 6), (1,))
     """
-    return tuple(sorted({1, *(-(-tasks * eighths // 8) for eighths in (1, 2, 4, 6, 8))}))
+    return tuple(sorted({1, *(-(-tasks * count // 8) for count in eighths)}))
 
 
 def _timed(

@@ -18,6 +18,7 @@ from hgpart.work.watching import Watch, spread_of
 LONGEST = 8.0  # seconds of a step; times of larger batches are in proportion
 SPENT = 1.2  # seconds of equal steps, after which no further one begins
 MOST = 10  # equal steps
+BRIEF = 3  # times as short, where it must be brief
 BESIDE_LONGEST = 2.0  # seconds of a step that is measured beside other processes, if one is so fast
 ROUNDS = 2  # of measuring beside other processes
 
@@ -48,6 +49,8 @@ def time_steps(
     whole: WholeModel,
     on_next: Callable[[str], None] = lambda what: None,
     watch: Watch | None = None,
+    *,
+    briefly: bool = False,
 ) -> StepTimes:
     """Measure steps of ascending batch sizes: medians over several steps, layer by layer.
 
@@ -57,15 +60,18 @@ def time_steps(
         Called with what is measured next.
     watch : Watch, optional
         Measures again what other programs disturb.
+    briefly : bool
+        Whether steps are few, and none of them beside other processes.
     """
+    enough = SPENT / BRIEF if briefly else SPENT
     watch = Watch() if watch is None else watch
     columns: dict[int, dict[Pass, Float64]] = {}
     for samples in sorted(whole.batches):
         on_next(f"steps of {samples}")
         first = whole.step(samples)
         # The first step takes longer, but relatively little where a step is this long.
-        joined = first if first.sum() > SPENT else _medians(whole, samples, watch)
-        apart = _medians(whole, samples, watch, apart=True)
+        joined = first if first.sum() > enough else _medians(whole, samples, watch, enough)
+        apart = _medians(whole, samples, watch, enough, apart=True)
         joined = _divided(joined, apart, whole.together)
         columns[samples] = {
             Pass.FORWARD: joined[:, 0],
@@ -76,7 +82,7 @@ def time_steps(
         }
         if joined.sum() * 4 > LONGEST:
             break
-    count = room_for(whole.device)
+    count = 0 if briefly else room_for(whole.device)
     beside = 1.0
     if count:
         on_next("steps beside others")
@@ -111,12 +117,14 @@ def _divided(joined: Float64, apart: Float64, together: Sequence[list[int]]) -> 
     return divided
 
 
-def _medians(whole: WholeModel, samples: int, watch: Watch, *, apart: bool = False) -> Float64:
+def _medians(
+    whole: WholeModel, samples: int, watch: Watch, enough: float = SPENT, *, apart: bool = False
+) -> Float64:
     """The medians of as many steps as fit into the time, at least one."""
 
     def steps() -> list[Float64]:
         runs, spent = list[Float64](), 0.0
-        while spent < SPENT and len(runs) < MOST:
+        while spent < enough and len(runs) < MOST:
             runs.append(whole.step(samples, apart=apart))
             spent += runs[-1].sum()
         return runs

@@ -158,14 +158,15 @@ def recommend(
                 best = 0
         seconds = None if times is None else times_of(times, graph)
     if given is None:
-        given, note = machine_here(k, threads, "--machine FILE or NAME for others")
+        with share_done() as tell:
+            given, note = machine_here(k, threads, "--machine FILE or NAME for others", tell)
         notes.append(note)
     if seconds is None:
         seconds = times_here(module, traced, graph, batch_size, threads)
         notes.append(
-            f"Layers were measured now, with {threads} thread{'s' * (threads > 1)}; to keep that: "
-            f"hgpart profile {quote(model)}{typed(context, 'input_shape')} --batch-size "
-            f"{batch_size} --threads {threads} -o times.json"
+            f"Layers were measured now, briefly, with {threads} thread{'s' * (threads > 1)}; to "
+            f"measure them well: hgpart profile {quote(model)}{typed(context, 'input_shape')} "
+            f"--batch-size {batch_size} --threads {threads} -o times.json"
         )
     with share_done() as tell:
         ranked = hgpart.rank_ways(
