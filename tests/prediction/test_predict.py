@@ -16,12 +16,13 @@ from toy_times import UNIT, in_proportion
 from hgpart import Placement, peak_bytes
 from hgpart.errors import ArgumentError, PlanError, RunError
 from hgpart.machines.machine import Device, Link, Machine
+from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.prediction.actions import Planned
 from hgpart.prediction.jobs import Sharing, TimedJob, TimedMessage
 from hgpart.prediction.measured_costs import Overheads
 from hgpart.prediction.predict import period, predict
 from hgpart.prediction.simulation import simulate
-from hgpart.run.scheduling import outlines_here, schedule
+from hgpart.run.scheduling import schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Direction

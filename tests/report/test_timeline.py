@@ -9,9 +9,10 @@ import torch
 from placed_models import model_of, placed
 from traces import assert_covers, assert_is_trace
 
+from hgpart.placement.ordering.ordered import costs_of
 from hgpart.report.timeline import write_timeline
 from hgpart.run.measuring import measure
-from hgpart.run.scheduling import costs_of, schedule
+from hgpart.run.scheduling import schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import bubble

@@ -13,7 +13,8 @@ from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.step_run import StepRun
-from hgpart.run.scheduling import load_schedule, outlines_here, schedule
+from hgpart.placement.ordering.ordered import outlines_here
+from hgpart.run.scheduling import load_schedule, schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.costs import Costs

@@ -13,7 +13,8 @@ from toy_programs import Cut, cuts
 
 from hgpart.errors import ArgumentError
 from hgpart.execution.outlines import outline
-from hgpart.run.scheduling import costs_of, outlines_here, schedule
+from hgpart.placement.ordering.ordered import costs_of, outlines_here
+from hgpart.run.scheduling import schedule
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs

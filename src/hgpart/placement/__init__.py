@@ -23,6 +23,9 @@ part), `joining`, `samples` and `joined_graph` (which of their steps are joined,
 (which part owns which parameters), `messages` (which of them travel together), `exchanges` (the
 copies that parts have of each other's state) and `statistics` (of norms over all shares).
 
+`ordering` has `ordered` (outlines of the programs, put in order by a rule) and `usual_schedule` (of
+steps for which nobody says one).
+
 `batches` has `micro_batches` (how a batch is divided), `loss_counts` (what the mean of a loss
 divides by) and `streams` (of batches). `as_module` has `parts` (the submodules), `settings` (what
 users set on the model's modules), `original_modules` (what `modules()` lists), `listing_module`
@@ -45,6 +48,7 @@ from hgpart.partitioned_model import PartitionedModel, partition_model
 from hgpart.placement.as_module.original_modules import skeleton
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.mode_programs import share_blueprints
+from hgpart.placement.ordering.usual_schedule import UsualSchedules
 from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
@@ -138,7 +142,9 @@ def place(
     blueprints = share_blueprints(
         NodeFacts(traced, graph), in_shares(partition, work), work, frozenset(trainable), norms
     )
-    placement = Placement(model, blueprints, held, _checked(devices, partition.k))
+    scheduling = None if isinstance(plan, PartitionedModel) else plan.scheduling
+    on = _checked(devices, partition.k)
+    placement = Placement(model, blueprints, held, on, UsualSchedules(scheduling))
     placement.train(model.training)
     if model.training and trainable:
         placement.passes.check_gradients()

@@ -78,6 +78,8 @@ class Placement(ListingModule):
         those of the model with these.
     forms : Forms
         Programs in each form of the model; the present form is that of the next pass.
+    usual_schedule : callable
+        Returns the schedule of a step for which none is given; see `ordering.usual_schedule`.
     passes : Passes
         Checks and values with which passes begin.
     copies : CopiesByForm
@@ -94,6 +96,7 @@ class Placement(ListingModule):
         blueprints: Sequence[Blueprint],
         held: Sequence[int],
         devices: tuple[torch.device, ...],
+        usual: Callable[..., Schedule],
     ) -> None:
         """Use `hgpart.place`."""
         blueprint = blueprints[0]
@@ -106,6 +109,7 @@ class Placement(ListingModule):
         state = HeldState(original_state(model, blueprint.used_state))
         super().__init__(settings, state)
         self.k, self.training = blueprint.partition.k, traced.training
+        self.usual_schedule = usual
         tensors = dict(model.named_buffers(remove_duplicate=False))
         tensors.update(model.named_parameters(remove_duplicate=False))
         self.forms = Forms(settings, programs, state, tensors, devices)
@@ -206,8 +210,10 @@ class Placement(ListingModule):
             must be a mean over samples, too, with no targets that it ignores. Required in grad
             mode.
         schedule : Schedule, optional
-            Schedule of `hgpart.schedule`. Default: the whole batch at once. One schedule serves all
-            sizes of inputs for which parts do the same steps.
+            Schedule of `hgpart.schedule`; one serves all sizes of inputs for which parts do the
+            same steps. Default, with a loss: that of the plan, or as many micro-batches as are
+            simulated to be fastest, where the loss is torch's own and norms take no statistics of
+            samples. Otherwise the whole batch at once.
 
         Returns
         -------
@@ -232,7 +238,9 @@ class Placement(ListingModule):
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "step")
         self._learning_inputs = None
-        schedule = schedule_for_mode(schedule or self.runtime.whole_batch, loss_fn is not None)
+        if schedule is None:
+            schedule = self.usual_schedule(self, self.runtime.whole_batch, batch_size, loss_fn)
+        schedule = schedule_for_mode(schedule, loss_fn is not None)
         sizes = micro_batch_sizes(batch_size, schedule.micro_batches)
         batches = self.passes.divided(tensors, sizes)
         score = partial(self.programs.score, targets, loss_fn, sizes)

@@ -323,8 +323,8 @@ class DistributedModel(nn.Module):
             See `Placement.step`; called once more per micro-batch if it returns (sum, count). It
             must be the same on all ranks.
         schedule : Schedule, optional
-            A schedule of `hgpart.run.scheduling.schedule`, the same on all ranks. Default: the
-            whole batch at once.
+            A schedule of `hgpart.run.scheduling.schedule`, the same on all ranks. Default: see
+            `Placement.step`.
         batch_size : int, optional
             Number of all ranks' samples. It is required if no input says it, and if the batch is in
             slices, because inputs may hold only this rank's samples.
@@ -356,9 +356,10 @@ class DistributedModel(nn.Module):
         self.for_batch(batch)
         if schedule is None:
             with self._together.whole_pass():
-                schedule = self.runtime.whole_batch
+                asked = self.runtime.whole_batch, batch, loss_fn, self.connection.gather
+                schedule = self.placement.usual_schedule(self.placement, *asked)
             schedule = schedule_for_mode(schedule, loss_fn is not None)
-        sizes = micro_batch_sizes(batch, micro_batches)
+        sizes = micro_batch_sizes(batch, schedule.micro_batches)
         here = self._here(given)
         self.placement.passes.check_alike(sizes)
         programs = self.placement.programs

@@ -17,11 +17,11 @@ from hgpart.execution.records.events import Event, Timeline
 from hgpart.execution.records.totals import Totals
 from hgpart.operators.calls import has_gradients
 from hgpart.placement import Placement
+from hgpart.placement.ordering.ordered import costs_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import timeline_of
 from hgpart.run.placed_model import PlacedModel
 from hgpart.run.processes.connection import Connection
-from hgpart.run.scheduling import costs_of
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import LONGEST
 from hgpart.schedules.simulation import bubble

@@ -17,10 +17,11 @@ from hgpart.execution.records.totals import Totals
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
+from hgpart.placement.ordering.ordered import costs_of
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, Losses, LossFunction
-from hgpart.run.scheduling import costs_of, wanted_schedule
+from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times

@@ -21,10 +21,11 @@ from hgpart import Modelling, Placement, place
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.layers.channel_graph import Mixing as NothingMixed
 from hgpart.placement.accounting import disagreements
+from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.placement.shares import joining
 from hgpart.placement.shares.interleaving import WorkUnit, end_of, interleaved
 from hgpart.placement.shares.joining import joined, together
-from hgpart.run.scheduling import outlines_here, schedule
+from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES

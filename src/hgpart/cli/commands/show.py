@@ -131,7 +131,8 @@ def _planned(
 ) -> tuple[hgpart.Schedule, hgpart.Costs, tuple[int | None, ...]]:
     """The order of a step or of a stream, its costs, and the most bytes that each part holds."""
     from hgpart.placement.accounting import known_peak_bytes
-    from hgpart.run.scheduling import costs_of, wanted_schedule
+    from hgpart.placement.ordering.ordered import costs_of
+    from hgpart.run.scheduling import wanted_schedule
 
     # Without weights: only the parts' programs are wanted.
     placement = hgpart.place(module.train(), plan, ["meta"] * plan.k)

@@ -78,6 +78,22 @@ def is_sum(loss_fn: object) -> bool:
     return of_torch and options.get("reduction") == "sum"
 
 
+def adds_up(loss_fn: object) -> bool:
+    """Whether a loss function is one of torch's: in micro-batches it gives the batch's loss.
+
+    Of any other this is not known; one may compare samples with each other.
+
+    >>> adds_up(nn.MSELoss()), adds_up(functional.cross_entropy), adds_up(lambda one, other: one)
+    (True, True, False)
+    """
+    function, options = _called(loss_fn)
+    if isinstance(function, _Loss):
+        own = type(function).forward.__module__ == _Loss.__module__
+        return own and function.reduction != "none"
+    of_torch = getattr(function, "__module__", None) == functional.__name__
+    return of_torch and options.get("reduction") != "none"
+
+
 def _called(loss_fn: object) -> tuple[Any, dict[str, Any]]:
     """The function behind partials, and its keyword arguments.
 

@@ -1,0 +1,148 @@
+"""Placement, costs -> Schedule: its parts' programs in outline, put in order by a rule."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from hgpart.arrays import Int64
+from hgpart.errors import RunError, check_whole
+from hgpart.execution.outlines import outline, with_recomputation
+from hgpart.execution.runtime import Gather
+from hgpart.hypergraph.shares import part_shares
+from hgpart.placement.accounting import peaks_by, worth_recomputing
+from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.placement import Placement
+from hgpart.schedules import check_micro_batches
+from hgpart.schedules.costs import PASSES, CostModel, Costs
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.schedule import Direction, Schedule
+
+
+def from_one(value: Any) -> list[Any]:
+    """Gather from the only process."""
+    return [value]
+
+
+def ordered(
+    placement: Placement,
+    gather: Gather,
+    make: Callable[[Sequence[Outline], Any], Schedule],
+    request: Mapping[str, Any],
+    recomputed_for: int | None,
+    batch_size: int | None,
+    costs: CostModel | None,
+) -> Schedule:
+    """Make a schedule from all parts' outlines, by the costs of the first process.
+
+    With `recomputed_for` micro-batches, chunks are recomputed.
+
+    Raises
+    ------
+    RunError
+        If processes make different requests.
+    """
+    gathered = gather(([*outlines_here(placement, recomputed_for, batch_size)], request, costs))
+    outlines = [outline for here, _, _ in gathered for outline in here]
+    _, first_request, costs = gathered[0]
+    for rank, (_, other_request, _) in enumerate(gathered):
+        if other_request != first_request:
+            raise RunError(
+                f"rank 0 asks for a schedule by {_words(first_request)}, rank {rank} for one by "
+                f"{_words(other_request)}: accepted is the same on all ranks"
+            )
+    if recomputed_for is None:
+        return make(outlines, costs)
+
+    def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
+        return dict(ChainMap(*gather(peaks_by(placement, schedules, batch_size))))
+
+    return _holding_less(outlines, lambda outlines: make(outlines, costs), peaks)
+
+
+def _words(request: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in request.items())
+
+
+def _holding_less(
+    outlines: Sequence[Outline],
+    make: Callable[[Sequence[Outline]], Schedule],
+    peaks_of: Callable[[Sequence[Schedule]], Mapping[int, Sequence[int]]],
+) -> Schedule:
+    """Recompute chunks in the parts that hold less by that, and let no part hold more.
+
+    The order is made with the costs of recomputing. In a stream, or where a part would hold more
+    in that order, it is the order without recomputing.
+    """
+    parts = range(len(outlines))
+    plain = make([outline.keeping for outline in outlines])
+    same = replace(plain, outlines=tuple(outlines))
+    timed = make(outlines) if plain.in_flight is None else same
+    peaks = peaks_of([timed, timed.keeping(parts), same, plain])
+    fits = all(min(peaks[part][:2]) <= peaks[part][3] for part in parts)
+    chosen, at = (timed, 0) if fits else (same, 2)
+    return chosen.keeping([part for part in parts if peaks[part][at] >= peaks[part][at + 1]])
+
+
+def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = None) -> Costs:
+    """Estimated costs of a batch: by measured work, or a number of operations per second.
+
+    Measured seconds are those of a step of the plan's batch. For `batch_size`, see
+    `hgpart.schedule`.
+    """
+    check_micro_batches(micro_batches)
+    if batch_size is not None:
+        check_whole("batch size", batch_size)
+    work = placement.programs.work
+    planned = placement.programs.partition.modelling.batch_size
+    forward = 1 / (planned * (PASSES[Direction.FORWARD] + PASSES[Direction.BACKWARD]))
+    seconds_per_unit = forward if work.unit == "s" else Costs.work
+    if batch_size is None:
+        batch_size = max(planned, micro_batches)
+    return Costs(
+        samples=batch_size / micro_batches,
+        work=seconds_per_unit / work.units,
+        speeds=placement.programs.partition.problem.speeds,
+    )
+
+
+def outlines_here(
+    placement: Placement, micro_batches: int | None = None, batch_size: int | None = None
+) -> Iterator[Outline]:
+    """The outlines of the parts that this process holds.
+
+    With `micro_batches` of a batch, chunks that keep more than they read are recomputed.
+    """
+    again = {} if micro_batches is None else worth_recomputing(placement, micro_batches, batch_size)
+    work = [
+        part_shares(blueprint.partition.model, blueprint.partition.parts, placement.k).layer_work
+        for blueprint in placement.programs.blueprints
+    ]
+    owners = placement.programs.owned_elsewhere()
+    for part in sorted(placement.programs.parts):
+        of_steps: dict[str, float] = {}
+        for blueprint, layer_work in zip(placement.programs.blueprints, work, strict=True):
+            of_steps.update(_step_work(placement, blueprint, part, layer_work[:, part]))
+        program = placement.programs.parts[part]
+        own = with_recomputation(outline(program, of_steps), program, again.get(part, ()))
+        yield replace(own, owners=owners[part])
+
+
+def _step_work(
+    placement: Placement, blueprint: Blueprint, part: int, shares: Int64
+) -> Mapping[str, float]:
+    """Work of a part's steps by name, per sample; a layer's work counts in its first step."""
+    names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
+    program = placement.programs.parts[part]
+    steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
+    work = {}
+    for at in np.flatnonzero(shares).tolist():
+        first = (f"{names[at]}{suffix}" for suffix in ("_partial", "_before_0"))
+        step = next((name for name in first if name in steps), names[at])
+        work[step] = float(shares[at]) * part_of_batch
+    return work

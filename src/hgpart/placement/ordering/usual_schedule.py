@@ -1,0 +1,167 @@
+"""Placement, a loss -> Schedule: how a step is run where nobody says how.
+
+It is what the plan says or, where that says nothing, the number of micro-batches by which a step of
+the plan is simulated fastest, by estimated costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hgpart.errors import PlacementError
+from hgpart.execution.runtime import Gather
+from hgpart.placement.batches.loss_counts import adds_up
+from hgpart.placement.ordering.ordered import costs_of, from_one, outlines_here
+from hgpart.placement.placement import Placement
+from hgpart.placement.shares.batch_shares import sizes_of
+from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules import make_schedule
+from hgpart.schedules.outline import Outline
+from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.simulation import times
+
+RULE, COUNTS = "greedy", (1, 2, 4, 8)
+GAIN = 0.97  # of the seconds of fewer micro-batches: to save less is not worth more of them
+ENOUGH = 8  # samples for a norm to take its statistics from, where nobody asks for fewer
+MOST_CHUNKS = 4000  # of which there is time for all these orders
+
+
+class Fastest(NamedTuple):
+    """A schedule, and what steps take by estimated costs.
+
+    Attributes
+    ----------
+    seconds, at_once : float
+        Seconds of a step by this schedule, and with the whole batch at once.
+    """
+
+    scheduling: Scheduling
+    seconds: float
+    at_once: float
+
+    @property
+    def text(self) -> str:
+        """One line for people.
+
+        >>> Fastest(Scheduling("greedy", 4), 1.0, 1.5).text
+        'Schedule: greedy, 4 micro-batches, simulated 1.50 times as fast as 1; the plan names none'
+        """
+        count = self.scheduling.micro_batches
+        if count == 1:
+            return "Schedule: the whole batch at once, simulated to be fastest; the plan names none"
+        times = f"{self.at_once / self.seconds:.2f} times as fast as 1"
+        return f"Schedule: {self.scheduling.text}, simulated {times}; the plan names none"
+
+
+def fastest(
+    placement: Placement,
+    batch_size: int,
+    *,
+    backward: bool = True,
+    exact: bool = False,
+    gather: Gather = from_one,
+) -> Fastest:
+    """Find the number of micro-batches by which a step is simulated fastest.
+
+    Parameters
+    ----------
+    exact : bool
+        Whether the results have to be those of the whole batch: where norms take statistics of
+        samples, it is not divided. Otherwise they take them of 8 samples or more.
+    gather : callable
+        Gathers a value of each process; all call this.
+    """
+    outlines = [outline for here in gather([*outlines_here(placement)]) for outline in here]
+    seconds: dict[int, float] = {}
+    for count in _counts(placement, outlines, batch_size, exact):
+        costs = costs_of(placement, count, batch_size)
+        made = make_schedule(outlines, RULE, count, costs, backward=backward)
+        seconds[count] = max((end for _, end in times(outlines, made.order, costs)), default=0.0)
+    best = 1
+    for count, spent in seconds.items():
+        if spent < GAIN * seconds[best]:
+            best = count
+    return Fastest(Scheduling(RULE, best), seconds[best], seconds[1])
+
+
+class UsualSchedules:
+    """The schedules of a placement's steps for which none is given, each made once.
+
+    Parameters
+    ----------
+    scheduling : Scheduling or None
+        The schedule of the plan, if it has one.
+    """
+
+    def __init__(self, scheduling: Scheduling | None) -> None:
+        self._planned = scheduling
+        self._made: dict[tuple[object, ...], Schedule] = {}
+
+    def __call__(
+        self,
+        placement: Placement,
+        whole_batch: Schedule,
+        batch_size: int,
+        loss_fn: Callable[[Any, Any], Tensor] | None,
+        gather: Gather = from_one,
+    ) -> Schedule:
+        """The schedule of a step with a loss in grad mode; without, it is `whole_batch`.
+
+        The batch is divided only where a plan says so, or where losses and results are sure to be
+        those of the whole batch. `gather` gathers a value of each process that has parts; all call
+        this.
+        """
+        if loss_fn is None or not torch.is_grad_enabled():
+            return whole_batch
+        known = adds_up(loss_fn)
+        key = placement.forms.present, batch_size, known
+        if key not in self._made:
+            self._made[key] = self._new(placement, whole_batch, batch_size, known, gather)
+        return self._made[key]
+
+    def _new(
+        self,
+        placement: Placement,
+        whole_batch: Schedule,
+        batch_size: int,
+        adds_up: bool,
+        gather: Gather,
+    ) -> Schedule:
+        scheduling = self._planned
+        if scheduling is None:
+            if placement.k == 1 or not adds_up:
+                return whole_batch
+            scheduling = fastest(placement, batch_size, exact=True, gather=gather).scheduling
+        slices = placement.programs.partition.modelling.slices
+        count = scheduling.micro_batches
+        if scheduling.is_stream or count * slices > batch_size:
+            return whole_batch
+        outlines = [outline for here in gather([*outlines_here(placement)]) for outline in here]
+        costs = costs_of(placement, count, batch_size)
+        return make_schedule(outlines, scheduling.rule, count, costs)
+
+
+def _counts(
+    placement: Placement, outlines: Sequence[Outline], batch_size: int, exact: bool
+) -> Iterator[int]:
+    """Numbers of micro-batches that are possible, ascending."""
+    yield 1
+    programs = placement.programs
+    chunks = sum(len(outline.forward) + len(outline.backward) for outline in outlines)
+    has_norms = programs.blueprint.has_norms
+    if placement.k == 1 or chunks > MOST_CHUNKS or (exact and has_norms):
+        return
+    try:
+        programs.check_micro_batches(2)
+    except PlacementError:
+        return
+    least = ENOUGH if has_norms else 1
+    for count in COUNTS[1:]:
+        size = batch_size // count
+        shares = (size,) if programs.has_norms_of_batch else sizes_of(programs.shares, size)
+        if size >= programs.partition.modelling.slices and min(shares) >= least:
+            yield count
