@@ -34,7 +34,7 @@ from hgpart.partition.problem.objectives import (
     over_links,
 )
 from hgpart.partition.problem.problem import Problem
-from hgpart.plan import Plan, PlanFile, load_plan, restore, save_plan
+from hgpart.plan import Plan, PlanFile, keep_schedule, load_plan, restore, save_plan
 from hgpart.plan.plan_file import LARGEST_RUNS
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 from hgpart.tracing.traced_model import trace
@@ -230,9 +230,20 @@ def test_what_is_asked_for_goes_before_what_the_plan_says(tmp_path: Path) -> Non
     assert scheduling_of(None, 2, planned=planned) == Scheduling("1f1b", 2, recompute=True)
     assert scheduling_of("gpipe", None, planned=planned) == Scheduling("gpipe")
     assert scheduling_of(None, None) == Scheduling()
-    sizes = [plan.batch_size_of_steps(None, otherwise=7) for plan in plans]
-    assert sizes == [7, PARTITION.modelling.batch_size]
-    assert plans[1].batch_size_of_steps(5, otherwise=7) == 5
+    assert [plan.schedule_for(32) for plan in plans] == [None, planned]
+    assert [plan.schedule_for(3) for plan in plans] == [None, None]  # too few for its micro-batches
+
+
+def test_a_plan_keeps_a_schedule_and_is_the_same_otherwise(saved: Path, tmp_path: Path) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text(saved.read_text())
+    keep_schedule(path, Scheduling("greedy", 4))
+    assert load_plan(path).scheduling == Scheduling("greedy", 4)
+    kept, before = json.loads(path.read_text()), json.loads(saved.read_text())
+    assert kept.pop("schedule")["micro_batches"] == 4
+    assert kept == before
+    keep_schedule(path, Scheduling("1f1b", 2))
+    assert load_plan(path).scheduling == Scheduling("1f1b", 2)
 
 
 @pytest.mark.parametrize(

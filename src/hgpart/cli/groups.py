@@ -166,6 +166,11 @@ class StepOptions(Options):
             rule = one_value("--schedule", rule, values)
         return scheduling_of(rule, self._micro_batches()[0], planned=planned, **settings)
 
+    def wanted(self, planned: Scheduling | None) -> Scheduling | None:
+        """The same; None where neither the options nor a plan say one."""
+        is_open = planned is None and self.schedule is None and self._micro_batches()[0] is None
+        return None if is_open else self.scheduling(planned)
+
     def _micro_batches(self, **kinds: Callable[[str], Any]) -> tuple[int | None, dict[str, Any]]:
         text, settings = None, dict[str, Any]()
         if self.micro_batches is not None:

@@ -17,8 +17,8 @@ import hgpart
 from hgpart.cli.groups import Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of, trains
-from hgpart.errors import TraceError
-from hgpart.terminal import progress_bar
+from hgpart.errors import OutputError, TraceError
+from hgpart.terminal import progress_bar, say, warn
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +43,8 @@ class Placing:
         Seed of random weights.
     norms : str
         See `hgpart.place`.
+    file : Path or None
+        The plan's file, where it is to keep a schedule that is found here.
     """
 
     model: str
@@ -52,6 +54,7 @@ class Placing:
     seed: int
     dtype: str = "float32"
     norms: str = "micro-batch"
+    file: Path | None = None
 
     def __post_init__(self) -> None:
         """Check before any process is started."""
@@ -149,6 +152,39 @@ class Placing:
             placement = self.without_memory(training)
             placement.for_batch(batch_size).passes.check_samples(sizes)
             wanted_schedule(placement, scheduling, training, batch_size=batch_size)
+
+    def scheduled(
+        self,
+        wanted: Scheduling | None,
+        placement: hgpart.Placement,
+        connection: Connection | None,
+        batch_size: int,
+        *,
+        training: bool,
+    ) -> Scheduling:
+        """The wanted schedule, or the one that is simulated fastest.
+
+        That is said and, in training with the plan's batch size, kept in the plan. All ranks call
+        this.
+        """
+        if wanted is not None:
+            return wanted
+        from hgpart.placement.ordering.ordered import from_one
+        from hgpart.placement.ordering.usual_schedule import fastest
+        from hgpart.plan import keep_schedule
+
+        placement.train(training)
+        gather = from_one if connection is None else connection.gather
+        found = fastest(placement, batch_size, backward=training, gather=gather)
+        if placement.k > 1 and (connection is None or connection.rank == 0):
+            say(found.text)
+            is_planned = training and batch_size == self.plan.modelling.batch_size
+            if is_planned and self.file is not None:
+                try:
+                    keep_schedule(self.file, found.scheduling)
+                except OutputError as error:
+                    warn(f"{self.file} can't keep it: {error}")
+        return found.scheduling
 
     def steps(
         self,

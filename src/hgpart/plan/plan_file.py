@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -118,11 +118,11 @@ class PlanFile:
 
         return plot(self, path, model=model)
 
-    def batch_size_of_steps(self, asked: int | None, otherwise: int) -> int:
-        """Samples of a step: those asked for, or the plan's batch where it has a schedule."""
-        if asked is not None:
-            return asked
-        return otherwise if self.scheduling is None else self.modelling.batch_size
+    def schedule_for(self, batch_size: int) -> Scheduling | None:
+        """Its schedule, unless a batch is too small for that, as each slice has samples of each."""
+        count = 1 if self.scheduling is None else self.scheduling.micro_batches
+        fits = count == 1 or count * self.modelling.slices <= batch_size
+        return self.scheduling if fits else None
 
 
 def save_plan(plan: Plan, path: Path | str) -> None:
@@ -172,12 +172,31 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "parts": _runs(partition.parts),
         "layer_count": len(partition.model.blocks.rows),
     }
-    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
     blocks = partition.model.blocks
     layers = [
         {"work": int(per_task), "rows": _runs(np.diff(rows)), "columns": _runs(np.diff(columns))}
         for per_task, rows, columns in zip(work.per_task, blocks.rows, blocks.columns, strict=True)
     ]
+    _write(path, head, layers)
+
+
+def keep_schedule(path: Path | str, scheduling: Scheduling) -> None:
+    """Let a plan file name a schedule; all else in it stays as it is.
+
+    Raises
+    ------
+    FormatError
+        If the file can't be read.
+    OutputError
+        If the file can't be written.
+    """
+    head = dict(read_json(path, "a plan of hgpart partition -o", FORMAT).fields)
+    layers = head.pop("layers")
+    _write(path, {**head, **_schedule_fields(scheduling)}, layers)
+
+
+def _write(path: Path | str, head: Mapping[str, object], layers: Sequence[object]) -> None:
+    lines = [f'  "{name}": {json.dumps(value)}' for name, value in head.items()]
     body = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
     write_text(path, "{\n" + ",\n".join(lines) + f',\n  "layers": [\n{body}\n  ]\n}}\n')
 

@@ -12,7 +12,7 @@ import typer
 import hgpart
 from hgpart.cli.groups import Ranks, StepWithNorms
 from hgpart.cli.options import PlannedModel, Positive, PositiveOrNone
-from hgpart.cli.outputs import Timeline, in_micro_batches, lead_on, of_plan, plain_console, unit_of
+from hgpart.cli.outputs import Timeline, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.placing import Placing
 from hgpart.cli.processes import check_one_clock
 from hgpart.cli.stages import Stages, plan_and_model
@@ -80,48 +80,45 @@ def run(
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     ranks.check_timeout()
     loaded, named = plan_and_model(plan, model)
-    scheduling = step.scheduling(loaded.scheduling)
-    devices = ranks.of_each(loaded.k)
-    placing = Placing(named, loaded, devices, step.weights, step.seed, norms=step.norms)
     samples = batch_size or loaded.modelling.batch_size
-    sizes = scheduling.sizes(samples)
+    wanted = step.wanted(loaded.schedule_for(samples))
+    scheduling = wanted or Scheduling()
+    devices = ranks.of_each(loaded.k)
+    placing = Placing(named, loaded, devices, step.weights, step.seed, norms=step.norms, file=plan)
+    scheduling.sizes(samples)
     if scheduling.is_stream and not step.backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
 
-    def timed(
-        placement: hgpart.Placement, connection: Connection | None
-    ) -> tuple[RunReport, hgpart.ChannelGraph] | None:
+    def timed(placement: hgpart.Placement, connection: Connection | None) -> RunReport | None:
+        used = placing.scheduled(wanted, placement, connection, samples, training=step.backward)
         measured = placing.steps(
             placement,
             connection,
             steps,
             samples,
-            scheduling,
+            used,
             backward=step.backward,
             timeline=results.draws_timeline,
         )
         if measured is None:
             return None
-        planned = placement.programs.expected_traffic(sizes, step.backward)
+        planned = placement.programs.expected_traffic(used.sizes(samples), step.backward)
         ran, shares = (ranks.backend, measured, planned), shares_of_work(placement)
-        report = RunReport(named, devices, *ran, scheduling, step.norms, shares)
-        return report, placement.programs.blueprint.graph
+        return RunReport(named, devices, *ran, used, step.norms, shares)
 
-    ran = placing.run(
+    report = placing.run(
         context, ranks, lambda: placing.check_step(scheduling, samples, step.backward), timed
     )
-    if ran is None:
+    if report is None:
         return
-    report, graph = ran
     if results.timeline is not None:
         write_timeline(results.timeline, report.measurement.timeline, named, devices)
     results.draw(run_page, report)
     if results.want_tables(run_json(report)):
         print_run(report, plain_console(), unit_of(context))
-        given, may_divide = of_plan(named, plan), scheduling == Scheduling() and loaded.k > 1
-        divided = in_micro_batches(graph, loaded.modelling.slices, samples) if may_divide else ""
-        if not step.backward or divided:
-            lead_on(f"hgpart run {given} --backward{divided if step.backward else ''}")
+        given = of_plan(named, plan)
+        if not step.backward:
+            lead_on(f"hgpart run {given} --backward")
         elif placing.trains():
             lead_on(f"hgpart train {given}")
     sys.stdout.flush()

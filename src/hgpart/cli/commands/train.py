@@ -21,6 +21,7 @@ from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
 from hgpart.run.training.log import TABLE, Log
+from hgpart.schedule_wanted import Scheduling
 from hgpart.terminal import warn
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def train(
     steps : N
         Steps in all, those before a checkpoint included; or epochs, as in 30ep.
     batch_size : N
-        Samples per step. Default: the plan's batch size if it has a schedule, or else 32.
+        Samples per step. Default: the plan's batch size.
 
     Examples
     --------
@@ -254,14 +255,16 @@ def train(
                 "--amp by a plan in slices with norms of the batch, whose statistics would have "
                 "16 bits: accepted is a plan with norms of slices, or --dtype float32 alone"
             )
-        samples = loaded.batch_size_of_steps(batch_size, otherwise=32)
+        samples = batch_size or loaded.modelling.batch_size
         loss = learning.loss_function()
         log = None if results.log is None else Log(results.log, loss.score)
-        scheduling = step.scheduling(loaded.scheduling)
-        sizes = scheduling.sizes(samples)
+        wanted = step.wanted(loaded.schedule_for(samples))
+        scheduling = wanted or Scheduling()
+        scheduling.sizes(samples)
         checkpointing = learning.checkpointing(named, loaded)
         devices = ranks.of_each(loaded.k)
-        placing = Placing(named, loaded, devices, step.weights, learning.seed, dtype, step.norms)
+        of_model = named, loaded, devices, step.weights, learning.seed, dtype, step.norms
+        placing = Placing(*of_model, file=plan)
         with stage("data"):  # before any process is started that would miss it
             needs_classes = loss.of_classes or learning.data == "synthetic"
             classes = placing.classes() if needs_classes else None
@@ -274,8 +277,9 @@ def train(
     def trained(
         placement: Placement, connection: Connection | None
     ) -> tuple[TrainingReport, Mapping[str, Tensor] | None] | None:
+        used = placing.scheduled(wanted, placement, connection, samples, training=True)
         whole = placement if connection is None else DistributedModel(placement, connection)
-        learner = PlacedModel(whole, scheduling, autocast)
+        learner = PlacedModel(whole, used, autocast)
         with progress("training", options.steps, learner.first) as (bar, task):
 
             def on_step(done: int, value: float) -> None:
@@ -291,6 +295,7 @@ def train(
         state = None if output is None else learner.whole_state()
         if not learner.first:
             return None
+        sizes = used.sizes(samples)
         traffic = learner.placement.programs.expected_traffic(sizes, backward=True)
         report = TrainingReport(
             model=named,
@@ -301,7 +306,7 @@ def train(
             processes=learner.processes,
             result=result,
             volume_bytes=int(traffic.forward_bytes.sum()),
-            scheduling=scheduling,
+            scheduling=used,
             norms=step.norms,
             peak_bytes=peaks,
             work_shares=shares_of_work(learner.placement),

@@ -131,10 +131,8 @@ def verify(
         slices = divided.slices if loaded is None else loaded.modelling.slices
         if way is not None and way.slices is not None and k is not None:
             slices = max(slices, k)  # no way divides the batch into more slices than parts
-        least = max(2, slices * scheduling.micro_batches)
-        samples = batch_size or least
-        if loaded is not None:
-            samples = loaded.batch_size_of_steps(batch_size, otherwise=least)
+        count = scheduling.micro_batches
+        samples = batch_size or max(2, slices * count)
         if scheduling.is_stream:
             raise ArgumentError(
                 f"--schedule {scheduling.name}: accepted in verify, which compares one step with "

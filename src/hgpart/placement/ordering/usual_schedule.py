@@ -37,11 +37,14 @@ class Fastest(NamedTuple):
     ----------
     seconds, at_once : float
         Seconds of a step by this schedule, and with the whole batch at once.
+    for_norms : int or None
+        The fewest samples that a norm takes its statistics from, if there are norms.
     """
 
     scheduling: Scheduling
     seconds: float
     at_once: float
+    for_norms: int | None = None
 
     @property
     def text(self) -> str:
@@ -54,7 +57,8 @@ class Fastest(NamedTuple):
         if count == 1:
             return "Schedule: the whole batch at once, simulated to be fastest; the plan names none"
         times = f"{self.at_once / self.seconds:.2f} times as fast as 1"
-        return f"Schedule: {self.scheduling.text}, simulated {times}; the plan names none"
+        of_norms = f"; norms see {self.for_norms} samples" if self.for_norms else ""
+        return f"Schedule: {self.scheduling.text}, simulated {times}{of_norms}; the plan names none"
 
 
 def fastest(
@@ -85,7 +89,10 @@ def fastest(
     for count, spent in seconds.items():
         if spent < GAIN * seconds[best]:
             best = count
-    return Fastest(Scheduling(RULE, best), seconds[best], seconds[1])
+    for_norms = None
+    if placement.programs.blueprint.has_norms:
+        for_norms = _samples_of_norms(placement, batch_size // best)
+    return Fastest(Scheduling(RULE, best), seconds[best], seconds[1], for_norms)
 
 
 class UsualSchedules:
@@ -162,6 +169,12 @@ def _counts(
     least = ENOUGH if has_norms else 1
     for count in COUNTS[1:]:
         size = batch_size // count
-        shares = (size,) if programs.has_norms_of_batch else sizes_of(programs.shares, size)
-        if size >= programs.partition.modelling.slices and min(shares) >= least:
+        slices = programs.partition.modelling.slices
+        if size >= slices and _samples_of_norms(placement, size) >= least:
             yield count
+
+
+def _samples_of_norms(placement: Placement, size: int) -> int:
+    """The fewest samples of a micro-batch that a norm would take its statistics from."""
+    programs = placement.programs
+    return size if programs.has_norms_of_batch else min(sizes_of(programs.shares, size))
