@@ -110,7 +110,7 @@ def test_in_processes(capfd, plans, tmp_path):
     by_chance = r"Part \d has \d+ % of the multiply-acc(.*\n)*?  hgpart profile .*\n"
     by_chance += r"|The measured seconds can't be trusted.*\n(  .*\n)*"
     *lines, then = re.sub(by_chance, "", out).splitlines()
-    assert then.startswith("Next: hgpart run --plan ")
+    assert then.startswith("Next: hgpart train --plan ")
     assert lines[0].startswith(f"{found['samples_per_second']:,.1f} samples/s, ")
     assert lines[1] == (
         "lenet5 on 2 devices (2 processes, gloo), 3 steps of 8 samples, forward and backward"
