@@ -131,6 +131,9 @@ def test_a_file_holds_what_can_be_gone_on_from(tmp_path) -> None:
     path = tmp_path / "bench.json"
     path.write_text(bench_json(with_rows(rows, ["ddp"], EMPTY)))
     assert rows_done(path, EMPTY) == rows
+    path.write_text(bench_json(replace(with_rows(rows, ["ddp"], EMPTY), left_out=5)))
+    assert json.loads(path.read_text())["left_out"] == 5
+    assert rows_done(path, EMPTY) == rows  # which goes on
     assert rows_done(tmp_path / "none.json", EMPTY) == {}
     record = json.loads(path.read_text())
     assert (record["asked_count"], record["row_count"]) == (1, 3)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from progress_lines import without_progress
 
 from hgpart.cli import run
 
@@ -61,7 +63,7 @@ def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     options = ["--json", files[0], "--csv", files[1], "--html", files[2], "--steps", 2]
     assert bench(model, "--ways", ways, "--rounds", 1, *options) == 0
     out, err = capfd.readouterr()
-    assert err == ""
+    assert without_progress(err) == ""
     for way in ways.split(","):
         assert f"\n{way} " in out
     assert "speed-up: over single, one process of 1 thread;" in out
@@ -88,10 +90,16 @@ def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
         seconds = found[row["way"]]["seconds"]
         assert seconds[:2] == row["seconds"]
         assert len(seconds) == (4 if row["way"] == "ddp" else 2)
-    capfd.readouterr()
+    _, err = capfd.readouterr()
+    assert re.search(r"^hgpart: ddp: .* s a step, .*, turn 2 of 2 \(\d+ s\)$", err, re.MULTILINE)
+
     fails(
         *(capfd, 12, "can't be resumed: its steps is 2, this one's 3"),
         bench(model, "--ways", "ddp", "--resume", "--json", files[0], "--steps", 3),
+    )
+    assert bench(model, "--ways", ways, "--rounds", 3, "--time-limit", 1e-3, *options[:2]) == 0
+    assert "11 turns left out, as the time was up; --json FILE --resume goes on" in (
+        " ".join(capfd.readouterr().out.split())
     )
 
 
@@ -103,7 +111,9 @@ def test_a_way_whose_process_dies_has_a_reason_and_the_others_go_on(tmp_path, ca
     out, err = capfd.readouterr()
     assert "ddp failed: rank 1 was ended by SIGKILL" in out
     assert "\nsingle " in out
-    assert err == ("hgpart: error: ddp failed, the others are measured; --resume tries again\n")
+    said = "hgpart: error: ddp failed, the others are measured; --resume tries again\n"
+    assert without_progress(err) == said
+    assert re.search(r"^hgpart: ddp failed: rank 1 was ended by SIGKILL.* \(\d+ s\)$", err, re.M)
     rows = {row["way"]: row for row in json.loads((tmp_path / "b.json").read_text())["rows"]}
     assert rows["ddp"]["failed"] is True
     assert rows["single"]["rounds"] == 1
@@ -123,7 +133,7 @@ def test_a_process_that_hangs_is_that_ways_affair(tmp_path, capfd, way, rank):
     assert bench(model, "--ways", way, "--rounds", 1, "--timeout", 2) == 14
     out, err = capfd.readouterr()
     assert f"{way} failed: rank" in out
-    assert err == f"hgpart: error: {way} failed, the others are measured\n"
+    assert without_progress(err) == f"hgpart: error: {way} failed, the others are measured\n"
     if way == "single":
         assert "rank 0 had not " in out
         assert " in 2 s, the timeout" in out
@@ -176,6 +186,7 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--ways", "hybrid-3"], "2 devices for 3 replicas: accepted are data-parallel"),
         (["--steps", 0], "--steps 0: accepted is 1 or more"),
         (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
+        (["--time-limit", 0], "--time-limit 0.0: accepted is more than 0 s"),
         (["--until", 0.9], "accepted are --data digits"),
         (["--until", "0.9,epochs=0", "--data", "digits"], "accepted are 1 epoch or more"),
         (["--until", 0.9, "--data", "digits", "--steps", 3], "--steps 3: accepted is without"),
@@ -205,7 +216,7 @@ def test_ways_to_an_accuracy(tmp_path, capfd):
     path.write_text(path.read_text().replace("def toy", "def ten").replace("64, 3)", "64, 10)"))
     assert run(["bench", model, "--batch-size", "64", "--effort", "0", *map(str, options)]) == 0
     out, err = capfd.readouterr()
-    assert err == ""
+    assert without_progress(err) == ""
     rows = {row["way"]: row for row in json.loads(Path(files[0]).read_text())["rows"]}
     points = [rows[way]["points"] for way in ("single", "ddp")]
     for plain, other in zip(*points, strict=True):

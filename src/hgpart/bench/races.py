@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from math import inf
 from pathlib import Path
 from statistics import fmean
 
@@ -86,6 +88,8 @@ class Races:
         The accuracy.
     epochs : int
         The largest number of epochs.
+    left_out : int
+        Number of ways for which there was no time.
     besides : tuple of Race or NotRun
         Rows of a resumed file that were not asked for now.
     """
@@ -106,6 +110,7 @@ class Races:
     until: float
     epochs: int
     machine: str = ""
+    left_out: int = 0
     rows: tuple[Race | NotRun, ...] = ()
     besides: tuple[Race | NotRun, ...] = ()
 
@@ -147,7 +152,9 @@ def race(
     before: Mapping[str, Race | NotRun],
     tell: Callable[[str, float], None],
     on_row: Callable[[Race | NotRun], None],
-) -> None:
+    say: Callable[[str], None] = lambda line: None,
+    time_limit: float = inf,
+) -> int:
     """Train each way until its model gives so many of the test samples their class.
 
     All begin with the same weights and see the same batches in the same order. After each epoch the
@@ -167,14 +174,27 @@ def race(
         Told after each epoch how accurate the way is, and at most which share of all is done.
     on_row : callable
         Called with each row.
+    say : callable
+        Told in a line what came of each way.
+    time_limit : float
+        Seconds after which no further way begins.
+
+    Returns
+    -------
+    int
+        The number of ways that were left out, as the time was up.
     """
     layouts: dict[str, Layout] = {}
+    left_out, start = 0, time.monotonic()
     for number, way in enumerate(ways):
         row = before.get(way.text)
         if way.name == APART:
             row = NotRun(way.text, "it trains several models, not one", failed=False)
             on_row(row)
         if row is not None and not (isinstance(row, NotRun) and row.failed):
+            continue
+        if time.monotonic() - start >= time_limit:
+            left_out += 1
             continue
 
         def on_epoch(epoch: int, accuracy: float, way: str = way.text, at: int = number) -> None:
@@ -188,7 +208,17 @@ def race(
                 points = watch.measure(lambda: tuple(epochs_of()))
                 return Race(way.text, points, watch.disturbed)
 
-        on_row(attempted(way, subject, job, layouts, run))
+        row = attempted(way, subject, job, layouts, run)
+        on_row(row)
+        say(_came_of(row))
+    return left_out
+
+
+def _came_of(row: Race | NotRun) -> str:
+    """What came of a way, in a line."""
+    if isinstance(row, NotRun):
+        return f"{row.way} {row.what}: {row.why}"
+    return f"{row.way}: {100 * row.best:.1f} %, {row.points[-1].seconds:,.1f} s of training"
 
 
 def _points(

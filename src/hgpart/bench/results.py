@@ -22,7 +22,7 @@ from hgpart.work.watching import caution
 FORMAT = "hgpart bench 1"
 LARGEST = 2**53
 # What two runs need not agree in for one to resume the other.
-MAY_DIFFER = ("model", "work_source", "rows", "besides")
+MAY_DIFFER = ("model", "work_source", "left_out", "rows", "besides")
 
 Ran = TypeVar("Ran", bound=Any)
 
@@ -158,6 +158,8 @@ class Bench:
         Data set, as `load_data` takes it.
     machine : str
         The machine and the versions that were measured.
+    left_out : int
+        Number of turns for which there was no time.
     rows : tuple of Measured or NotRun
         Rows of the ways that were asked for, as far as they are there.
     besides : tuple of Measured or NotRun
@@ -179,6 +181,7 @@ class Bench:
     work_digest: str
     data: str = "synthetic"
     machine: str = ""
+    left_out: int = 0
     rows: tuple[Row, ...] = ()
     besides: tuple[Row, ...] = ()
 

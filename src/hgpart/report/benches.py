@@ -42,6 +42,19 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
             "the process with most, libraries included"
         )
     print_refused(bench.rows, console)
+    if bench.left_out:
+        console.print(not_begun(bench.left_out, "turn"))
+
+
+def not_begun(left_out: int, what: str) -> str:
+    """How many turns or ways there was no time for; empty where there are none.
+
+    >>> not_begun(2, "turn")
+    '2 turns left out, as the time was up; --json FILE --resume goes on'
+    """
+    if not left_out:
+        return ""
+    return f"{counted(left_out, what)} left out, as the time was up; --json FILE --resume goes on"
 
 
 def print_refused(rows: Iterable[Measured | Race | NotRun], console: Console) -> None:
@@ -120,6 +133,8 @@ def print_races(races: Races, console: Console, *, wide: bool = False) -> None:
         console.print()
         _print_curves(races, console)
     print_refused(races.rows, console)
+    if races.left_out:
+        console.print(not_begun(races.left_out, "way"))
 
 
 def winner(races: Races) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
+from math import inf
 from operator import attrgetter
 from shlex import quote
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,7 +36,7 @@ from hgpart.cli.stages import Stages, classes_of, traced_model
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.files.row_files import KeptRows
-from hgpart.terminal import share_done
+from hgpart.terminal import say, share_done
 
 if TYPE_CHECKING:
     from hgpart.bench.plans import Subject
@@ -75,6 +77,8 @@ class Trained(Options):
         Timed steps per turn, after two warm-up steps. Default: 3.
     rounds : N
         Turns of each way. Default: 3.
+    time_limit : SECONDS
+        Begin no further turn after so many seconds; --resume goes on. Default: no limit.
     until : ACCURACY
         Instead of timing steps, train each way once until this share of the test samples, from 0 to
         1, is classified correctly. Append ,epochs=N for the most epochs (default 50).
@@ -90,6 +94,7 @@ class Trained(Options):
     panel: ClassVar[str] = "Training"
     steps: PositiveOrNone = None
     rounds: PositiveOrNone = None
+    time_limit: float | None = None
     until: str | None = None
     data: str = "synthetic"
     lr: float = 0.01
@@ -102,6 +107,8 @@ class Trained(Options):
                 raise ArgumentError(
                     f"--{name} {value}: accepted is without --until, for which each way trains once"
                 )
+        if self.time_limit is not None and not 0 < self.time_limit < inf:
+            raise ArgumentError(f"--time-limit {self.time_limit}: accepted is more than 0 s")
         if not 0 <= self.lr <= LARGEST_RATE:
             raise ArgumentError(f"--lr {self.lr}: accepted is a number from 0 to {LARGEST_RATE:g}")
         if self.until is not None and self.data == "synthetic":
@@ -211,7 +218,8 @@ def bench(
     }
     same = typed(context, "input_shape", "batch_size")
     then = f"hgpart recommend {quote(model)}{same} --devices {count}"
-    wanted = _Wanted(chosen, subject, job, unit_of(context), results, then)
+    limit = inf if trained.time_limit is None else trained.time_limit
+    wanted = _Wanted(chosen, subject, job, unit_of(context), results, limit, then)
     if goal is None:
         wanted.turns(about, trained.steps or 3, trained.rounds or 3)
     else:
@@ -227,6 +235,7 @@ class _Wanted:
     job: Job
     unit: str
     results: GrowingTable
+    time_limit: float
     then: str
 
     def turns(self, about: Mapping[str, Any], steps: int, rounds: int) -> None:
@@ -264,7 +273,7 @@ class _Wanted:
 
     def _run(
         self,
-        run: Callable[[Callable[[str, float], None], Callable[[Any], None]], None],
+        run: Callable[..., int],
         rows: KeptRows[Any, Any],
         as_csv: Callable[[Any], str],
         as_page: Callable[[Any], str],
@@ -273,13 +282,17 @@ class _Wanted:
         """Keep the rows that come, whatever ends it; then write the other files, and print."""
         from hgpart.bench.turns import is_failed
 
-        interrupted = False
+        interrupted, left_out, start = False, 0, time.monotonic()
+
+        def tell_line(line: str) -> None:
+            say(f"hgpart: {line} ({time.monotonic() - start:.0f} s)")
+
         try:
             with share_done("measuring") as tell:
-                run(tell, rows.add)
+                left_out = run(tell, rows.add, tell_line, self.time_limit)
         except KeyboardInterrupt:
             interrupted = True
-        record = rows.close()
+        record = replace(rows.close(), left_out=left_out)
         if record.rows:
             self.results.write_csv(lambda: as_csv(record))
             self.results.draw(as_page, record)

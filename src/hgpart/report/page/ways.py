@@ -11,7 +11,7 @@ from hgpart.bench.races import Race, Races, race_columns
 from hgpart.bench.results import Bench, NotRun, Row, bench_columns
 from hgpart.bench.ways.way import APART, SINGLE, way_of
 from hgpart.files.columns import Column
-from hgpart.report.benches import fastest, race_settings, settings, why_not, winner
+from hgpart.report.benches import fastest, not_begun, race_settings, settings, why_not, winner
 from hgpart.report.page.comparison import MOST_LINES
 from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, ways_figure
@@ -31,7 +31,7 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     """
     drawn = Drawings()
     body = [
-        header(settings(bench), [*filter(None, (fastest(bench), bench.caution))]),
+        header(settings(bench), _lines(fastest(bench), bench, "turn")),
         _rows_section(
             "ways",
             "Training, forward and backward with an update. Each way had the machine to itself, in "
@@ -57,7 +57,7 @@ def race_page(races: Races) -> str:
     drawn = Drawings()
     label = "Accuracy of each way against seconds of training"
     body = [
-        header(race_settings(races), [*filter(None, (winner(races), races.caution))]),
+        header(race_settings(races), _lines(winner(races), races, "way")),
         _rows_section(
             "races",
             "All begin with the same weights, and see the same batches in the same order. Each had "
@@ -69,6 +69,11 @@ def race_page(races: Races) -> str:
         section("Accuracy against time", "", drawn.plot("races", race_figure(races), label)),
     ]
     return page(f"{races.model}: ways of training to an accuracy", body, drawn)
+
+
+def _lines(answer: str, record: Bench | Races, what: str) -> list[str]:
+    """The answer, why it can't be trusted, and what there was no time for."""
+    return [*filter(None, (answer, record.caution, not_begun(record.left_out, what)))]
 
 
 def _rows_section(
