@@ -34,7 +34,7 @@ from hgpart.report.page.running import measured_sections, stretched
 from hgpart.report.page.training import MOST_POINTS, training_page
 from hgpart.report.page.ways import bench_page, race_figure
 from hgpart.report.partition.looks import hatch_of, part_colour
-from hgpart.report.prediction import PredictionReport
+from hgpart.report.prediction import PredictionReport, prediction_notes
 from hgpart.report.training import TrainingReport
 from hgpart.run.measuring import Measurement
 from hgpart.run.training.epochs import Epoch
@@ -89,6 +89,19 @@ def predicted(measured: bool) -> PredictionReport:
         Scheduling(),
         steps if measured else None,
     )
+
+
+def test_a_prediction_says_what_disturbed_its_figures() -> None:
+    report = predicted(measured=True)
+    assert report.measurement is not None
+    steps = replace(report.measurement, disturbed="others ran")
+    disturbed = replace(report, machine=replace(machine(2), disturbed="more"), measurement=steps)
+    said = " can't be trusted: {} while they were measured; repeat on an idle machine"
+    assert [*prediction_notes(disturbed)][:2] == [
+        f"The machine's figures{said.format('more')}",
+        f"The measured seconds{said.format('others ran')}",
+    ]
+    assert report.cautions == ()
 
 
 def test_a_prediction_stands_over_what_was_measured() -> None:

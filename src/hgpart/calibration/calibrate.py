@@ -53,17 +53,15 @@ def calibrate(
     counts = Counter(connection.gather(first_of_node()))
     nodes = tuple(counts[first] for first in sorted(counts))
     device = device_here(connection.device, threads, counts[first_of_node()])
-    on_device = convolution(connection.device)
+    watch, on_device = Watch(connection.gather, repeats=not briefly), convolution(connection.device)
     usual, of_slowdown = (BRIEF, BRIEF) if briefly else (USUAL, SLOWDOWN_ROUNDS)
     sizes = SIZES[:: len(SIZES) // 3] if briefly else SIZES
     devices = connection.gather(device)
     if not briefly:
-        devices = with_speeds(connection, nodes, devices, on_device)
+        devices = watch.measure(partial(with_speeds, connection, nodes, devices, on_device))
     ranks = [*combinations(range(connection.k), 2)]
     of_links = (len(ranks) + 1) * len(sizes)
     all_steps = of_links + 2 * (of_slowdown.most + 1) + 2 * (usual.most + 1)  # at most
-
-    watch = Watch(connection.gather, repeats=not briefly)
 
     def steps(what: str, begin: int, most: int) -> Callable[[], None]:
         done = count(begin)  # which repetitions may count too far
