@@ -28,6 +28,7 @@ from hgpart.report.models import model_summary
 from hgpart.report.partition.slice_shares import who_has
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops, measured
+from hgpart.work.watching import with_note
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +116,13 @@ def test_json_gives_seconds_where_work_was_measured(graph):
     assert shown["work_unit"] == "s"
     assert sum(part["work"] for part in shown["parts"]) == pytest.approx(1.0)
     assert shown["average_work"] == pytest.approx(0.5)
+
+
+def test_what_disturbed_the_work_stands_behind_the_answer(graph):
+    source = with_note("a test", "others ran")
+    work = measured(graph, [0.0, 0.5, 0.25, 0.25, 0.0, 0.0, 0.0], source)
+    said = printed(make_report(graph, 2, work=work)[0], width=1000).splitlines()[1]
+    assert said.startswith("The seconds of layers can't be trusted: others ran while they were")
 
 
 def test_json_has_null_for_what_is_infinite(crowded):

@@ -27,7 +27,7 @@ from hgpart.files.writing import write_text
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.work import figures
 from hgpart.work.figures import Work, load_work, measured, records_of_layers
-from hgpart.work.watching import caution
+from hgpart.work.watching import caution, with_note
 
 FORMAT = "hgpart layer times 2"
 WHAT = "a file of hgpart profile"
@@ -182,8 +182,8 @@ def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Wo
         math.fsum(times.seconds(at, which, 1.0, batch_size) for which in WHOLE_STEP)
         for at in range(len(times.layers))
     ]
-    disturbed = f", disturbed: {times.disturbed}" if times.disturbed else ""
-    return measured(graph, seconds, f"{times.source}, batch {batch_size}{disturbed}")
+    source = with_note(f"{times.source}, batch {batch_size}", times.disturbed)
+    return measured(graph, seconds, source)
 
 
 # ------------------------------------------------------------------ files

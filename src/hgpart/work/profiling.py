@@ -25,7 +25,7 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.devices import clock_of, device_named, measured_on
 from hgpart.work.figures import Work, measured
 from hgpart.work.layer_module import LayerModule, layer_module
-from hgpart.work.watching import Watch
+from hgpart.work.watching import Watch, with_note
 
 
 def profile(
@@ -89,8 +89,8 @@ def profile(
                 )
             seconds.append(median * batch_size / batch)
             progress.advance(bar)
-    disturbed = f", disturbed: {watch.disturbed}" if watch.disturbed else ""
-    return measured(graph, seconds, _source(where, batch_size, batch) + disturbed)
+    source = with_note(_source(where, batch_size, batch), watch.disturbed)
+    return measured(graph, seconds, source)
 
 
 # ------------------------------------------------------------------ operands and time

@@ -23,6 +23,7 @@ PROC = Path("/proc")  # Linux's accounts, see proc(5)
 SHORT = 0.5  # seconds: of less the accounts, which count hundredths of seconds, say nothing
 MUCH = 0.08  # share of the cores' time: of two, an idle computer's daemons take 0.01 to 0.03
 UNEVEN, WILD = 0.1, 0.5  # spreads of repetitions: doubtful if others ran, and in any case
+NOTE = ", disturbed: "
 STARVED = 0.9  # share of its time in which a thread that never waits has a core, on an idle one
 Result = TypeVar("Result")
 
@@ -113,6 +114,24 @@ class Conditions:
         if self.spread > WILD:
             return f"the middle half of equal repetitions differ by {100 * self.spread:.0f} %"
         return ""
+
+
+def with_note(source: str, disturbed: str) -> str:
+    """Say where figures come from, and what disturbed them if anything did; see `noted`.
+
+    >>> with_note("profile", ""), with_note("profile", "others ran")
+    ('profile', 'profile, disturbed: others ran')
+    """
+    return f"{source}{NOTE}{disturbed}" if disturbed else source
+
+
+def noted(source: str) -> str:
+    """What `with_note` said to have disturbed figures.
+
+    >>> noted(with_note("profile", "others ran")), noted("profile")
+    ('others ran', '')
+    """
+    return source.partition(NOTE)[2]
 
 
 def caution(what: str, disturbed: str) -> str:

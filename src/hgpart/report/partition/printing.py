@@ -29,6 +29,7 @@ from hgpart.report.tables import (
     print_table,
     table_lines,
 )
+from hgpart.work.watching import caution, noted
 
 MAX_GRID_PARTS = 16  # parts that may have a column each
 
@@ -84,6 +85,8 @@ def answer(report: Report, unit: str) -> Iterator[str]:
         f"imbalance {imbalance:.3f} ({allowed} {eps:g}), {_volume(report, unit)} between devices "
         f"{per(report)}"
     )
+    if said := caution("The seconds of layers", noted(partition.problem.work.source)):
+        yield said
     if partition.interrupted:
         yield "Ctrl-C ended the search: this is the best that it had found"
     yield from _on_slices(report, unit)
