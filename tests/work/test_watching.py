@@ -95,6 +95,21 @@ def test_processes_of_a_node_are_no_others_to_each_other() -> None:
         assert bool(watch.disturbed) == bool(said)
 
 
+def test_processes_that_measure_together_judge_alike() -> None:
+    """Where one took less than can be judged and the other more, one alone would have repeated."""
+    start = Spent("a", {0: (0.0, 0.0)}, 0.0, 0.0, 0.0)
+    spent = [Spent("a", {0: (seconds, 0.0)}, 0.1, 0.1, seconds) for seconds in (0.49, 0.51)]
+    judged = []
+    for own in spent:
+        read = iter([start, own, start, own])
+        watch = Watch(lambda own: spent, partial(next, read))
+        watch.measure(lambda: None)
+        judged.append((watch.seen, next(read, None)))
+    assert judged[0] == judged[1]
+    assert judged[0][0][0].text
+    assert judged[0][1] is None  # both have repeated
+
+
 def process(folder: Path, number: int, parent: int, ticks: str) -> None:
     (folder / str(number)).mkdir()
     fields = f"{number} (a (name) of 3) S {parent} 1 1 0 -1 0 0 0 0 0 {ticks} 20 0"

@@ -53,7 +53,7 @@ def link_between(
 def by_size(
     seconds: Callable[[int], tuple[float, ...]],
     on_size: Callable[[], None],
-    sizes: Sequence[int] = SIZES,
+    sizes: Sequence[int],
 ) -> tuple[tuple[int, ...], list[tuple[float, ...]]]:
     """Sizes up to the first that takes half a second, by the last figure; each figure's seconds."""
     times: list[tuple[float, ...]] = []
@@ -101,7 +101,7 @@ def all_reduce(connection: Connection, on_size: Callable[[], None] = lambda: Non
     on_size : callable
         Called before each size is measured.
     """
-    sizes, columns = by_size(lambda nbytes: _of_sums(connection, nbytes), on_size)
+    sizes, columns = by_size(lambda nbytes: _of_sums(connection, nbytes), on_size, SIZES)
     return AllReduce(sizes, *columns)
 
 

@@ -231,9 +231,11 @@ class Watch:
         before = self._read()
         result = run()
         own = self._read().since(before)
-        others, idle = _shares(self._gather(own))
+        gathered = self._gather(own)
+        others, idle = _shares(gathered)
+        seconds = max(process.seconds for process in gathered)  # all processes judge alike
         computing = own.alone / max(own.seconds, 1e-9) if computes else 1.0
-        return result, Conditions(own.seconds, others, idle, computing, spread(result))
+        return result, Conditions(seconds, others, idle, computing, spread(result))
 
 
 def spread_of(seconds: Sequence[float]) -> float:
