@@ -75,6 +75,24 @@ def test_what_comes_next_is_what_the_model_can_do():
     assert then_of_plan(boxes, (4,), "--plan p") == "hgpart run --plan p --backward"
 
 
+def test_a_plan_of_inference_is_run_forward(files, capfd):
+    times = {"toy": files / "times.json"}
+    kinds = ",".join(f"{kind}={file}" for kind, file in times.items())
+    options = ["--goal", "latency", "--time-limit", 0, "--times", kinds]
+    assert hgpart_recommend(files, *options) == 0
+    shown = capfd.readouterr().out
+    assert "s a batch (simulated)" in shown.splitlines()[0]
+    assert shown.splitlines()[-1].endswith(f"hgpart run --plan {files / 'best.json'}")
+    assert load_plan(files / "best.json").modelling.training is False
+    assert hgpart_recommend(files, "--goal", "latency", "--measure", 2) == 3
+    assert "accepted with goals of training; hgpart run" in capfd.readouterr().err
+    for wrong in ("toy=", f"toy={files / 'times.json'},toy={files / 'times.json'}"):
+        assert hgpart_recommend(files, "--times", wrong) == 3
+        assert "accepted is a file, or KIND=FILE" in capfd.readouterr().err
+    assert hgpart_recommend(files, "--times", f"gpu={files / 'times.json'}") == 3
+    assert "no layer times of 'toy'" in capfd.readouterr().err
+
+
 def test_json_on_standard_output_is_all_there_is(files, capfd):
     assert hgpart_recommend(files, "--json", "-", "--time-limit", 0) == 0
     found = json.loads(capfd.readouterr().out)

@@ -327,10 +327,10 @@ def _step_bytes(
     by_part = {}
     for part in parts:
         program = placement.programs.parts[part]
-        if placement.k == 1:  # one micro-batch after the other, by ordinary autograd
+        if placement.k == 1 and schedules[0].backward:
+            # One micro-batch after the other, by ordinary autograd.
             kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
-            kept_bytes = (kept * schedule.backward for schedule in schedules)
-            by_part[part] = [StepBytes(size, size) for size in kept_bytes]
+            by_part[part] = [StepBytes(kept, kept)] * len(schedules)
         else:
             rehearsal = StepRehearsal(program, placement.k)
             by_part[part] = [_bytes_by(rehearsal, order, sizes, values) for order in schedules]

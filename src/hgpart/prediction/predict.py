@@ -45,8 +45,8 @@ class Prediction:
     busy : float64 array, shape (k,)
         Seconds in which each part computes.
     update_seconds : float
-        Seconds of the optimizer after the step, in the part that takes longest; 0 for a stream,
-        whose updates are actions.
+        Seconds of the optimizer after the step, in the part that takes longest; 0 without backward
+        passes, and for a stream, whose updates are actions.
     peak_bytes : tuple of int or None
         Most bytes that each part holds for work it still has to do, as `hgpart.peak_bytes`
         counts; None where that can't be known.
@@ -172,7 +172,7 @@ def predict(
         schedule=lowered,
         spans=tuple(planned.times(simulated)),
         busy=np.array([sum(end - begin for begin, end in spans) for spans in simulated.jobs]),
-        update_seconds=0.0 if is_stream else max(costs.update(part) for part in range(k)),
+        update_seconds=_update_seconds(costs, schedule),
         peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
         step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
         sent_bytes=_sent(placement, sizes, schedule.backward),
@@ -243,6 +243,12 @@ def sharing_of(machine: Machine, k: int, times: Times) -> Sharing:
             for factors in (slowdown, memory_bound)
         )
     return Sharing(machine.node_of[:k], slowdown, memory_bound, queues=True)
+
+
+def _update_seconds(costs: MeasuredCosts, schedule: Schedule) -> float:
+    if not schedule.backward or schedule.in_flight is not None:
+        return 0.0
+    return max(costs.update(part) for part in range(schedule.k))
 
 
 def _sent(placement: Placement, sizes: tuple[int, ...], backward: bool) -> Int64:

@@ -14,8 +14,10 @@ from hgpart.schedule_wanted import Scheduling
 OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
 
 
-def lasting_bytes(placement: Placement, batch_size: int) -> tuple[int | None, ...]:
-    """What each part has from step to step: parameters, their gradients, the optimizer's state.
+def lasting_bytes(
+    placement: Placement, batch_size: int, trains: bool = True
+) -> tuple[int | None, ...]:
+    """What each part has from step to step: parameters and, in training, gradients and momentum.
 
     And its other tensors, with what arrives of the weights of others; None where an operator can't
     be run without memory, so that nothing is known.
@@ -24,7 +26,12 @@ def lasting_bytes(placement: Placement, batch_size: int) -> tuple[int | None, ..
         parts = account(placement, batch_size).parts
     except PlacementError:
         return (None,) * placement.k
-    return tuple(part.memory_bytes(OPTIMIZER) - part.activation_bytes for part in parts)
+    return tuple(
+        part.memory_bytes(OPTIMIZER)
+        - part.activation_bytes
+        - (0 if trains else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
+        for part in parts
+    )
 
 
 def needed_bytes(

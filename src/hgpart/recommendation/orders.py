@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from hgpart.partition import Partition
+from hgpart.recommendation.ranking import trains
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import IN_FLIGHT
 
@@ -21,7 +22,9 @@ def orders(
     Streams are for throughput alone, as their weights are older than those of a step. Where a
     model's batch can't be divided, all are of one micro-batch.
     """
-    if partition.k == 1:
+    if not trains(goal):
+        schedulings = [*_of_inference(partition)]
+    elif partition.k == 1:
         counts = (1, 2, 4, 8) if goal == "memory" else (1,)
         schedulings = [Scheduling("greedy", count) for count in counts]
     elif partition.modelling.slices > 1:
@@ -33,6 +36,13 @@ def orders(
         schedulings += again if partition.k > 1 else []
     most = partition.modelling.batch_size if divides_batch else 1
     return tuple(scheduling for scheduling in schedulings if scheduling.micro_batches <= most)
+
+
+def _of_inference(partition: Partition) -> Iterator[Scheduling]:
+    """Rules differ in their backward passes alone."""
+    counts = (4, 8, 2, 1) if partition.modelling.slices == 1 else (1, 2, 4)
+    for count in (1,) if partition.k == 1 else counts:
+        yield Scheduling("greedy", count)
 
 
 def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:

@@ -17,7 +17,13 @@ from hgpart.recommendation.trials import Trial
 from hgpart.schedule_wanted import Scheduling
 from hgpart.summary import Summary
 
-GOALS = ("time", "memory", "throughput")
+INFERENCE = ("latency", "inference-throughput")
+GOALS = ("time", "memory", "throughput", *INFERENCE)
+
+
+def trains(goal: str) -> bool:
+    """Whether a goal is one of training, with backward passes and updates."""
+    return goal not in INFERENCE
 
 
 def check_goal(goal: str) -> None:
@@ -28,7 +34,7 @@ def check_goal(goal: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Ranked:
-    """A way to train, and what it should take.
+    """A way to train, or to infer, and what it should take.
 
     Attributes
     ----------
@@ -117,7 +123,7 @@ class Dropped:
 
 @dataclass(frozen=True, eq=False)
 class Recommendation:
-    """The ways to train, ranked.
+    """The ways to train, or to infer, ranked.
 
     Attributes
     ----------
@@ -168,7 +174,7 @@ class Recommendation:
         """Short, without its plans and simulations."""
         return (
             f"Recommendation({self.model!r}, {self.best.trial.text}, "
-            f"{self.best.scheduling.text}, {self.best.seconds:.3g} s a step)"
+            f"{self.best.scheduling.text}, {self.best.seconds:.3g} s a {self.step})"
         )
 
     def summary(self) -> Summary:
@@ -186,12 +192,23 @@ class Recommendation:
             )
             for ranked, speed_up in zip(self.ranked, speed_ups, strict=True)
         )
-        line = f"{self.model} on {self.machine.name}, steps of {self.batch_size} samples"
-        columns = ("way", "schedule", "ms a step", "", "speed-up", "sends MB", "needs MB")
+        line = f"{self.model} on {self.machine.name}, {self.steps}"
+        columns = ("way", "schedule", f"ms a {self.step}", "", "speed-up", "sends MB", "needs MB")
         return Summary((line, *self.cautions, *self.notes), columns, rows)
 
     def _repr_html_(self) -> str:
         return self.summary()._repr_html_()
+
+    @property
+    def step(self) -> str:
+        """What takes the seconds: a step of training, or a batch that passes forward."""
+        return "step" if trains(self.goal) else "batch"
+
+    @property
+    def steps(self) -> str:
+        """What is ranked, in words."""
+        samples = f"{self.batch_size} sample{'s' * (self.batch_size > 1)}"
+        return f"{'steps' if trains(self.goal) else 'batches'} of {samples}"
 
     @property
     def best(self) -> Ranked:

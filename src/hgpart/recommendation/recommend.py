@@ -13,7 +13,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
 from hgpart.prediction.device_times import Times
 from hgpart.recommendation.measured_here import machine_here, times_here
-from hgpart.recommendation.ranking import Recommendation
+from hgpart.recommendation.ranking import Recommendation, check_goal, trains
 from hgpart.recommendation.ways import TIME_LIMIT, check_asked, rank_ways
 from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.traced_model import trace
@@ -34,7 +34,7 @@ def recommend(
     name: str | None = None,
     on_progress: Callable[[str, float], None] = lambda what, done: None,
 ) -> Recommendation:
-    """Find the best way to train a model on some devices, as `hgpart recommend` does.
+    """Find the best way to train a model on some devices, or to infer, as `hgpart recommend` does.
 
     Where no machine is given, the links between processes of this one are measured, and where no
     times are, layers are measured here, with as many threads as a process has: briefly, in some
@@ -44,7 +44,7 @@ def recommend(
     Parameters
     ----------
     model : nn.Module
-        In training mode.
+        In training mode; for a goal of inference in either.
     example : tensor, sequence or mapping
         The model's input, as `trace` takes it; one tensor, as plans have no other inputs.
     devices : int, optional
@@ -65,13 +65,14 @@ def recommend(
     ------
     ArgumentError
         If neither devices nor a machine are given, or a number or the goal is out of range; if the
-        model is in evaluation mode.
+        model is in evaluation mode, and the goal one of training.
     RunError
         If links can't be measured.
     PlanError, InfeasibleError
         For the reasons of `rank_ways`.
     """
-    if not model.training:
+    check_goal(goal)
+    if trains(goal) and not model.training:
         raise ArgumentError("the model is in evaluation mode: accepted is model.train()")
     k = machine.k if devices is None and machine is not None else devices
     if k is None:

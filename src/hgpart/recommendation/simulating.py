@@ -28,7 +28,7 @@ from hgpart.prediction.device_times import Times, cautions, sources
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
-from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
+from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by, trains
 from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
 from hgpart.recommendation.trials import Trial
 from hgpart.run.scheduling import wanted_schedule
@@ -77,6 +77,11 @@ class Asked:
     search: Search
     orders: Callable[[Partition], Sequence[Scheduling]]
     is_bound: bool = False
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is a step of training that is simulated, or else a pass forward."""
+        return trains(self.goal)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -205,7 +210,7 @@ class Simulations:
             partition=partition,
             placement=placement,
             orders=asked.orders(placed),
-            lasting=lasting_bytes(placement, placed.modelling.batch_size),
+            lasting=lasting_bytes(placement, placed.modelling.batch_size, asked.trains),
             versions=tuple(sizes),
         )
 
@@ -237,7 +242,7 @@ class Simulations:
         # A placement does not ask what the cut between layers is like.
         whole = PartitionedModel(asked.traced, partition, partition.evaluation, {})
         placement = place(asked.module, whole, ["meta"] * partition.k)
-        placement.train()
+        placement.train(asked.trains)
         size = partition.modelling.batch_size
         placement.for_batch(size).passes.check_samples((size,))
         return placement
@@ -262,7 +267,8 @@ class Simulations:
         least = float(ranked.largest_bytes or inf)
         if least < self.short.get(text, ("", inf))[1]:
             self.short[text] = over, least
-        if divided.trial.k > 1 and not scheduling.recompute and scheduling.stash:
+        may_recompute = self.asked.trains and divided.trial.k > 1
+        if may_recompute and not scheduling.recompute and scheduling.stash:
             self._try(divided, replace(scheduling, recompute=True))
 
     def _ranked(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
@@ -274,15 +280,20 @@ class Simulations:
             if not scheduling.is_stream:
                 placement.for_batch(size).passes.check_samples(scheduling.sizes(size))
             made = wanted_schedule(
-                placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
+                *(placement, scheduling, asked.trains),
+                batches=scheduling.sample_batches,
+                batch_size=size,
             )
             prediction = predict(placement, made, machine, asked.times, size)
+            if asked.goal == "latency":  # no batch follows
+                prediction = replace(prediction, period=prediction.seconds)
         except HgpartError as error:
             if scheduling == divided.orders[0]:
                 self.dropped.append(Dropped(divided.trial.text, " ".join(str(error).split())))
             return None
         self.simulated += 1
-        exchange = exchange_seconds(divided.versions, replicas, machine)
+        copies = replicas if asked.trains else 1  # others exchange nothing
+        exchange = exchange_seconds(divided.versions, copies, machine)
         plan = Plan(divided.partition, asked.name, asked.shape, scheduling)
         return Ranked(
             trial=divided.trial,
@@ -290,13 +301,13 @@ class Simulations:
             prediction=with_exchange(prediction, exchange),
             needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),
             link_seconds=_link_seconds(prediction, machine) + exchange,
-            exchange_bytes=2 * (replicas - 1) * sum(divided.versions),
+            exchange_bytes=2 * (copies - 1) * sum(divided.versions),
         )
 
     def _found(self, left_out: int) -> Recommendation:
-        asked = self.asked
+        asked, does = self.asked, "train" if self.asked.trains else "run"
         if self.one_device is None:
-            raise InfeasibleError(f"one device can't train it: {self.dropped[0].why}")
+            raise InfeasibleError(f"one device can't {does} it: {self.dropped[0].why}")
         if not self.best and not self.short:
             last = self.dropped[-1]
             raise InfeasibleError(
@@ -306,7 +317,7 @@ class Simulations:
         if not self.best:
             text, (over, _) = min(self.short.items(), key=lambda item: item[1][1])
             raise InfeasibleError(
-                f"no way to train {asked.name} fits in memory: the one that needs least, {text}:"
+                f"no way to {does} {asked.name} fits in memory: the one that needs least, {text}:"
                 f" {over}; more memory, more devices or a smaller batch than "
                 f"{asked.problem.modelling.batch_size} may do"
             )

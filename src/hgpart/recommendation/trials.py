@@ -77,7 +77,8 @@ class Trial:
         objective: Objective = VOLUME
         if self.micro_batches is not None:
             whole = whole_work(problem.work, problem.graph)
-            objective = time_objective(machine, self.k, whole, self.micro_batches)
+            trains = problem.modelling.training
+            objective = time_objective(machine, self.k, whole, self.micro_batches, trains)
         memory = problem.memory if self.k == problem.k else None
         own = replace(
             problem,

@@ -19,12 +19,12 @@ from hgpart.partition.problem.search import Search
 from hgpart.prediction.device_times import Times, at_speeds
 from hgpart.recommendation.memory import limits_of
 from hgpart.recommendation.orders import orders
-from hgpart.recommendation.ranking import Recommendation, check_goal
+from hgpart.recommendation.ranking import Recommendation, check_goal, trains
 from hgpart.recommendation.simulating import Asked, Simulations, Tell
 from hgpart.recommendation.trials import trials
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
-from hgpart.work.layer_times import training_work
+from hgpart.work.layer_times import WHOLE_STEP, Pass, training_work
 
 EFFORT = 0.3  # of searches: what they find is simulated, and there are many
 TIME_LIMIT = 120.0
@@ -46,7 +46,7 @@ def rank_ways(
     name: str = "model",
     on_progress: Tell = lambda what, done: None,
 ) -> Recommendation:
-    """Find the best way to train a model on some devices, by simulation; see `recommend`.
+    """Find the best way to train a model on some devices, or to infer; see `recommend`.
 
     Ways are divisions of the model and the batch, each by several schedules: first every division
     by its likeliest one, then the others, of the divisions that do best first. What a device has no
@@ -68,9 +68,11 @@ def rank_ways(
         Number of devices that may be used. Default: all of the machine's.
     batch_size : int
         Samples of a step.
-    goal : {"time", "memory", "throughput"}
+    goal : {"time", "memory", "throughput", "latency", "inference-throughput"}
         Seconds of a step with the optimizer's, bytes of the device that needs most, or samples a
-        second: for the last one also training without a stop, whose weights are older.
+        second: for the last one also training without a stop, whose weights are older. Of
+        inference, seconds from a batch to its result, or samples a second of batches that follow
+        each other.
     memory : int, optional
         Bytes of each device; those that the machine says when left out.
     time_limit : float
@@ -101,9 +103,10 @@ def rank_ways(
             f"times of {len(first.layers)} layers: accepted are those of the model's "
             f"{len(graph.layers)}"
         )
-    work = _picoseconds(training_work(first, graph, batch_size))
-    speeds = machine.of_fastest(k).speeds
-    problem = Problem(graph, work, Modelling(batch_size=batch_size), k, speeds=speeds)
+    passes = WHOLE_STEP if trains(goal) else (Pass.FORWARD,)
+    work = _picoseconds(training_work(first, graph, batch_size, passes))
+    modelling = Modelling(batch_size=batch_size, training=trains(goal))
+    problem = Problem(graph, work, modelling, k, speeds=machine.of_fastest(k).speeds)
     asked = Asked(
         module=model,
         name=name,

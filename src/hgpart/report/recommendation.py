@@ -27,7 +27,7 @@ def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
         Column("way", value=lambda way: way.trial.text),
         Column("", "way", value=lambda way: way.trial.name),
         Column("k", "devices", "Number of devices.", value=lambda way: way.trial.k),
-        Column("simulated_seconds", "a step", step, "ms"),
+        Column("simulated_seconds", f"a {recommendation.step}", step, "ms"),
         Column("measured_seconds", "measured" * is_measured, median, "ms"),
         Column("", "speed-up", "Over one device, simulated.", value=speed_up, decimals=2),
         Column("sent_bytes", "sends", "All devices together.", BYTES),
@@ -156,14 +156,14 @@ def seconds(value: float) -> str:
 
 
 def _of_goal(recommendation: Recommendation, ranked: Ranked, unit: str) -> str:
-    if recommendation.goal == "throughput":
+    if recommendation.goal in ("throughput", "inference-throughput"):
         return f"{recommendation.batch_size / ranked.seconds:,.1f} samples/s{_how(ranked)}"
     if recommendation.goal == "memory" and ranked.largest_bytes is not None:
         return (
             f"{_bytes(ranked.largest_bytes, unit)} a device at most, {seconds(ranked.seconds)} "
             f"a step{_how(ranked)}"
         )
-    return f"{seconds(ranked.seconds)} a step{_how(ranked)}"
+    return f"{seconds(ranked.seconds)} a {recommendation.step}{_how(ranked)}"
 
 
 def _how(ranked: Ranked) -> str:
@@ -201,8 +201,7 @@ def print_recommendation(
     is_measured = any(ranked.measured_seconds is not None for ranked in recommendation.ranked)
     how = "simulated, except where it says measured" if is_measured else "simulated"
     title = (
-        f"{recommendation.model}, steps of {recommendation.batch_size} samples on "
-        f"{recommendation.machine.name} ({how})"
+        f"{recommendation.model}, {recommendation.steps} on {recommendation.machine.name} ({how})"
     )
     print_ways(
         console, title, ranked_columns(recommendation), recommendation.ranked, unit, wide=wide

@@ -177,12 +177,13 @@ def measure(
 def _run(learner: PlacedModel, images: Tensor, count: int) -> None:
     """Run a pass or two; or a stream of `count` batches, with updates that change nothing."""
     learner.model.zero_grad()
-    learner.placement.copies.let_weights_travel()  # as after an update
+    learns = torch.is_grad_enabled()
+    if learns:
+        learner.placement.copies.let_weights_travel()  # as after an update
     if learner.scheduling.is_stream:
         batches = repeat((images, None), count)
         learner.learn(batches, count, len(images), _mean_square_of, _ignore, _ignore)
         return
-    learns = torch.is_grad_enabled()
     learner.step(images, None, len(images), _mean_square_of if learns else None)
 
 

@@ -170,8 +170,15 @@ def step_seconds(times: LayerTimes, batch_size: int) -> float:
     )
 
 
-def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Work:
+def training_work(
+    times: LayerTimes,
+    graph: ChannelGraph,
+    batch_size: int,
+    passes: Sequence[Pass] = WHOLE_STEP,
+) -> Work:
     """Seconds of whole layers in a training step of a batch, as work to be divided.
+
+    Or in some passes of it alone.
 
     Raises
     ------
@@ -179,7 +186,7 @@ def training_work(times: LayerTimes, graph: ChannelGraph, batch_size: int) -> Wo
         If the times are for another number of layers, or the batch is empty.
     """
     seconds = [
-        math.fsum(times.seconds(at, which, 1.0, batch_size) for which in WHOLE_STEP)
+        math.fsum(times.seconds(at, which, 1.0, batch_size) for which in passes)
         for at in range(len(times.layers))
     ]
     source = with_note(f"{times.source}, batch {batch_size}", times.disturbed)

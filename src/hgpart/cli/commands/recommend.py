@@ -54,9 +54,10 @@ class Ranking(Options):
 
     Attributes
     ----------
-    goal : time|memory|throughput
-        Figure to rank by: time (seconds per step), memory (bytes per device) or throughput (samples
-        per second, asynchronous training included).
+    goal : time|memory|throughput|latency|inference-throughput
+        Figure to rank by: time (seconds per training step), memory (bytes per device) or throughput
+        (samples per second, asynchronous training included). Of inference: latency (seconds from a
+        batch to its result) or inference-throughput (samples per second).
     measure : N
         Run a few steps of the N best ways here, in turns with one device and torch's DDP, and rank
         these by the measured time; 0: none. Append ,timeout=S for the seconds to wait for a silent
@@ -97,7 +98,7 @@ def recommend(
     batch_size: Positive = 32,
     input_shape: InputShape = None,
 ) -> None:
-    """Find the fastest way to train a model on some devices: how to divide it, in which order.
+    """Find the fastest way to train a model on some devices, or to run it, and in which order.
 
     Parameters
     ----------
@@ -125,7 +126,7 @@ def recommend(
             from hgpart.recommendation.measured_here import machine_here, times_here
             from hgpart.recommendation.measuring import with_measured
             from hgpart.recommendation.memory import limits_of
-            from hgpart.recommendation.ranking import check_goal
+            from hgpart.recommendation.ranking import check_goal, trains
             from hgpart.report.page.recommended import recommendation_page
             from hgpart.report.recommendation import print_recommendation, recommendation_json
         check_goal(ranking.goal)
@@ -133,6 +134,11 @@ def recommend(
         k_here = devices if machine is None else None
         asked = _asked_to_run(ranking, k_here)
         best, timeout = runs_and_timeout(asked, least=0)
+        if best and not trains(ranking.goal):
+            raise ArgumentError(
+                f"--measure {best} with --goal {ranking.goal}: accepted with goals of training; "
+                "hgpart run measures a plan of inference"
+            )
         limit = None if available.memory is None else number_of_bytes(available.memory)
         given = None if machine is None else hgpart.files.load_machine(machine, devices)
         if best and machine is not None and named_machine(machine, devices) is not None:
@@ -197,7 +203,9 @@ def recommend(
         print_recommendation(ranked, plain_console(), unit, wide=results.wide)
         plain_console().print()
         plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
-        lead_on(then_of_plan(module, shape, of_plan(model, output)))
+        then = of_plan(model, output)
+        is_run = not trains(ranking.goal)
+        lead_on(f"hgpart run {then}" if is_run else then_of_plan(module, shape, then))
     if ranked.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
 
@@ -209,4 +217,4 @@ def _asked_to_run(ranking: Ranking, devices_here: int | None) -> str:
     from hgpart.recommendation.measuring import BEST
 
     are_here = devices_here is not None and 1 < devices_here <= usable_cores()
-    return str(BEST if are_here and ranking.goal != "memory" else 0)
+    return str(BEST if are_here and ranking.goal in ("time", "throughput") else 0)

@@ -120,13 +120,17 @@ def seconds_a_byte(machine: Machine, of: Callable[[Link], float] = _of_long_mess
     return seconds
 
 
-def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int) -> Seconds:
+def time_objective(
+    machine: Machine, k: int, seconds: float, micro_batches: int, trains: bool = True
+) -> Seconds:
     """Return the objective of a step on the k fastest devices of a machine.
 
     Parameters
     ----------
     seconds : float
         All work of a step.
+    trains : bool
+        Whether gradients of maps go back.
 
     Raises
     ------
@@ -138,7 +142,7 @@ def time_objective(machine: Machine, k: int, seconds: float, micro_batches: int)
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
     fastest = machine.of_fastest(k)
-    links = WAYS_THERE_AND_BACK * seconds_a_byte(fastest)
+    links = (WAYS_THERE_AND_BACK if trains else 1) * seconds_a_byte(fastest)
     speeds = fastest.speeds
     alike = 1.0 if speeds is not None else fastest.devices[0].speed
     return step_time(links, seconds / alike, micro_batches, speeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hgpart.recommendation.ranking import Ranked, Recommendation
+from hgpart.recommendation.ranking import Ranked, Recommendation, trains
 from hgpart.report.page.document import Drawings, header, page, paragraphs, section
 from hgpart.report.page.drawing.figures import Figure, memory_figure, shortened, ways_figure
 from hgpart.report.page.table import records_table
@@ -30,7 +30,7 @@ def recommendation_page(
     drawn = Drawings()
     subject = [
         recommendation.model,
-        f"steps of {recommendation.batch_size} samples",
+        recommendation.steps,
         recommendation.machine.name,
         f"{recommendation.devices} devices",
         f"times: {recommendation.times}",
@@ -46,11 +46,11 @@ def recommendation_page(
         ),
         *paragraphs(list(recommendation.notes)),
         section(
-            "Seconds a step",
+            f"Seconds a {recommendation.step}",
             f"Simulated, for the best {len(ways)} of {len(recommendation.ranked)} ways: the whole "
             "bar is the step, and the dark one in it what the device computes that computes "
             "longest. A diamond is what was measured. Less is better.",
-            drawn.plot("ways", _ways_figure(ways), "Seconds a step of each way"),
+            drawn.plot("ways", _ways_figure(ways), f"Seconds a {recommendation.step} of each way"),
         ),
         section(
             "Every way, side by side",
@@ -67,7 +67,8 @@ def recommendation_page(
     if recommendation.dropped:
         lines = [f"{dropped.what}: {dropped.why}" for dropped in recommendation.dropped]
         body.append(section("Dropped ways", "", *paragraphs(lines)))
-    return page(f"{recommendation.model}: how to train it", body, drawn)
+    does = "train" if trains(recommendation.goal) else "run"
+    return page(f"{recommendation.model}: how to {does} it", body, drawn)
 
 
 def _ways_figure(ways: Sequence[Ranked]) -> Figure:
