@@ -34,8 +34,8 @@ def main(folder: str, happens: str) -> None:
         os.environ["LOCAL_RANK"] = "0"
     speeds.NOISE = 3.0  # so few repetitions differ
     if happens == "slow" and os.environ["RANK"] == "1":
-        seconds = slowdown.Bench.seconds
-        slowdown.Bench.seconds = lambda bench: 50 * seconds(bench)
+        seconds = slowdown.OperationTimer.seconds
+        slowdown.OperationTimer.seconds = lambda bench: 50 * seconds(bench)
     wanted = steady.steady
     for module in (links, slowdown, speeds, handling, stalls):
         module.steady = lambda measure, *_: wanted(measure, steady.Rounds(1, 1))

@@ -74,7 +74,7 @@ def slowdown(
     """
     if max(nodes) == 1:
         return Slowdown()
-    bench = Bench(connection, nodes, operation)
+    bench = OperationTimer(connection, nodes, operation)
     bench.seconds()  # the first ones take longer
 
     def measure_round() -> tuple[float, ...]:
@@ -86,7 +86,7 @@ def slowdown(
     return Slowdown(tuple(accumulate([1.0, *together], max)))
 
 
-class Bench:
+class OperationTimer:
     """An operation that some of a run's processes do at a time."""
 
     def __init__(self, connection: Connection, nodes: Sequence[int], operation: Operation) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hgpart.calibration.slowdown import Bench, Operation
+from hgpart.calibration.slowdown import Operation, OperationTimer
 from hgpart.calibration.steady import Rounds, steady
 from hgpart.machines.machine import Device
 from hgpart.run.processes.connection import Connection
@@ -25,7 +25,7 @@ def with_speeds(
     All processes call this, and all get the result. Speeds are relative to the first process, on
     whose device layers are timed; all are 1 where the fastest and the slowest hardly differ.
     """
-    bench = Bench(connection, nodes, operation)
+    bench = OperationTimer(connection, nodes, operation)
     bench.seconds()  # the first ones take longer
 
     def measure_round() -> tuple[float, ...]:

@@ -280,7 +280,9 @@ class Simulations:
             if not scheduling.is_stream:
                 placement.for_batch(size).passes.check_samples(scheduling.sizes(size))
             made = wanted_schedule(
-                *(placement, scheduling, asked.trains),
+                placement,
+                scheduling,
+                asked.trains,
                 batches=scheduling.sample_batches,
                 batch_size=size,
             )
@@ -380,7 +382,7 @@ def _shares(partition: Partition) -> bytes:
 
 
 def _fewer(machine: Machine, counts: Iterable[int]) -> str:
-    """Which devices ways for fewer of them take, where devices differ."""
+    """Say which devices ways for fewer of them take."""
     chosen = [
         " and ".join(map(str, machine.fastest(count)))
         for count in sorted(counts)
