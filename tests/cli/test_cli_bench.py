@@ -181,6 +181,7 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
     [
         (["--ways", "dpd"], "PLAN.json; did you mean ddp?"),
         (["--processes", 1], "--processes 1: accepted are 2 to 64"),
+        (["--processes", "two"], "--processes two: accepted is a whole number, at least 2"),
         (["--ways", "ddp", "--processes", 3], "accepted are batches of a multiple of 3"),
         (["--ways", "layerwise", "--processes", 4], "4 devices, but only 3 layers that compute"),
         (["--ways", "hybrid-3"], "2 devices for 3 replicas: accepted are data-parallel"),

@@ -11,6 +11,7 @@ from hgpart.errors import HgpartError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.layering import channel_graph
+from hgpart.machines.machine import Device, Link, Machine
 from hgpart.machines.named import named_machine
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -51,6 +52,23 @@ def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> Non
         assert np.ptp(work[:-2], axis=1).max() <= work.sum(axis=1).max() / 4
     if division.name == "layerwise":
         assert (np.count_nonzero(work, axis=1) <= 1).all()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("division", trials(4), ids=lambda one: one.text)
+def test_each_divides_among_devices_that_differ(division, problem: Problem) -> None:
+    devices = tuple(Device("board", speed=speed) for speed in (1.0, 1.0, 2.0, 4.0))
+    boards = Machine("boards", devices, (4,), Link.of(latency=1e-6, bandwidth=1e9))
+    try:
+        found = division.partition(problem, Search(effort=0), boards)
+    except HgpartError as error:
+        assert "speeds" not in str(error)
+        return
+    speeds = boards.of_fastest(division.k).speeds
+    assert found.problem.speeds == speeds
+    if division.name == "data-parallel":
+        assert found.modelling.slices == (8 if division.k == 4 else 3)
+        assert found.evaluation.loads.argmax() == division.k - 1
 
 
 def test_data_parallel_needs_a_sample_for_each_device(problem: Problem) -> None:

@@ -29,8 +29,10 @@ from hgpart.partition.baselines.by_slices import (
 )
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.baselines.incremental import incremental
+from hgpart.partition.baselines.known_ways import known_ways
 from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.problem.objectives import VOLUME, step_time
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import flops
 
@@ -194,6 +196,17 @@ def test_equal_speeds_divide_as_none(problem: Problem, speed: float) -> None:
     for rule in (data_parallel, opposed_replicas, horizontal, incremental):
         assert (rule(same)[1] == rule(problem)[1]).all()
     assert slices_for(same, problem.k) == problem.k
+
+
+def test_every_known_way_is_one_of_devices_that_differ_for_least_time() -> None:
+    """The objective knows the speeds, and parts in opposite order had others."""
+    speeds = (1.0, 3.0, 1.0, 2.0)
+    objective = step_time(1e-9 * (1 - np.eye(4)), 1.0, 2, speeds)
+    graph, modelling = full_size_graph("lenet5"), Modelling(batch_size=8, slices=8)
+    problem = Problem(graph, flops(graph), modelling, 4, 1.0, speeds, objective)
+    plain = replace(problem, objective=VOLUME)
+    ways = zip(known_ways(problem), known_ways(plain), strict=True)
+    assert all((parts == others).all() for (_, parts), (_, others) in ways)
 
 
 def test_a_faster_replica_gets_more_samples() -> None:

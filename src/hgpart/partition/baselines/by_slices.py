@@ -155,6 +155,7 @@ def opposed_replicas(problem: Problem) -> tuple[CnnHypergraph, Int32]:
     whole, layers = problem.in_slices(1), model.vertex_layers[: model.slice_vertices]
     own = opposed = layerwise(whole)[layers]
     if whole.speeds is not None:
-        opposed = layerwise(replace(whole, speeds=whole.speeds[::-1]))[layers]
+        turned = replace(whole, speeds=whole.speeds[::-1], objective=VOLUME, memory=None)
+        opposed = layerwise(turned)[layers]
     odd = np.arange(problem.modelling.slices)[:, None] % 2 == 1
     return model, np.where(odd, problem.k - 1 - opposed, own).astype(np.int32).ravel()
