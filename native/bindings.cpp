@@ -16,6 +16,7 @@
 #include "metrics.hpp"
 #include "portfolio.hpp"
 #include "refinement.hpp"
+#include "simulation.hpp"
 #include "validation.hpp"
 
 namespace nb = nanobind;
@@ -352,10 +353,61 @@ nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, doub
   return nb::make_tuple(found, watch.interrupted());
 }
 
+// The arrays of a hgpart.prediction.jobs.TimedStep.
+class TimedStepInput {
+ public:
+  explicit TimedStepInput(nb::handle record)
+      : part_pointers_(record.attr("part_pointers"), "part_pointers", "int64"),
+        seconds_(record.attr("seconds"), "seconds", "float64"),
+        memory_bound_(record.attr("memory_bound"), "memory_bound", "float64"),
+        await_pointers_(record.attr("await_pointers"), "await_pointers", "int64"),
+        awaits_(record.attr("awaits"), "awaits", "int32"),
+        send_pointers_(record.attr("send_pointers"), "send_pointers", "int64"),
+        sends_(record.attr("sends"), "sends", "int32"),
+        senders_(record.attr("senders"), "senders", "int32"),
+        receivers_(record.attr("receivers"), "receivers", "int32"),
+        travel_(record.attr("travel"), "travel", "float64"),
+        both_ways_(record.attr("both_ways"), "both_ways", "float64"),
+        handling_(record.attr("handling"), "handling", "float64") {}
+
+  hgpart::TimedStep view() const {
+    return {part_pointers_.span(), seconds_.span(), memory_bound_.span(), await_pointers_.span(),
+            awaits_.span(), send_pointers_.span(), sends_.span(), senders_.span(),
+            receivers_.span(), travel_.span(), both_ways_.span(), handling_.span()};
+  }
+
+ private:
+  Input<std::int64_t> part_pointers_;
+  Input<double> seconds_, memory_bound_;
+  Input<std::int64_t> await_pointers_;
+  Input<std::int32_t> awaits_;
+  Input<std::int64_t> send_pointers_;
+  Input<std::int32_t> sends_, senders_, receivers_;
+  Input<double> travel_, both_ways_, handling_;
+};
+
+// When jobs begin and end, and when messages do; `steps` times the step's, one after another.
+nb::object simulate(nb::handle step, nb::handle nodes, nb::handle slowdown,
+                    nb::handle memory_slowdown, bool queues, std::int64_t steps) {
+  const TimedStepInput arrays(step);
+  const Input<std::int32_t> node_of_part(nodes, "nodes", "int32");
+  const Input<double> plain(slowdown, "slowdown", "float64");
+  const Input<double> bound(memory_slowdown, "memory_slowdown", "float64");
+  hgpart::Spans spans;
+  {
+    nb::gil_scoped_release without_gil;
+    spans = hgpart::simulate(arrays.view(),
+                             {node_of_part.span(), plain.span(), bound.span(), queues}, steps);
+  }
+  return nb::make_tuple(to_numpy(std::move(spans.job_begins)), to_numpy(std::move(spans.job_ends)),
+                        to_numpy(std::move(spans.message_begins)),
+                        to_numpy(std::move(spans.message_ends)));
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
-  module.doc() = "hgpart's native core: metrics, refinement and annealing.";
+  module.doc() = "hgpart's native core: metrics, refinement, annealing and simulation.";
 
   nb::register_exception_translator([](const std::exception_ptr& error, void*) {
     try {
@@ -402,4 +454,6 @@ NB_MODULE(_native, module) {
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());
+  module.def("simulate", &simulate, "step"_a, "nodes"_a, "slowdown"_a, "memory_slowdown"_a,
+             "queues"_a, "steps"_a = 1);
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hgpart.arrays import Int32, Int64
+from hgpart.arrays import Float64, Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 
 def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int: ...
@@ -31,3 +31,11 @@ def anneal_counts(
     seconds: float = ...,
     on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[tuple[Int32, float, float]], bool]: ...
+def simulate(
+    step: Any,
+    nodes: Int32,
+    slowdown: Float64,
+    memory_slowdown: Float64,
+    queues: bool,
+    steps: int = 1,
+) -> tuple[Float64, Float64, Float64, Float64]: ...

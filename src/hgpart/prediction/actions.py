@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 
-from hgpart.prediction.jobs import Span, Spans, TimedJob, TimedMessage
+from hgpart.prediction.jobs import Span, Spans, TimedJob, TimedMessage, TimedStep
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Piece, Schedule
 
@@ -27,6 +28,11 @@ class Planned:
     messages: Sequence[TimedMessage]
     order: Sequence[Action]
     places: Sequence[int]
+
+    @cached_property
+    def step(self) -> TimedStep:
+        """Jobs and messages as arrays."""
+        return TimedStep.of(self.jobs, self.messages)
 
     def times(self, spans: Spans) -> list[Span]:
         """Seconds at which each action of the order begins and ends."""

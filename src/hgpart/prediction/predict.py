@@ -15,9 +15,9 @@ from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
 from hgpart.prediction.actions import Planned, jobs_of
 from hgpart.prediction.device_times import Times, timed_devices
-from hgpart.prediction.jobs import Sharing, Span, TimedJob
+from hgpart.prediction.jobs import Sharing, Span
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeights
-from hgpart.prediction.simulation import simulate
+from hgpart.prediction.simulation import simulated
 from hgpart.prediction.steps import part_steps
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.schedule import Schedule
@@ -163,15 +163,15 @@ def predict(
     late = {part: job for part, job in products.items() if job.seconds}
     planned = jobs_of(lowered, costs, costs.job, late)
     sharing = sharing_of(machine, k, times)
-    simulated = simulate(planned.jobs, planned.messages, sharing)
+    spans = simulated(planned.step, sharing)
     known = known_step_bytes(placement, schedule, size)
     return Prediction(
-        seconds=simulated.end,
-        period=simulated.end if is_stream else period(planned, sharing),
+        seconds=spans.end,
+        period=spans.end if is_stream else period(planned, sharing),
         batch_size=size,
         schedule=lowered,
-        spans=tuple(planned.times(simulated)),
-        busy=np.array([sum(end - begin for begin, end in spans) for spans in simulated.jobs]),
+        spans=tuple(planned.times(spans)),
+        busy=spans.busy,
         update_seconds=_update_seconds(costs, schedule),
         peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
         step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
@@ -206,21 +206,8 @@ def with_weights(
 
 def period(planned: Planned, sharing: Sharing) -> float:
     """Seconds from one step's end to the next one's: the mean over the last of `STEPS` steps."""
-    count = len(planned.messages)
-
-    def later(job: TimedJob, step: int) -> TimedJob:
-        awaits, sends = (
-            [number + step * count for number in numbers] for numbers in (job.awaits, job.sends)
-        )
-        return job._replace(awaits=tuple(awaits), sends=tuple(sends))
-
-    jobs = [[later(job, step) for step in range(STEPS) for job in own] for own in planned.jobs]
-    simulated = simulate(jobs, [*planned.messages] * STEPS, sharing)
-    ends = [
-        max((own[step * len(own) // STEPS - 1].end for own in simulated.jobs if own), default=0.0)
-        for step in range(1, STEPS + 1)
-    ]
-    return (ends[-1] - ends[0]) / (STEPS - 1)
+    ends = simulated(planned.step, sharing, STEPS).ends
+    return float(ends[-1] - ends[0]) / (STEPS - 1)
 
 
 def sharing_of(machine: Machine, k: int, times: Times) -> Sharing:
