@@ -12,7 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "joining.hpp"
 #include "layer_counts.hpp"
+#include "list_schedule.hpp"
 #include "metrics.hpp"
 #include "portfolio.hpp"
 #include "refinement.hpp"
@@ -404,6 +406,72 @@ nb::object simulate(nb::handle step, nb::handle nodes, nb::handle slowdown,
                         to_numpy(std::move(spans.message_ends)));
 }
 
+// The arrays of a hgpart.prediction.sketched_orders.ActionGraph.
+class ActionGraphInput {
+ public:
+  explicit ActionGraphInput(nb::handle record)
+      : parts_(record.attr("parts"), "parts", "int32"),
+        seconds_(record.attr("seconds"), "seconds", "float64"),
+        classes_(record.attr("classes"), "classes", "int32"),
+        chunks_(record.attr("chunks"), "chunks", "int32"),
+        begins_(record.attr("begins"), "begins", "bool"),
+        pointers_(record.attr("pointers"), "pointers", "int64"),
+        followers_(record.attr("followers"), "followers", "int32"),
+        travels_(record.attr("travels"), "travels", "float64"),
+        alive_(record.attr("alive"), "alive", "int64") {}
+
+  hgpart::ActionGraph view() const {
+    return {parts_.span(),    seconds_.span(),   classes_.span(), chunks_.span(), begins_.span(),
+            pointers_.span(), followers_.span(), travels_.span(), alive_.span()};
+  }
+
+ private:
+  Input<std::int32_t> parts_;
+  Input<double> seconds_;
+  Input<std::int32_t> classes_, chunks_;
+  Input<bool> begins_;
+  Input<std::int64_t> pointers_;
+  Input<std::int32_t> followers_;
+  Input<double> travels_;
+  Input<std::int64_t> alive_;
+};
+
+// The actions of all micro-batches, numbered micro-batch by micro-batch, as parts begin them.
+nb::object list_schedule(nb::handle graph, std::int64_t micro_batches) {
+  const ActionGraphInput arrays(graph);
+  std::vector<std::int64_t> order;
+  {
+    nb::gil_scoped_release without_gil;
+    order = hgpart::list_schedule(arrays.view(), micro_batches);
+  }
+  return to_numpy(std::move(order));
+}
+
+// Units of work in groups that are done at once: where each group begins, and the units of all.
+nb::object joined(nb::handle parts, nb::handle seconds, nb::handle once, nb::handle alike,
+                  nb::handle pointers, nb::handle needs, nb::handle travels, std::int64_t most,
+                  double rounding) {
+  const Input<std::int32_t> part_of_unit(parts, "parts", "int32");
+  const Input<double> growing(seconds, "seconds", "float64"), fixed(once, "once", "float64");
+  const Input<std::int32_t> classes(alike, "alike", "int32");
+  const Input<std::int64_t> first_needs(pointers, "pointers", "int64");
+  const Input<std::int32_t> units_before(needs, "needs", "int32");
+  const Input<double> arriving(travels, "travels", "float64");
+  std::vector<std::int64_t> begins{0};
+  std::vector<std::int32_t> members;
+  {
+    nb::gil_scoped_release without_gil;
+    const hgpart::WorkUnits units{part_of_unit.span(), growing.span(),      fixed.span(),
+                                  classes.span(),      first_needs.span(), units_before.span(),
+                                  arriving.span()};
+    for (const hgpart::Group& group : hgpart::joined(units, most, rounding)) {
+      members.insert(members.end(), group.begin(), group.end());
+      begins.push_back(static_cast<std::int64_t>(members.size()));
+    }
+  }
+  return nb::make_tuple(to_numpy(std::move(begins)), to_numpy(std::move(members)));
+}
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -454,6 +522,9 @@ NB_MODULE(_native, module) {
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity());
+  module.def("joined", &joined, "parts"_a, "seconds"_a, "once"_a, "alike"_a, "pointers"_a,
+             "needs"_a, "travels"_a, "most"_a, "rounding"_a);
+  module.def("list_schedule", &list_schedule, "graph"_a, "micro_batches"_a);
   module.def("simulate", &simulate, "step"_a, "nodes"_a, "slowdown"_a, "memory_slowdown"_a,
              "queues"_a, "steps"_a = 1);
 }

@@ -31,6 +31,18 @@ def anneal_counts(
     seconds: float = ...,
     on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[tuple[Int32, float, float]], bool]: ...
+def joined(
+    parts: Int32,
+    seconds: Float64,
+    once: Float64,
+    alike: Int32,
+    pointers: Int64,
+    needs: Int32,
+    travels: Float64,
+    most: int,
+    rounding: float,
+) -> tuple[Int64, Int32]: ...
+def list_schedule(graph: Any, micro_batches: int) -> Int64: ...
 def simulate(
     step: Any,
     nodes: Int32,

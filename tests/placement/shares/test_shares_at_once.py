@@ -10,6 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import placements
 import pytest
+import slow_joining
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +24,7 @@ from hgpart.layers.channel_graph import Mixing as NothingMixed
 from hgpart.placement.accounting import disagreements
 from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.placement.shares import joining
-from hgpart.placement.shares.interleaving import WorkUnit, end_of, interleaved
-from hgpart.placement.shares.joining import joined, together
+from hgpart.placement.shares.joining import WorkUnit, joined
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
@@ -36,7 +36,7 @@ TRACES = {}
 
 def as_one(model, plan) -> Placement:
     """Parts that wait for each other wherever shares can be joined."""
-    with patch.object(joining, "end_of", lambda units, order: 0.0):
+    with patch.object(joining, "ROUNDING", 1e300):
         return place(copy.deepcopy(model), plan)
 
 
@@ -129,7 +129,7 @@ def test_norms_are_of_each_share_in_training_and_at_once_in_evaluation():
     assert not computed_at_once(placement)["stem"]
     assert verify(model, placement, inputs).failures == ()
     model.eval()
-    with patch.object(joining, "end_of", lambda units, order: 0.0):
+    with patch.object(joining, "ROUNDING", 1e300):
         placement.eval()
     assert all(computed_at_once(placement).values())
     assert verify(model, placement, inputs).failures == ()
@@ -230,14 +230,17 @@ def test_joining_puts_off_no_end(seed):
     """Each unit once, behind what it needs; at once is only what is alike, of shares in order."""
     units, named = units_of(seed)
     groups = joined(units)
+    assert groups == slow_joining.joined(units)
     assert sorted(chain.from_iterable(groups)) == [*range(len(units))]
     place = {number: at for at, group in enumerate(groups) for number in group}
     for number, unit in enumerate(units):
         assert all(place[other] < place[number] for other in unit.needs)
-    apart, _ = together(units, [])
-    made, of_made = together(units, [group for group in groups if len(group) > 1])
-    end = end_of(made, [of_made.index(group) for group in groups])  # in the order that is returned
-    assert end <= end_of(apart, interleaved(apart)) * (1 + 1e-6)
+    apart, _ = slow_joining.together(units, [])
+    made, of_made = slow_joining.together(units, [group for group in groups if len(group) > 1])
+    end = slow_joining.end_of(
+        made, [of_made.index(group) for group in groups]
+    )  # in the order that is returned
+    assert end <= slow_joining.end_of(apart, slow_joining.interleaved(apart)) * (1 + 1e-6)
     for group in groups:
         assert len({units[number].alike for number in group}) == 1
         assert [named[number][0] for number in group] == sorted({named[n][0] for n in group})

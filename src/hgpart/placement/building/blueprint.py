@@ -420,13 +420,13 @@ class Blueprint:
             product = product_of(step, head)
             assert product is not None
             shape = head.meta["val"].shape
-            yield _tensor(head, shape, (product.axis,), len(item.members), self.share)
+            yield tensor_of(head, shape, (product.axis,), len(item.members), self.share)
             return
         for node in self.results[item.layer]:
             layout = self.layouts[node]
             count = len(layout.positions(item.members))
             shape = layout.apart(node.meta["val"].shape)
-            yield _tensor(node, shape, layout.axes, count, self.share)
+            yield tensor_of(node, shape, layout.axes, count, self.share)
 
     @cached_property
     def buffer_updates(self) -> dict[int, dict[fx.Node, fx.Node]]:
@@ -586,7 +586,7 @@ def _dtype(node: fx.Node) -> torch.dtype:
     return dtype
 
 
-def _tensor(
+def tensor_of(
     node: fx.Node, shape: Sequence[Any], axes: Sequence[int], count: int, share: Share
 ) -> TransferredTensor:
     """A node's tensor in a shape, with some of the positions along merged axes."""

@@ -12,8 +12,7 @@ from hgpart.execution.program import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
 from hgpart.placement.building.blueprint import Blueprint
-from hgpart.placement.shares.interleaving import WorkUnit
-from hgpart.placement.shares.joining import joined
+from hgpart.placement.shares.joining import WorkUnit, joined
 from hgpart.placement.shares.samples import keeps_apart
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.schedules.costs import Costs
@@ -75,7 +74,7 @@ class _Units:
         self._seconds_per_work = [self._seconds_of_work(blueprint) for blueprint in blueprints]
         first = blueprints[0]
         self._apart = [
-            at not in statistics.norms and _keeps_apart(first, at)
+            at not in statistics.norms and keeps_layer_apart(first, at)
             for at in range(len(first.graph.layers))
         ]
         self._coming = [self._coming_of(blueprint) for blueprint in blueprints]
@@ -168,7 +167,7 @@ class _Units:
                 self._made[share, at, False, part] = self._last[share, part] = number
 
 
-def _keeps_apart(blueprint: Blueprint, at: int) -> bool:
+def keeps_layer_apart(blueprint: Blueprint, at: int) -> bool:
     """Whether a layer can be computed for several shares of the batch at once."""
     layer, results = blueprint.graph.layers[at], blueprint.results
     if layer.kind in (INPUT, OUTPUT, PARAMETER) or at in blueprint.buffer_updates:
