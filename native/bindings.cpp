@@ -406,7 +406,7 @@ nb::object simulate(nb::handle step, nb::handle nodes, nb::handle slowdown,
                         to_numpy(std::move(spans.message_ends)));
 }
 
-// The arrays of a hgpart.prediction.sketched_orders.ActionGraph.
+// The arrays of a hgpart.prediction.sketching.orders.ActionGraph.
 class ActionGraphInput {
  public:
   explicit ActionGraphInput(nb::handle record)

@@ -31,6 +31,7 @@ ORDER = [
         "placement.ordering",
         "timing",
         "prediction",
+        "prediction.sketching",
     ),
     *("run.processes", "run", "run.loops", "run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation"),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Float64, Int64
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,15 @@ def distinct_pairs(left: Int64, right: Int64) -> tuple[Int64, Int64]:
     width = int(right.max(initial=0)) + 1
     keys = distinct(left.astype(np.int64) * width + right)
     return keys // width, keys % width
+
+
+def sums_of(owners: Int64, values: NDArray[Any], count: int) -> Float64:
+    """The sum of each owner's values, from 0 to count - 1.
+
+    >>> sums_of(np.array([1, 0, 1]), np.array([0.5, 2, 1]), 3).tolist()
+    [2.0, 1.5, 0.0]
+    """
+    return np.bincount(owners, values, count).astype(np.float64)
 
 
 def starts_of_runs(keys: Int64) -> Int64:

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby, pairwise
 
+import numpy as np
+
+from hgpart.arrays import Float64, Int64
 from hgpart.errors import ArgumentError, check_number, check_whole
 from hgpart.work.watching import caution
 
@@ -110,6 +113,20 @@ class Link:
         Between known messages, and beyond the longest, times lie on straight lines.
         """
         return _seconds_of(self.sizes, self.both_ways if both_ways else self.seconds, nbytes)
+
+    def seconds_of_all(self, nbytes: Float64, both_ways: bool = False) -> Float64:
+        """`seconds_of` each of many messages.
+
+        >>> Link((1000, 5000), (1e-3, 3e-3), (1e-3, 5e-3)).seconds_of_all(np.array([10, 7000.0]))
+        array([0.001, 0.004])
+        """
+        sizes = np.array(self.sizes, dtype=np.float64)
+        seconds = np.array(self.both_ways if both_ways else self.seconds)
+        at = np.clip(np.searchsorted(sizes, nbytes), 1, len(sizes) - 1)
+        per_byte = np.diff(seconds) / np.diff(sizes)
+        beyond = np.maximum(nbytes - sizes[at - 1], 0.0)
+        of_all: Float64 = seconds[at - 1] + per_byte[at - 1] * beyond
+        return of_all
 
     @property
     def latency(self) -> float:
@@ -340,6 +357,20 @@ class Machine:
         if self.between is None or self.node_of[sender] == self.node_of[receiver]:
             return self.inside
         return self.between
+
+    def links(self, k: int) -> tuple[list[Link], Int64]:
+        """The different links between the first k devices, and the number of each pair's.
+
+        The numbers have shape (k, k), by sender and receiver.
+        """
+        links, nodes = [self.inside, self.between or self.inside], np.array(self.node_of[:k])
+        numbers = (nodes[:, None] != nodes).astype(np.int64)
+        for sender, receiver in self.pairs:
+            for pair in ((sender, receiver), (receiver, sender)):
+                if max(pair) < k:
+                    numbers[pair] = len(links)
+                    links.append(self.link(*pair))
+        return links, numbers
 
 
 def _check_times(sizes: Sequence[int], seconds: Sequence[float]) -> None:

@@ -139,6 +139,22 @@ class Sharing:
     memory_bound: Slowdown = NO_SLOWDOWN
     queues: bool = False
 
+    def factor(self, computing: int, memory_bound: float) -> float:
+        """The factor by which a job slows down.
+
+        Parameters
+        ----------
+        computing : int
+            Number of parts of its node that compute, including its own.
+        memory_bound : float
+            Fraction of its seconds that is memory-bound.
+
+        >>> Sharing((0, 0), Slowdown((1.0, 1.5))).factor(2, memory_bound=0.0)
+        1.5
+        """
+        plain = self.slowdown.of(computing)
+        return plain + memory_bound * (self.memory_bound.of(computing) - plain)
+
 
 class Span(NamedTuple):
     """Seconds at which something begins and ends, from the beginning of the simulation."""

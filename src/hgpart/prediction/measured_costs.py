@@ -159,7 +159,7 @@ class MeasuredCosts(CostModel):
             return TimedJob(self.overheads.step)
         times, of_batch = self._devices[action.part].times, share.of_batch * samples
         trains = share.trains and not (self._waits_for_all and share.is_product(of_batch))
-        passes = _passes(action.direction, share.returns, trains)
+        passes = passes_of(action.direction, share.returns, trains)
         seconds = sum(times.seconds(share.layer, which, share.share, of_batch) for which in passes)
         if self._waits_for_all and action.micro_batch and not ADDING.isdisjoint(passes):
             # Gradients of later micro-batches are added to those of the first.
@@ -244,10 +244,10 @@ class MeasuredCosts(CostModel):
         return self.machine.link(sender, receiver).seconds_of(nbytes, both_ways)
 
 
-def _passes(direction: Direction, returns: bool, trains: bool) -> tuple[Pass, ...]:
+def passes_of(direction: Direction, returns: bool, trains: bool) -> tuple[Pass, ...]:
     """The measured passes that a step goes through in a direction.
 
-    >>> _passes(Direction.BACKWARD, returns=True, trains=False)
+    >>> passes_of(Direction.BACKWARD, returns=True, trains=False)
     (<Pass.MAPS: 'maps'>,)
     """
     if direction is Direction.FORWARD:

@@ -15,7 +15,7 @@ from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
 from hgpart.prediction.actions import Planned, jobs_of
 from hgpart.prediction.device_times import Times, timed_devices
-from hgpart.prediction.jobs import Sharing, Span
+from hgpart.prediction.jobs import Sharing, Span, TimedStep
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeights
 from hgpart.prediction.simulation import simulated
 from hgpart.prediction.steps import part_steps
@@ -206,7 +206,12 @@ def with_weights(
 
 def period(planned: Planned, sharing: Sharing) -> float:
     """Seconds from one step's end to the next one's: the mean over the last of `STEPS` steps."""
-    ends = simulated(planned.step, sharing, STEPS).ends
+    return period_of(planned.step, sharing)
+
+
+def period_of(step: TimedStep, sharing: Sharing) -> float:
+    """The same of jobs and messages in arrays."""
+    ends = simulated(step, sharing, STEPS).ends
     return float(ends[-1] - ends[0]) / (STEPS - 1)
 
 

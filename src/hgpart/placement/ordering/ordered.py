@@ -15,6 +15,7 @@ from hgpart.errors import RunError, check_whole
 from hgpart.execution.outlines import outline, with_recomputation
 from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
+from hgpart.partition import Partition
 from hgpart.placement.accounting import peaks_by, worth_recomputing
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.placement import Placement
@@ -22,6 +23,7 @@ from hgpart.schedules import check_micro_batches
 from hgpart.schedules.costs import PASSES, CostModel, Costs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Direction, Schedule
+from hgpart.work.figures import Work
 
 
 def from_one(value: Any) -> list[Any]:
@@ -98,16 +100,19 @@ def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = 
     check_micro_batches(micro_batches)
     if batch_size is not None:
         check_whole("batch size", batch_size)
-    work = placement.programs.work
-    planned = placement.programs.partition.modelling.batch_size
+    partition = placement.programs.partition
+    if batch_size is None:
+        batch_size = max(partition.modelling.batch_size, micro_batches)
+    return rough_costs(partition, placement.programs.work, batch_size / micro_batches)
+
+
+def rough_costs(partition: Partition, work: Work, samples: float) -> Costs:
+    """Estimated costs of a micro-batch of some samples."""
+    planned = partition.modelling.batch_size
     forward = 1 / (planned * (PASSES[Direction.FORWARD] + PASSES[Direction.BACKWARD]))
     seconds_per_unit = forward if work.unit == "s" else Costs.work
-    if batch_size is None:
-        batch_size = max(planned, micro_batches)
     return Costs(
-        samples=batch_size / micro_batches,
-        work=seconds_per_unit / work.units,
-        speeds=placement.programs.partition.problem.speeds,
+        samples=samples, work=seconds_per_unit / work.units, speeds=partition.problem.speeds
     )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.parameters import vertex_parameters
@@ -45,17 +45,31 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
         Partition of the model, whose blocks are within those of the shares.
     """
     first = shares[0]
-    model, vertices_of_slice = first.model, np.arange(len(first.parts))
-    held = np.zeros((len(vertices_of_slice), first.k), dtype=np.int64)
-    for share in shares:
-        held[vertices_of_slice, share.parts] = 1
+    model, parts = owners_of(
+        first.model, [share.parts for share in shares], first.k, learning, work
+    )
+    evaluation = evaluate_parts(model, parts, first.k, first.problem.speeds)
+    return replace(first, model=model, parts=parts, evaluation=evaluation)
+
+
+def owners_of(
+    model: CnnHypergraph, shares: Sequence[Int32], k: int, learning: ChannelGraph, work: Work
+) -> tuple[CnnHypergraph, Int32]:
+    """The same from the parts of all shares, as a model and the part of each of its vertices.
+
+    The model has a single slice.
+    """
+    vertices_of_slice = np.arange(len(shares[0]))
+    held = np.zeros((len(vertices_of_slice), k), dtype=np.int64)
+    for share_parts in shares:
+        held[vertices_of_slice, share_parts] = 1
     # Bytes that each vertex's owner has to send.
     costs = _parameter_bytes(model, learning) * (held.sum(axis=1) - 1)
     classes, examples = equal_rows(np.column_stack([model.vertex_layers, held]))
     totals = np.zeros(len(examples), dtype=np.int64)
     np.add.at(totals, classes, costs)
     members = np.split(np.argsort(classes, kind="stable"), np.cumsum(np.bincount(classes))[:-1])
-    parts, loads = first.parts.copy(), np.zeros(first.k, dtype=np.int64)
+    parts, loads = shares[0].copy(), np.zeros(k, dtype=np.int64)
     divided: dict[int, Int64] = {}  # by class, the part of each task, or -1
     rows = [*model.blocks.rows]
     for number in sorted(np.flatnonzero(totals).tolist(), key=lambda at: (-totals[at], at)):
@@ -63,7 +77,7 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
         view = model.views[model.vertex_layers[examples[number]]]
         of_task = _bytes_of_tasks(model, view.at, vertices, costs[vertices])
         few = np.count_nonzero(of_task >= 0) < FEW * len(holders)
-        if few or view.is_solid or totals[number] * MUCH <= totals.sum() // first.k:
+        if few or view.is_solid or totals[number] * MUCH <= totals.sum() // k:
             part = holders[np.argmin(loads[holders])]
             parts[vertices] = part
             loads[part] += totals[number]
@@ -89,8 +103,7 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
             cuts = finer.blocks.rows[finer.vertex_layers[own[0]]]
             parts[own] = of_tasks[cuts[finer.vertex_rows[own]]]
         model = finer
-    evaluation = evaluate_parts(model, parts, first.k, first.problem.speeds)
-    return replace(first, model=model, parts=parts, evaluation=evaluation)
+    return model, parts
 
 
 def in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:

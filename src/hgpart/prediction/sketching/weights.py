@@ -1,0 +1,173 @@
+"""LayerFacts, Partition -> Weights: what parts send each other of weights that several have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hgpart.arrays import Bool, Int32, Int64
+from hgpart.hypergraph.building import CnnHypergraph, of_blocks
+from hgpart.partition import Partition
+from hgpart.placement.shares.messages import buckets_of, is_large, with_parameters
+from hgpart.placement.shares.owners import in_blocks, owners_of
+from hgpart.prediction.sketching.layer_facts import LayerFacts
+from hgpart.prediction.sketching.sketch import Piece, ShareSketch
+from hgpart.sequences import starts_of_runs
+
+NOTHING = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights that travel in a step of a batch in slices, and whose gradients come back.
+
+    Attributes
+    ----------
+    model : CnnHypergraph
+        A model of one slice, in which each vertex has one owner.
+    owners : int32 array, shape (vertices,)
+        The part that owns each vertex's parameters.
+    parts : int64 array, shape (shares, vertices)
+        The part that computes with them, for each share.
+    groups : tuple of tuple of int
+        For each layer, the groups of its parameters.
+    group_names : tuple of frozenset of str
+        The parameters of each group, which travel together.
+    group, owner, holder, nbytes : int64 arrays, shape (weights,)
+        What is sent, from where, to where; by number: the order in which they are sent.
+    packed : bool array, shape (weights,)
+        Whether it consists of several tensors.
+    backward : int64 array, shape (weights,)
+        Numbers in the order in which gradients are added up.
+    """
+
+    model: CnnHypergraph
+    owners: Int32
+    parts: Int64
+    groups: tuple[tuple[int, ...], ...]
+    group_names: tuple[frozenset[str], ...]
+    group: Int64
+    owner: Int64
+    holder: Int64
+    nbytes: Int64
+    packed: Bool
+    backward: Int64
+
+    def owner_of_tasks(self, layer: int) -> Int32:
+        """The part that owns the parameters of each task of a layer."""
+        return np.repeat(self.owners[self._span(layer)], np.diff(self.model.blocks.rows[layer]))
+
+    def _span(self, layer: int) -> slice:
+        layout = self.model.layouts[layer]
+        assert layout is not None
+        return slice(layout.finish, layout.finish + len(self.model.blocks.rows[layer]) - 1)
+
+    def owners_in(self, piece: Piece) -> Int64:
+        """Parts that own parameters that a piece computes with."""
+        span = self._span(piece.layer)
+        here = self.parts[list(piece.shares), span] == piece.part
+        return np.unique(np.broadcast_to(self.owners[span], here.shape)[here])
+
+    def has_all_owned(self, piece: Piece) -> bool:
+        """Whether a piece has all tasks of its layer that its part owns."""
+        span = self._span(piece.layer)
+        here = self.parts[piece.shares[0], span] == piece.part
+        return bool(here[self.owners[span] == piece.part].all())
+
+
+def weights_of(facts: LayerFacts, partition: Partition, shares: Sequence[ShareSketch]) -> Weights:
+    """Find the owners of all parameters, and what travels from them."""
+    model, work = partition.model, partition.problem.work
+    whole = replace(partition.modelling, slices=1)
+    single = of_blocks(model.graph, work, model.blocks, whole, whole.views(model.graph))
+    by_slice = partition.parts.reshape(partition.modelling.slices, -1)
+    of_shares = [by_slice[share.share.slices[0]] for share in shares]
+    learning = with_parameters(facts.graph, facts.trainable)
+    owned, owners = owners_of(single, of_shares, partition.k, learning, work)
+    within = in_blocks(model, owned)
+    parts = np.stack([own[within] for own in of_shares]).astype(np.int64)
+    groups: list[list[int]] = [[] for _ in facts.layers]
+    names = list[frozenset[str]]()
+    rows: list[Int64] = [np.zeros((0, 5), dtype=np.int64)]
+    backward: list[Int64] = []
+    count = 0
+    for bucket in _groups(facts):
+        found = []
+        for own in bucket:
+            group = len(names)
+            names.append(own)
+            for at, fact in enumerate(facts.layers):
+                if not own.isdisjoint(fact.layer.parameter_names):
+                    groups[at].append(group)
+            nbytes, tensors = _between(facts, owned, own, owners, parts, partition.k)
+            owner, holder = np.nonzero(nbytes)
+            ends = np.full(len(owner), group), owner, holder
+            found.append(np.stack([*ends, nbytes[owner, holder], tensors[owner, holder]], axis=1))
+        together = np.concatenate(found)
+        rows.append(together[np.lexsort(together.T[[0, 2, 1]])])
+        backward.append(np.arange(count, count + len(together)))
+        count += len(together)
+    group, owner, holder, nbytes, tensors = np.concatenate(rows).T
+    return Weights(
+        owned,
+        owners,
+        parts,
+        tuple(map(tuple, groups)),
+        tuple(names),
+        group,
+        owner,
+        holder,
+        nbytes,
+        tensors > 1,
+        np.concatenate([np.zeros(0, np.int64), *reversed(backward)]),
+    )
+
+
+def _groups(facts: LayerFacts) -> Iterator[list[frozenset[str]]]:
+    """Names of parameters that travel together, by the layer that they travel with."""
+    shapes = facts.blueprint.parameter_shapes
+    by_layer: dict[str, dict[str, list[str]]] = {}
+    for name, layer in buckets_of(facts.graph, shapes, facts.trainable).items():
+        alone = name if is_large(shapes[name]) else ""
+        by_layer.setdefault(layer, {}).setdefault(alone, []).append(name)
+    for together in by_layer.values():
+        yield [frozenset(names) for names in together.values()]
+
+
+def _between(
+    facts: LayerFacts,
+    model: CnnHypergraph,
+    names: frozenset[str],
+    owners: Int32,
+    parts: Int64,
+    k: int,
+) -> tuple[Int64, Int64]:
+    """Bytes of parameters from each owner to each holder, and the number of their tensors."""
+    vertices, sizes, layers, tensors_of = [NOTHING], [NOTHING], [NOTHING], dict[int, int]()
+    for at, fact in enumerate(facts.layers):
+        own = [one for one in fact.layer.own_parameters if one.name in names]
+        layout, rows = model.layouts[at], model.blocks.rows[at]
+        if own and layout is not None:
+            nbytes = [
+                np.diff(one.elements * rows // fact.layer.tasks) * one.element_bytes for one in own
+            ]
+            vertices.append(layout.finish + np.arange(len(rows) - 1))
+            sizes.append(np.sum(nbytes, axis=0))
+            layers.append(np.full(len(rows) - 1, at))
+            tensors_of[at] = len(own)
+    some, size, layer = map(np.concatenate, (vertices, sizes, layers))
+    order = np.argsort(owners[some] * np.int64(len(facts.layers)) + layer, kind="stable")
+    some, size, layer = some[order], size[order], layer[order]
+    held = np.zeros((len(some), k), dtype=np.bool_)
+    held[np.arange(len(some)), parts[:, some]] = True
+    held[np.arange(len(some)), owners[some]] = False
+    between, tensors = np.zeros((k, k), dtype=np.int64), np.zeros((k, k), dtype=np.int64)
+    if len(some):
+        starts = starts_of_runs(owners[some] * np.int64(len(facts.layers)) + layer)[:-1]
+        sent = np.add.reduceat(held * size[:, None], starts, axis=0)
+        counts = np.array([tensors_of[at] for at in layer[starts].tolist()])
+        np.add.at(between, owners[some[starts]], sent)
+        np.add.at(tensors, owners[some[starts]], (sent > 0) * counts[:, None])
+    return between, tensors

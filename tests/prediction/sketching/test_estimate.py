@@ -1,0 +1,144 @@
+"""Estimates beside predictions of the same plans, placed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sliced_placements import sliced
+from torch import nn
+from toy_times import in_proportion
+
+from hgpart import Modelling, Placement, example_inputs, flops, load_model, place, trace
+from hgpart.errors import ArgumentError
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.layering import channel_graph
+from hgpart.machines.machine import Device, Link, Machine
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.prediction.predict import Prediction, predict
+from hgpart.prediction.sketching.estimate import Estimate, estimate
+from hgpart.prediction.sketching.layer_facts import LayerFacts
+from hgpart.run.scheduling import schedule
+from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.traced_model import TracedModel
+
+NAMES = ["residual", "grouped", "branches", "forked"]
+RULES = ["sequential", "gpipe", "1f1b", "zero-bubble", "greedy"]
+
+
+def machine_of(k: int) -> Machine:
+    """Devices of several speeds, in nodes of two that share processors."""
+    devices = tuple(Device("cpu", speed=speed) for speed in (1.0, 2.0, 1.0, 0.5)[:k])
+    nodes = (k,) if k < 3 else (2, k - 2)
+    inside, between = Link.of(1e-6, 1e9, 6e8), Link.of(1e-5, 1e8)
+    shared = {"together": (1.0, 1.25), "handling": 1e-10, "stall": 1e-6}
+    return Machine("toy", devices, nodes, inside, between if k > 2 else None, **shared)
+
+
+def both(
+    placement: Placement, rule: str, micro_batches: int, samples: int
+) -> tuple[Estimate, Prediction]:
+    programs = placement.programs
+    machine, times = machine_of(placement.k), in_proportion(programs.blueprint.graph)
+    facts = LayerFacts.of_blueprint(programs.blueprint)
+    wanted = Scheduling(rule, micro_batches)
+    found = estimate(facts, programs.partition, wanted, machine, times, samples)
+    made = schedule(placement, rule, micro_batches, batch_size=samples)
+    return found, predict(placement, made, machine, times, samples)
+
+
+def check(found: Estimate, wanted: Prediction, within: float) -> None:
+    assert found.sent_bytes.tolist() == wanted.sent_bytes.tolist()
+    assert found.seconds == pytest.approx(wanted.seconds, rel=within)
+    assert found.period == pytest.approx(wanted.period, rel=within)
+    assert found.update_seconds == pytest.approx(wanted.update_seconds, rel=within)
+    assert found.busy == pytest.approx(wanted.busy, rel=within, abs=within * wanted.seconds)
+
+
+@given(
+    *(st.sampled_from(NAMES), st.integers(1, 3), st.integers(1, 4), st.integers(0, 99)),
+    *(st.sampled_from(RULES), st.integers(1, 2)),
+)
+def test_steps_of_random_parts_are_those_of_their_programs(
+    name: str, slices: int, k: int, seed: int, rule: str, micro_batches: int
+) -> None:
+    """Bytes are equal. Of several things that leave at once, the order may be another."""
+    placement = sliced(name, slices, k, seed)
+    found, wanted = both(placement, rule, micro_batches, 6 * micro_batches)
+    check(found, wanted, 0.02)
+
+
+WAYS = [
+    "coarse",
+    "sliced",
+    "layerwise",
+    "horizontal",
+    "data-parallel",
+    "hybrid-2",
+    "one-weird-trick",
+]
+
+
+def check_way(name: str, way: str, k: int, rule: str, micro_batches: int) -> None:
+    module, traced, graph = _model(name)
+    problem = Problem(graph, flops(graph), Modelling(batch_size=4 * k), k, eps=0.1)
+    partition = way_named(way).partition(problem, Search(0, 0.05))
+    placement = place(module, PartitionedModel(traced, partition, partition.evaluation, {}))
+    found, wanted = both(placement.train(), rule, micro_batches, 4 * k)
+    check(found, wanted, 1e-3)
+
+
+@cache
+def _model(name: str) -> tuple[nn.Module, TracedModel, ChannelGraph]:
+    module, shape = load_model(name, device="meta")
+    traced = trace(module.train(), example_inputs(module, shape))
+    return module, traced, channel_graph(traced)
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("way", WAYS)
+def test_steps_of_named_ways_are_those_of_their_programs(way: str) -> None:
+    check_way("lenet5", way, 4, "greedy", 2)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["vgg11", "resnet18"])
+def test_steps_of_larger_models_are_those_of_their_programs(name: str, way: str) -> None:
+    check_way(name, way, 4, "sequential", 1)
+
+
+def test_what_is_not_sketched_is_an_error_of_one_line() -> None:
+    placement = sliced("residual", 1, 2, 0, "fine")
+    with pytest.raises(ArgumentError, match="a fine-grain plan"):
+        both(placement, "sequential", 1, 6)
+    placement = sliced("residual", 1, 3, 0)
+    facts = LayerFacts.of_blueprint(placement.programs.blueprint)
+    partition, times = placement.programs.partition, in_proportion(facts.graph)
+    for wanted in (Scheduling("async", in_flight=2), Scheduling("greedy", 2, recompute=True)):
+        with pytest.raises(ArgumentError, match=wanted.rule):
+            estimate(facts, partition, wanted, machine_of(3), times)
+    with pytest.raises(ArgumentError, match="2 devices for 3 parts"):
+        estimate(facts, partition, Scheduling("sequential"), machine_of(2), times)
+    with pytest.raises(ArgumentError, match="micro-batches"):
+        estimate(facts, partition, Scheduling("gpipe", 7), machine_of(3), times)
+
+
+def test_links_of_all_pairs_are_those_of_each() -> None:
+    slow = Link.of(1.0, 1e6)
+    machine = replace(machine_of(4), pairs={(0, 2): slow, (3, 0): Link.of(2.0, 1e6)})
+    links, numbers = machine.links(4)
+    for sender, receiver in permutations(range(4), 2):
+        assert links[numbers[sender, receiver]] == machine.link(sender, receiver)
+    sizes = np.array([0.0, 1.0, 1e3, 1e9])
+    for both_ways in (False, True):
+        found = links[0].seconds_of_all(sizes, both_ways)
+        assert found.tolist() == [links[0].seconds_of(size, both_ways) for size in sizes.tolist()]
