@@ -134,7 +134,7 @@ def _speed(machine: Machine, times: LayerTimes) -> float:
     for begin, end in pairwise(ends):
         speeds = sorted((device.speed for device in machine.devices[begin:end]), reverse=True)
         total += max(
-            sum(speeds[:count]) / min(sharing.factor(count, bound) for bound in (0.0, 1.0))
+            sum(speeds[:count]) / min(sharing.slowdown.of(count), sharing.memory_bound.of(count))
             for count in range(1, len(speeds) + 1)
         )
     return total

@@ -7,10 +7,11 @@ fastest partition within a problem's limits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
+import numpy as np
 from torch import nn
 
 from hgpart.errors import HgpartError, InfeasibleError
@@ -20,11 +21,12 @@ from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.problem.topology import seconds_a_byte
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
 from hgpart.prediction.device_times import Times, cautions, sources
+from hgpart.prediction.estimate import estimate
+from hgpart.prediction.layer_facts import LayerFacts
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
@@ -33,6 +35,7 @@ from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_
 from hgpart.recommendation.trials import Trial
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.layer_times import LayerTimes
 
@@ -40,6 +43,8 @@ ONE_OF_MANY = (
     f"Of more than {MANY} devices one replica is simulated for all, and what they exchange is "
     "reckoned by the links, with nothing hidden behind it"
 )
+PLACED = 3  # of the best ways: their memory is found out, which takes longest
+LEAST_TIME = "least-time"
 Tell = Callable[[str, float], None]
 
 
@@ -91,15 +96,27 @@ class Asked:
 
 @dataclass(eq=False)
 class _Divided:
-    """A trial's partition, its placement, and what each part has from step to step.
+    """A trial's partition, and what is placed of it: of many replicas one of them.
 
-    Of many replicas the placement is that of one of them.
+    Attributes
+    ----------
+    orders : list of Scheduling
+        The schedules to try; once they are estimated, the best first, and without streams.
     """
 
     trial: Trial
     partition: Partition
+    placed: Partition
+    orders: list[Scheduling]
+    streams: list[Scheduling] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class _Placed:
+    """A trial's placement, and what each part has from step to step."""
+
+    divided: _Divided
     placement: Placement
-    orders: Sequence[Scheduling]
     lasting: tuple[int | None, ...]
     versions: tuple[int, ...]
 
@@ -128,6 +145,7 @@ class Simulations:
     names: dict[bytes, str] = field(default_factory=dict)  # of trials, by who computes what
     simulated: int = 0
     one_device: Ranked | None = None
+    facts: LayerFacts | None = None
 
     def run(self) -> Recommendation:
         """Rank all ways, or those that were simulated before Ctrl-C.
@@ -147,30 +165,103 @@ class Simulations:
             return replace(self._found(0), interrupted=True)
 
     def _simulate(self) -> int:
-        """All trials by their first schedule, then by the others; how many are left out."""
+        """All trials, and then the most promising with their memory; how many are left out."""
+        if not self._estimates:
+            return self._place_all()
         made: list[_Divided] = []
         left_out = 0
         for number, trial in enumerate(self.trials):
-            if made and (self.best or not self.asked.is_bound) and time.monotonic() > self.deadline:
+            if (self.best or made) and self._is_late():
+                left_out = len(self.trials) - number
+                break
+            self.tell(trial.text, 0.7 * number / len(self.trials))
+            divided = self._divided(trial)
+            if divided is not None and self._estimate_all(divided):
+                made.append(divided)
+        if not self.asked.is_bound:
+            self._place_best(made)
+            self._drop_slower_searches()
+        return left_out
+
+    def _drop_slower_searches(self) -> None:
+        """Leave a search for the least time out, where another way takes less."""
+        best = min(self.best.values(), key=lambda ranked: ranked.value(self.asked.goal))
+        for text, ranked in [*self.best.items()]:
+            if ranked.trial.way.name.startswith(LEAST_TIME) and ranked is not best:
+                del self.best[text]
+                self.dropped.append(Dropped(text, f"slower than {best.trial.text}, by simulation"))
+
+    @property
+    def _estimates(self) -> bool:
+        """Whether steps are simulated before anything is placed."""
+        return self.asked.goal in ("time", "throughput")
+
+    def _estimate_all(self, divided: _Divided) -> bool:
+        """Simulate a division by all schedules of a step, and sort them; whether one can be."""
+        found: list[tuple[Ranked, Scheduling]] = []
+        for scheduling in divided.orders:
+            if not scheduling.is_stream and (ranked := self._estimated(divided, scheduling)):
+                found.append((ranked, scheduling))
+        if not found:
+            return False
+        found.sort(key=lambda pair: pair[0].value(self.asked.goal))
+        divided.streams = [order for order in divided.orders if order.is_stream]
+        divided.orders = [scheduling for _, scheduling in found]
+        ranked = found[0][0]
+        if divided.trial.k == 1 and self.one_device is None:
+            self.one_device = ranked
+        if not self.asked.is_bound or divided.trial.k == self.asked.problem.k:
+            self.best[divided.trial.text] = ranked
+        return True
+
+    def _place_best(self, made: Sequence[_Divided]) -> None:
+        """Place one device and the most promising, until the memory of the best ways is known."""
+        waiting = {divided.trial.text: divided for divided in made if divided.placed.k <= MANY}
+        known = 0
+        while (text := self._best_unknown(waiting)) and (not known or not self._is_late()):
+            divided = waiting.pop(text)
+            self.tell(f"memory of {text}", 0.7 + 0.3 * known / (PLACED + 1))
+            estimated = self.best.pop(text)
+            placed = self._placed(divided)
+            if placed is None:
+                continue
+            known += 1
+            for scheduling in divided.orders[:1] + divided.streams:
+                self._try(placed, scheduling)
+            if divided.trial.k == 1:
+                self.one_device = self.best.get(text, estimated)
+
+    def _best_unknown(self, waiting: Mapping[str, _Divided]) -> str | None:
+        """One device, or the best of the few best ways whose memory is not known yet."""
+        alone = [text for text, divided in waiting.items() if divided.trial.k == 1]
+        best = sorted(self.best, key=lambda text: self.best[text].value(self.asked.goal))
+        return next((text for text in alone + best[:PLACED] if text in waiting), None)
+
+    def _is_late(self) -> bool:
+        return time.monotonic() > self.deadline
+
+    def _place_all(self) -> int:
+        """All trials by their first schedule, then by the others; how many are left out."""
+        made: list[_Placed] = []
+        left_out = 0
+        for number, trial in enumerate(self.trials):
+            if made and self._is_late():
                 left_out = len(self.trials) - number
                 break
             self.tell(trial.text, 0.6 * number / len(self.trials))
             divided = self._divided(trial)
-            if divided is not None:
-                made.append(divided)
-                # The sooner there is a fast step, the more need not be placed.
-                for order in divided.orders[: None if self.asked.is_bound else 1]:
-                    self._try(divided, order)
-        if self.asked.is_bound:
-            return left_out
-        made.sort(key=self._promise)
-        waiting = [(divided, order) for divided in made for order in divided.orders[1:]]
-        for number, (divided, order) in enumerate(waiting):
-            if time.monotonic() > self.deadline:
+            placed = None if divided is None else self._placed(divided)
+            if placed is not None:
+                made.append(placed)
+                self._try(placed, placed.divided.orders[0])
+        made.sort(key=lambda placed: self._promise(placed.divided))
+        waiting = [(placed, order) for placed in made for order in placed.divided.orders[1:]]
+        for number, (placed, order) in enumerate(waiting):
+            if self._is_late():
                 left_out += len(waiting) - number
                 break
-            self.tell(divided.trial.text, 0.6 + 0.4 * number / len(waiting))
-            self._try(divided, order)
+            self.tell(placed.divided.trial.text, 0.6 + 0.4 * number / len(waiting))
+            self._try(placed, order)
         return left_out
 
     def _promise(self, divided: _Divided) -> tuple[bool, bool, float, float]:
@@ -183,7 +274,7 @@ class Simulations:
         return self.asked.search.part(1 / max(1, searching))
 
     def _divided(self, trial: Trial) -> _Divided | None:
-        """Divide and place, or say why that can't be."""
+        """Divide, or say why that can't be."""
         asked = self.asked
         try:
             partition = uninterrupted(trial.partition(asked.problem, self._search(), asked.machine))
@@ -197,25 +288,16 @@ class Simulations:
             if trial.replicas > 1:
                 of_all = replace(asked.problem, k=trial.k, eps=trial.eps)
                 placed = partition_of_one(of_all, trial.replicas, asked.search)
-            placement = self._placed(placed)
         except HgpartError as error:
-            self.dropped.append(Dropped(trial.text, " ".join(str(error).split())))
+            self._drop(trial, error)
             return None
-        sizes = [
-            sum(parameter.nbytes for parameter in placement.programs.submodule(part).parameters())
-            for part in range(placed.k)
-        ]
-        return _Divided(
-            trial=trial,
-            partition=partition,
-            placement=placement,
-            orders=asked.orders(placed),
-            lasting=lasting_bytes(placement, placed.modelling.batch_size, asked.trains),
-            versions=tuple(sizes),
-        )
+        return _Divided(trial, partition, placed, [*asked.orders(placed)])
+
+    def _drop(self, trial: Trial, error: HgpartError) -> None:
+        self.dropped.append(Dropped(trial.text, " ".join(str(error).split())))
 
     def _within(self, trial: Trial, partition: Partition) -> Partition:
-        """The same by the eps and objective of the problem, if it can be the fastest within it."""
+        """The same by the eps and objective of the problem, if it is within it."""
         problem = self.asked.problem
         judged = evaluated(
             replace(problem, modelling=partition.modelling),
@@ -232,33 +314,78 @@ class Simulations:
                 if imbalance > problem.eps
                 else "it needs more memory than there is"
             )
-        least = sending_seconds(judged, self.asked.machine)
-        if self.best and least >= min(ranked.seconds for ranked in self.best.values()):
-            raise InfeasibleError(f"sending its maps takes {least:.3g} s")
         return judged
 
-    def _placed(self, partition: Partition) -> Placement:
-        asked = self.asked
+    def _estimated(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
+        """What a way should take, without placing it; its memory is not known."""
+        asked, placed, replicas = self.asked, divided.placed, divided.trial.replicas
+        machine, size = asked.machine.of_fastest(divided.trial.k), placed.modelling.batch_size
+        if scheduling.micro_batches * placed.modelling.slices > max(size, placed.modelling.slices):
+            return None  # some slice would have no sample
+        try:
+            found = estimate(self._facts(placed), placed, scheduling, machine, asked.times)
+        except HgpartError as error:
+            if scheduling == divided.orders[0]:
+                self._drop(divided.trial, error)
+            return None
+        self.simulated += 1
+        versions = _parameter_bytes(placed)
+        exchange = exchange_seconds(versions, replicas, machine)
+        unknown = (None,) * placed.k
+        prediction = Prediction(
+            seconds=found.seconds,
+            period=found.period,
+            batch_size=size,
+            schedule=Schedule(scheduling.rule, scheduling.micro_batches, (), ()),
+            spans=(),
+            busy=found.busy,
+            update_seconds=found.update_seconds,
+            peak_bytes=unknown,
+            step_bytes=unknown,
+            sent_bytes=found.sent_bytes,
+        )
+        return self._as_ranked(divided, scheduling, prediction, unknown, versions, exchange)
+
+    def _facts(self, partition: Partition) -> LayerFacts:
+        """Facts about the layers, which are the same for all partitions."""
+        if self.facts is None:
+            named = self.asked.module.named_parameters()
+            trainable = frozenset(name for name, value in named if value.requires_grad)
+            self.facts = LayerFacts.of(self.asked.traced, partition, trainable)
+        return self.facts
+
+    def _placed(self, divided: _Divided) -> _Placed | None:
+        """Place a division, or say why that can't be."""
+        asked, partition = self.asked, divided.placed
+        size = partition.modelling.batch_size
         # A placement does not ask what the cut between layers is like.
         whole = PartitionedModel(asked.traced, partition, partition.evaluation, {})
-        placement = place(asked.module, whole, ["meta"] * partition.k)
-        placement.train(asked.trains)
-        size = partition.modelling.batch_size
-        placement.for_batch(size).passes.check_samples((size,))
-        return placement
+        try:
+            placement = place(asked.module, whole, ["meta"] * partition.k)
+            placement.train(asked.trains)
+            placement.for_batch(size).passes.check_samples((size,))
+        except HgpartError as error:
+            self._drop(divided.trial, error)
+            return None
+        sizes = [
+            sum(parameter.nbytes for parameter in placement.programs.submodule(part).parameters())
+            for part in range(partition.k)
+        ]
+        return _Placed(
+            divided, placement, lasting_bytes(placement, size, asked.trains), tuple(sizes)
+        )
 
-    def _try(self, divided: _Divided, scheduling: Scheduling) -> None:
+    def _try(self, placed: _Placed, scheduling: Scheduling) -> None:
         """Simulate a way, and keep it if it is the trial's best that fits."""
-        ranked = self._ranked(divided, scheduling)
+        trial = placed.divided.trial
+        ranked = self._ranked(placed, scheduling)
         if ranked is None:
             return
-        if divided.trial.k == 1 and self.one_device is None:
+        if trial.k == 1 and self.one_device is None:
             self.one_device = ranked
-        if self.asked.is_bound and divided.trial.k != self.asked.problem.k:
-            return  # to compare with alone
-        fastest = self.asked.machine.fastest(divided.trial.k)
+        fastest = self.asked.machine.fastest(trial.k)
         limits = [self.asked.limits[device] for device in fastest]
-        text, over = divided.trial.text, what_is_over(ranked.needed_bytes, limits)
+        text, over = trial.text, what_is_over(ranked.needed_bytes, limits)
         if over is None:
             known = self.best.get(text)
             if known is None or ranked.value(self.asked.goal) < known.value(self.asked.goal):
@@ -267,15 +394,17 @@ class Simulations:
         least = float(ranked.largest_bytes or inf)
         if least < self.short.get(text, ("", inf))[1]:
             self.short[text] = over, least
-        may_recompute = self.asked.trains and divided.trial.k > 1
+        may_recompute = self.asked.trains and trial.k > 1
         if may_recompute and not scheduling.recompute and scheduling.stash:
-            self._try(divided, replace(scheduling, recompute=True))
+            self._try(placed, replace(scheduling, recompute=True))
 
-    def _ranked(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
+    def _ranked(self, placed: _Placed, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""
-        asked, placement, replicas = self.asked, divided.placement, divided.trial.replicas
-        problem, machine = asked.problem, asked.machine.of_fastest(divided.trial.k)
-        size = problem.modelling.batch_size // replicas
+        asked, divided, placement = self.asked, placed.divided, placed.placement
+        machine, size = (
+            asked.machine.of_fastest(divided.trial.k),
+            divided.placed.modelling.batch_size,
+        )
         try:
             if not scheduling.is_stream:
                 placement.for_batch(size).passes.check_samples(scheduling.sizes(size))
@@ -291,19 +420,32 @@ class Simulations:
                 prediction = replace(prediction, period=prediction.seconds)
         except HgpartError as error:
             if scheduling == divided.orders[0]:
-                self.dropped.append(Dropped(divided.trial.text, " ".join(str(error).split())))
+                self._drop(divided.trial, error)
             return None
         self.simulated += 1
-        copies = replicas if asked.trains else 1  # others exchange nothing
-        exchange = exchange_seconds(divided.versions, copies, machine)
-        plan = Plan(divided.partition, asked.name, asked.shape, scheduling)
+        needed = needed_bytes(placed.lasting, placed.versions, prediction, scheduling)
+        copies = divided.trial.replicas if asked.trains else 1  # others exchange nothing
+        exchange = exchange_seconds(placed.versions, copies, machine)
+        return self._as_ranked(divided, scheduling, prediction, needed, placed.versions, exchange)
+
+    def _as_ranked(
+        self,
+        divided: _Divided,
+        scheduling: Scheduling,
+        prediction: Prediction,
+        needed: tuple[int | None, ...],
+        versions: Sequence[int],
+        exchange: float,
+    ) -> Ranked:
+        asked, trial = self.asked, divided.trial
+        copies = trial.replicas if asked.trains else 1
         return Ranked(
-            trial=divided.trial,
-            plan=plan,
+            trial=trial,
+            plan=Plan(divided.partition, asked.name, asked.shape, scheduling),
             prediction=with_exchange(prediction, exchange),
-            needed_bytes=needed_bytes(divided.lasting, divided.versions, prediction, scheduling),
-            link_seconds=_link_seconds(prediction, machine) + exchange,
-            exchange_bytes=2 * (copies - 1) * sum(divided.versions),
+            needed_bytes=needed,
+            link_seconds=_link_seconds(prediction, asked.machine.of_fastest(trial.k)) + exchange,
+            exchange_bytes=2 * (copies - 1) * sum(versions),
         )
 
     def _found(self, left_out: int) -> Recommendation:
@@ -391,18 +533,13 @@ def _fewer(machine: Machine, counts: Iterable[int]) -> str:
     return f"Of devices that differ, ways for fewer take the fastest: {', or '.join(chosen)}"
 
 
-def sending_seconds(partition: Partition, machine: Machine) -> float:
-    """At least, for the maps of a batch, of the device that sends longest: no step takes less.
-
-    A placement of hundreds of parts takes minutes, and more where all send to all. Where elements
-    were counted as other bytes than they have, 0: nothing is known of what will travel.
-    """
-    if partition.modelling.bytes_per_element is not None:
-        return 0.0
-    seconds = seconds_a_byte(
-        machine.of_fastest(partition.k), lambda link: link.least_seconds_a_byte
-    )
-    return float((seconds * partition.evaluation.traffic).sum(axis=1).max())
+def _parameter_bytes(partition: Partition) -> tuple[int, ...]:
+    """Bytes of each part's parameters: of a layer it has the share that it has of its tasks."""
+    shares, nbytes = partition.shares.layer_tasks, np.zeros(partition.k)
+    for at, layer in enumerate(partition.problem.graph.layers):
+        whole = sum(own.elements * own.element_bytes for own in layer.own_parameters)
+        nbytes += whole * shares[at] / max(1, int(shares[at].sum()))
+    return tuple(map(round, nbytes.tolist()))
 
 
 def _link_seconds(prediction: Prediction, machine: Machine) -> float:
