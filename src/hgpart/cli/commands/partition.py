@@ -21,9 +21,12 @@ from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from hgpart.partition.backends import Backend
     from hgpart.partition.problem.memory import MemoryLimits
     from hgpart.partition.problem.objectives import Objective
+    from hgpart.recommendation.of_partition import Simulated
 
 LINKS = "links"
 OBJECTIVES = ("volume", "largest", LINKS, TIME)
@@ -205,16 +208,24 @@ def partition(
         if untried and memory is None and search.objective == "volume":
             with stage("slices"):
                 known = known_in_slices(problem)
+        simulated = None
+        if divided.k > 1 and divided.modelling.training and timing is None:
+            with stage("simulate"):
+                simulated = _simulated(module, traced, divided, devices.machine)
         with stage("write"):
             if write_partition is not None:
                 write_parts(full_parts(divided.model, divided.parts), write_partition)
             if output is not None:
-                hgpart.files.save_plan(hgpart.Plan(divided, model, shape), output)
+                scheduling = None if simulated is None else simulated.scheduling
+                if chosen is not None:
+                    scheduling = chosen.best.scheduling
+                hgpart.files.save_plan(hgpart.Plan(divided, model, shape, scheduling), output)
     report = replace(
         Report(divided, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
+        simulated=simulated,
     )
     unit = unit_of(context)
     results.draw(plan_page, report, unit)
@@ -223,6 +234,28 @@ def partition(
         timing.tell(chosen)
     if divided.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")
+
+
+def _simulated(
+    module: nn.Module, traced: hgpart.TracedModel, divided: hgpart.Partition, machine: str | None
+) -> Simulated | None:
+    """A training step on the machine, or else on devices that are assumed; None if it can't be."""
+    from hgpart.compare.step_seconds import LINKS as ASSUMED_LINKS
+    from hgpart.compare.step_seconds import MACHINE
+    from hgpart.machines.named import named_machine
+    from hgpart.recommendation.of_partition import simulated_step
+    from hgpart.work.estimated_times import RATE, estimated_times
+
+    problem, links = divided.problem, ASSUMED_LINKS
+    if machine is None:
+        on = named_machine(MACHINE, divided.k)
+    else:
+        on, links = hgpart.files.load_machine(machine, divided.k), machine
+    if on is None or on.k < divided.k:
+        return None
+    rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
+    times = estimated_times(problem.work, problem.graph, divided.modelling.batch_size)
+    return simulated_step(module, traced, divided, on, times, f"{links}{rate}")
 
 
 def _check_together(

@@ -8,6 +8,7 @@ from hgpart.compare.comparison import Comparison
 from hgpart.execution.records.events import planned_events
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.memory import COPIES, MemoryLimits, part_memory
+from hgpart.recommendation.of_partition import Simulated
 from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, load_figure, memory_figure
@@ -67,7 +68,8 @@ def _key_figures(report: Report, unit: str) -> Iterator[tuple[str, str]]:
     if partition.problem.objective.name == "time":
         yield f"{partition.objective_value:.3g} s", "a step, by the search's estimate"
     elif (step := report.step_seconds) is not None and step.seconds:
-        yield f"{step.one_device / step.seconds:.2f} times", "as fast as one device (an estimate)"
+        how = "simulated" if isinstance(step, Simulated) else "an estimate"
+        yield f"{step.one_device / step.seconds:.2f} times", f"as fast as one device ({how})"
     volume = even_decimals([partition.evaluation.volume / UNITS[unit]])[0]
     yield f"{volume} {unit}", f"between devices in {report.time}"
     said = "allowed" if partition.feasible else "was asked for"

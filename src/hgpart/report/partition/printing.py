@@ -11,6 +11,7 @@ from rich.console import Console
 
 from hgpart.files.columns import UNITS
 from hgpart.partition.bounds.lower_bound import relative_gap
+from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.bars import print_bars
 from hgpart.report.partition.columns import (
     both,
@@ -126,7 +127,7 @@ def _beside_layer_cut(report: Report, unit: str) -> Iterator[str]:
 
 
 def _on_seconds(report: Report) -> Iterator[str]:
-    """About how long a step takes, and whether dividing the model pays."""
+    """About how long a step takes, whether dividing the model pays, and what is faster."""
     is_objective = report.partition.problem.objective.name == "time"
     if is_objective or (estimate := report.step_seconds) is None:
         return
@@ -135,11 +136,14 @@ def _on_seconds(report: Report) -> Iterator[str]:
     pays = "" if times > 1 else ", so dividing does not pay"
     count = estimate.micro_batches
     by = f" in {count} micro-batches" if count > 1 else ""
+    how = "simulated" if isinstance(estimate, Simulated) else "an estimate"
     yield (
-        f"A {what} would take about {estimate.seconds:.3g} s{by}, {times:.2f} times as fast as "
-        f"one device{pays} (an estimate, for {estimate.assumed}); hgpart recommend simulates, and "
-        "chooses"
+        f"A {what} takes about {estimate.seconds:.3g} s{by}, {times:.2f} times as fast as one "
+        f"device{pays} ({how}, for {estimate.assumed})"
     )
+    if isinstance(estimate, Simulated) and estimate.faster and estimate.faster_seconds:
+        faster = estimate.one_device / estimate.faster_seconds
+        yield f"Faster, by the same simulation: --way {estimate.faster}, {faster:.2f} times"
 
 
 def _on_slices(report: Report, unit: str) -> Iterator[str]:

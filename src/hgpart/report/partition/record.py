@@ -15,6 +15,7 @@ from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition import Partition
 from hgpart.partition.partition import ANOTHER_TOOL
 from hgpart.partition.step_traffic import Flow, step_flows, together
+from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 from hgpart.report.tables import counted
 
@@ -41,6 +42,8 @@ class Report:
         Whether the number of slices was left to hgpart, or other numbers could have been tried.
     in_slices : int or None
         The most bytes that a partition with the batch in slices sends each way, where known.
+    simulated : Simulated or None
+        A training step, where it was simulated.
     """
 
     partition: Partition
@@ -51,6 +54,7 @@ class Report:
     any_slices: bool = False
     untried_slices: bool = False
     in_slices: int | None = None
+    simulated: Simulated | None = None
 
     @property
     def made_by(self) -> str | None:
@@ -98,8 +102,10 @@ class Report:
         return communication_volume(between, np.arange(k, dtype=np.int32), k)
 
     @cached_property
-    def step_seconds(self) -> StepSeconds | None:
-        """About what a step takes; None for one device, or where devices differ."""
+    def step_seconds(self) -> Simulated | StepSeconds | None:
+        """About what a step takes; None for one device, or where it can't be estimated."""
+        if self.simulated is not None:
+            return self.simulated
         partition, problem = self.partition, self.partition.problem
         if problem.speeds is not None:
             return None

@@ -1,0 +1,115 @@
+"""Partition -> Simulated: how its steps are run fastest, and which known way is faster still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from hgpart.errors import HgpartError
+from hgpart.machines.machine import Machine
+from hgpart.partition import Partition
+from hgpart.partition.problem.search import Search
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.placement.ordering.usual_schedule import COUNTS, ENOUGH, GAIN, RULE
+from hgpart.prediction.device_times import Times
+from hgpart.prediction.estimate import estimate
+from hgpart.prediction.layer_facts import LayerFacts
+from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.traced_model import TracedModel
+
+KNOWN = ("data-parallel", "one-weird-trick", "layerwise")  # ways that take a moment
+BETTER = 1.05  # times as fast: less is not worth another command
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """A training step of a partition, simulated.
+
+    Attributes
+    ----------
+    scheduling : Scheduling
+        The schedule by which it is fastest.
+    seconds, one_device : float
+        Seconds of a step, and of one on one device.
+    assumed : str
+        The devices and links that it is simulated with.
+    faster : str or None
+        The known way that is fastest, where it is faster than the partition.
+    faster_seconds : float or None
+        Seconds of its step.
+    """
+
+    scheduling: Scheduling
+    seconds: float
+    one_device: float
+    assumed: str
+    faster: str | None = None
+    faster_seconds: float | None = None
+
+    @property
+    def micro_batches(self) -> int:
+        """In as many as are best."""
+        return self.scheduling.micro_batches
+
+
+def simulated_step(
+    module: nn.Module,
+    traced: TracedModel,
+    partition: Partition,
+    machine: Machine,
+    times: Times,
+    assumed: str,
+) -> Simulated:
+    """Simulate a training step in several numbers of micro-batches, and known ways beside it.
+
+    Parameters
+    ----------
+    module : nn.Module
+        What was traced.
+    machine : Machine
+        A machine of as many devices, or more.
+    assumed : str
+        The machine and the times in words.
+    """
+    trainable = frozenset(
+        name for name, parameter in module.named_parameters() if parameter.requires_grad
+    )
+    facts = LayerFacts.of(traced, partition, trainable)
+
+    def best(divided: Partition) -> tuple[Scheduling, float]:
+        chosen, least = Scheduling(RULE, 1), float("inf")
+        for count in _counts(divided):
+            found = estimate(facts, divided, Scheduling(RULE, count), machine, times)
+            if found.batch_seconds < GAIN * least:
+                chosen, least = Scheduling(RULE, count), found.batch_seconds
+        return chosen, least
+
+    scheduling, seconds = best(partition)
+    alone = way_named("single").partition(replace(partition.problem, k=1, speeds=None), Search())
+    step = Simulated(scheduling, seconds, best(alone)[1], assumed)
+    for name in KNOWN if partition.k > 1 else ():
+        try:
+            known = way_named(name).partition(replace(partition.problem, memory=None), Search())
+        except HgpartError:  # a way that the model or the batch can't be divided by
+            continue
+        _, spent = best(known)
+        if spent * BETTER < min(seconds, step.faster_seconds or seconds):
+            step = replace(step, faster=name, faster_seconds=spent)
+    return step
+
+
+def _counts(partition: Partition) -> Iterator[int]:
+    """Numbers of micro-batches that nobody has to ask for, ascending."""
+    modelling, graph = partition.modelling, partition.problem.graph
+    may_divide = partition.k > 1 and not graph.mixing.of_norms("slice")
+    has_norms = any(layer.batch_statistics for layer in graph.layers)
+    for count in COUNTS:
+        shared = count if modelling.norms == "batch" else count * modelling.slices
+        samples = modelling.batch_size // shared
+        enough = (
+            samples >= ENOUGH if has_norms else count * modelling.slices <= modelling.batch_size
+        )
+        if count == 1 or (may_divide and enough):
+            yield count
