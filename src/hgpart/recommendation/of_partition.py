@@ -39,6 +39,8 @@ class Simulated:
         The known way that is fastest, where it is faster than the partition.
     faster_seconds : float or None
         Seconds of its step.
+    for_norms : int or None
+        Samples that batch norms take their statistics from, where micro-batches make these fewer.
     """
 
     scheduling: Scheduling
@@ -47,6 +49,7 @@ class Simulated:
     assumed: str
     faster: str | None = None
     faster_seconds: float | None = None
+    for_norms: int | None = None
 
     @property
     def micro_batches(self) -> int:
@@ -88,7 +91,8 @@ def simulated_step(
 
     scheduling, seconds = best(partition)
     alone = way_named("single").partition(replace(partition.problem, k=1, speeds=None), Search())
-    step = Simulated(scheduling, seconds, best(alone)[1], assumed)
+    for_norms = _for_norms(partition, scheduling)
+    step = Simulated(scheduling, seconds, best(alone)[1], assumed, for_norms=for_norms)
     for name in KNOWN if partition.k > 1 else ():
         try:
             known = way_named(name).partition(replace(partition.problem, memory=None), Search())
@@ -100,16 +104,29 @@ def simulated_step(
     return step
 
 
+def _for_norms(partition: Partition, scheduling: Scheduling) -> int | None:
+    count = scheduling.micro_batches
+    return _samples_of_norms(partition, count) if count > 1 and _has_norms(partition) else None
+
+
 def _counts(partition: Partition) -> Iterator[int]:
     """Numbers of micro-batches that nobody has to ask for, ascending."""
-    modelling, graph = partition.modelling, partition.problem.graph
-    may_divide = partition.k > 1 and not graph.mixing.of_norms("slice")
-    has_norms = any(layer.batch_statistics for layer in graph.layers)
+    modelling = partition.modelling
+    may_divide = partition.k > 1 and not partition.problem.graph.mixing.of_norms("slice")
+    has_norms = _has_norms(partition)
     for count in COUNTS:
-        shared = count if modelling.norms == "batch" else count * modelling.slices
-        samples = modelling.batch_size // shared
-        enough = (
-            samples >= ENOUGH if has_norms else count * modelling.slices <= modelling.batch_size
-        )
-        if count == 1 or (may_divide and enough):
+        fits = count * modelling.slices <= modelling.batch_size
+        enough = not has_norms or _samples_of_norms(partition, count) >= ENOUGH
+        if count == 1 or (may_divide and fits and enough):
             yield count
+
+
+def _has_norms(partition: Partition) -> bool:
+    return any(layer.batch_statistics for layer in partition.problem.graph.layers)
+
+
+def _samples_of_norms(partition: Partition, count: int) -> int:
+    """Samples that a norm takes its statistics from, at least."""
+    modelling = partition.modelling
+    shares = modelling.slices if modelling.norms == "slice" else 1
+    return modelling.batch_size // (count * shares)

@@ -185,9 +185,10 @@ class Simulations:
 
     def _drop_slower_searches(self) -> None:
         """Leave a search for the least time out, where another way takes less."""
-        best = min(self.best.values(), key=lambda ranked: ranked.value(self.asked.goal))
+        ranks = ((ranked.value(self.asked.goal), ranked) for ranked in self.best.values())
+        _, best = min(ranks, key=lambda pair: pair[0], default=(None, None))
         for text, ranked in [*self.best.items()]:
-            if ranked.trial.way.name.startswith(LEAST_TIME) and ranked is not best:
+            if best and ranked is not best and ranked.trial.way.name.startswith(LEAST_TIME):
                 del self.best[text]
                 self.dropped.append(Dropped(text, f"slower than {best.trial.text}, by simulation"))
 
@@ -253,7 +254,8 @@ class Simulations:
             placed = None if divided is None else self._placed(divided)
             if placed is not None:
                 made.append(placed)
-                self._try(placed, placed.divided.orders[0])
+                for order in placed.divided.orders[:1]:
+                    self._try(placed, order)
         made.sort(key=lambda placed: self._promise(placed.divided))
         waiting = [(placed, order) for placed in made for order in placed.divided.orders[1:]]
         for number, (placed, order) in enumerate(waiting):

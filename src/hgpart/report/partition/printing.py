@@ -136,6 +136,8 @@ def _on_seconds(report: Report) -> Iterator[str]:
     pays = "" if times > 1 else ", so dividing does not pay"
     count = estimate.micro_batches
     by = f" in {count} micro-batches" if count > 1 else ""
+    if isinstance(estimate, Simulated) and estimate.for_norms:
+        by += f" (batch norms see {estimate.for_norms} samples)"
     how = "simulated" if isinstance(estimate, Simulated) else "an estimate"
     yield (
         f"A {what} takes about {estimate.seconds:.3g} s{by}, {times:.2f} times as fast as one "
@@ -143,7 +145,7 @@ def _on_seconds(report: Report) -> Iterator[str]:
     )
     if isinstance(estimate, Simulated) and estimate.faster and estimate.faster_seconds:
         faster = estimate.one_device / estimate.faster_seconds
-        yield f"Faster, by the same simulation: --way {estimate.faster}, {faster:.2f} times"
+        yield f"Faster, by the same simulation: with --way {estimate.faster}, {faster:.2f} times"
 
 
 def _on_slices(report: Report, unit: str) -> Iterator[str]:
