@@ -13,8 +13,8 @@ from toy_times import in_proportion
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.placement import place
-from hgpart.prediction.estimate import estimate
 from hgpart.prediction.predict import predict
+from hgpart.prediction.sketching.estimate import estimate
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import GOALS, Recommendation

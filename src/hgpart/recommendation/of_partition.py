@@ -14,8 +14,8 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.placement.ordering.usual_schedule import COUNTS, ENOUGH, GAIN, RULE
 from hgpart.prediction.device_times import Times
-from hgpart.prediction.estimate import estimate
-from hgpart.prediction.layer_facts import LayerFacts
+from hgpart.prediction.sketching.estimate import estimate
+from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
 

@@ -25,9 +25,9 @@ from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
 from hgpart.prediction.device_times import Times, cautions, sources
-from hgpart.prediction.estimate import estimate
-from hgpart.prediction.layer_facts import LayerFacts
 from hgpart.prediction.predict import Prediction, predict
+from hgpart.prediction.sketching.estimate import estimate
+from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by, trains
