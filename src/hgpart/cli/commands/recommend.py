@@ -20,7 +20,7 @@ from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
 from hgpart.cli.timing import times_of
 from hgpart.cores import threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
-from hgpart.terminal import share_done
+from hgpart.terminal import say, share_done
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,11 @@ def recommend(
             from hgpart.recommendation.memory import limits_of
             from hgpart.recommendation.ranking import check_goal, trains
             from hgpart.report.page.recommended import recommendation_page
-            from hgpart.report.recommendation import print_recommendation, recommendation_json
+            from hgpart.report.recommendation import (
+                answer,
+                print_recommendation,
+                recommendation_json,
+            )
         check_goal(ranking.goal)
         check_search(ranking.seed)
         k_here = devices if machine is None else None
@@ -192,6 +196,7 @@ def recommend(
         )
     ranked = replace(ranked, notes=(*notes, *ranked.notes))
     if best and not ranked.interrupted:
+        say(f"First answer: {answer(ranked, unit_of(context))}")
         of_step = model, shape, classes, batch_size, k, threads
         job = Job(*of_step, ranking.seed, timeout=timeout)
         with share_done() as tell:
