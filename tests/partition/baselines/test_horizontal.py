@@ -48,10 +48,10 @@ def test_shares_of_a_layer_differ_by_a_task_at_most(
     assert first == len(of_tasks)
 
 
-speeds_of = st.lists(st.sampled_from([0.2, 1.0, 2.0, 3.0]), min_size=2, max_size=4)
+several_speeds = st.lists(st.sampled_from([0.2, 1.0, 2.0, 3.0]), min_size=2, max_size=4)
 
 
-@given(channel_graphs(), modellings)
+@given(channel_graphs(), modellings, several_speeds)
 def test_shares_of_a_layer_are_in_proportion_to_speeds(
     graph_and_work: tuple[ChannelGraph, Work], modelling: Modelling, speeds: list[float]
 ) -> None:
