@@ -436,15 +436,16 @@ class ActionGraphInput {
   Input<std::int64_t> alive_;
 };
 
-// The actions of all micro-batches, numbered micro-batch by micro-batch, as parts begin them.
+// The actions of all micro-batches, numbered micro-batch by micro-batch, as parts begin them; and
+// when each of them begins.
 nb::object list_schedule(nb::handle graph, std::int64_t micro_batches) {
   const ActionGraphInput arrays(graph);
-  std::vector<std::int64_t> order;
+  hgpart::ListedActions listed;
   {
     nb::gil_scoped_release without_gil;
-    order = hgpart::list_schedule(arrays.view(), micro_batches);
+    listed = hgpart::list_schedule(arrays.view(), micro_batches);
   }
-  return to_numpy(std::move(order));
+  return nb::make_tuple(to_numpy(std::move(listed.order)), to_numpy(std::move(listed.begins)));
 }
 
 // Units of work in groups that are done at once: where each group begins, and the units of all.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "array_checks.hpp"
 
@@ -138,9 +139,23 @@ void check(const ActionGraph& graph) {
 
 }  // namespace
 
-std::vector<std::int64_t> list_schedule(const ActionGraph& graph, std::int64_t micro_batches) {
+ListedActions list_schedule(const ActionGraph& graph, std::int64_t micro_batches) {
   check(graph);
-  return ListSchedule(graph, micro_batches).run();
+  ListedActions listed{ListSchedule(graph, micro_batches).run(), {}};
+  const std::int64_t actions = graph.parts.size;
+  std::vector<double> arrival(actions * micro_batches, 0.0), free(graph.alive.size, 0.0);
+  for (const std::int64_t number : listed.order) {
+    const std::int64_t action = number % actions, first = number - action;
+    double& until = free[graph.parts[action]];
+    arrival[number] = std::max(arrival[number], until);
+    until = arrival[number] + graph.seconds[action];
+    for (auto at = graph.pointers[action]; at < graph.pointers[action + 1]; ++at) {
+      double& follower = arrival[first + graph.followers[at]];
+      follower = std::max(follower, until + graph.travels[at]);
+    }
+  }
+  listed.begins = std::move(arrival);
+  return listed;
 }
 
 }  // namespace hgpart

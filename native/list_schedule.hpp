@@ -22,8 +22,15 @@ struct ActionGraph {
   Span<std::int64_t> alive;        // micro-batches that each part may have begun and not ended
 };
 
+struct ListedActions {
+  std::vector<std::int64_t> order;
+  // Of each action by number: when it begins if its part goes through this order, however many
+  // micro-batches it has begun.
+  std::vector<double> begins;
+};
+
 // Action a of micro-batch m is number m * actions + a. All of a micro-batch's actions need those of
 // the one before. Throws InvalidHypergraph if a number is out of range.
-std::vector<std::int64_t> list_schedule(const ActionGraph& graph, std::int64_t micro_batches);
+ListedActions list_schedule(const ActionGraph& graph, std::int64_t micro_batches);
 
 }  // namespace hgpart

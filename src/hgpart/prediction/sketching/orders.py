@@ -6,9 +6,9 @@ They are those that `hgpart.schedules.make_schedule` orders by rough costs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import networkx as nx
 import numpy as np
@@ -17,11 +17,9 @@ from hgpart import _native
 from hgpart.arrays import Bool, Float64, Int32, Int64
 from hgpart.partition import Partition
 from hgpart.placement.ordering.ordered import rough_costs
-from hgpart.prediction.jobs import Sharing, Spans
-from hgpart.prediction.simulation import simulated
 from hgpart.prediction.sketching.chunks import Chunks
 from hgpart.prediction.sketching.sketch import Sketch, work_of_tasks
-from hgpart.prediction.sketching.step import BACK, DIRECTIONS, Tables, actions_of, timed
+from hgpart.prediction.sketching.step import BACK, DIRECTIONS, actions_of
 from hgpart.schedules.costs import PASSES, Costs
 from hgpart.schedules.schedule import Direction
 from hgpart.sequences import sums_of
@@ -101,9 +99,9 @@ class Ordering:
         """For each part its actions, as `timed` takes them."""
         if rule == "greedy":
             whole, halved = self._listed(halves=False), self._listed(halves=True)
-            return min((whole, halved), key=self._end)
+            return min(whole, halved, key=lambda listed: listed.end).orders
         if rule == "zero-bubble":
-            return self._listed(halves=True)
+            return self._listed(halves=True).orders
         return [self._in_turn(rule, part) for part in range(self.drawn.k)]
 
     def _in_turn(self, rule: str, part: int) -> Int64:
@@ -150,10 +148,10 @@ class Ordering:
             seconds /= np.repeat(np.array(speeds), np.diff(self.chunks[at].part_pointers))
         return seconds
 
-    def _listed(self, halves: bool) -> list[Int64]:
+    def _listed(self, halves: bool) -> _Listed:
         """Orders by which part begins what when; see `list_schedule`."""
-        graph, directions = self._graph(halves), [FORWARD, *BACK[halves]]
-        numbers = _native.list_schedule(graph, self.micro_batches)
+        graph, directions = self._graph(halves, self._in_flight), [FORWARD, *BACK[halves]]
+        numbers, begins = _native.list_schedule(graph, self.micro_batches)
         batch, action = np.divmod(numbers, len(graph.parts))
         counts = np.cumsum([len(self.work[at > 0]) for at in range(len(directions))])
         at = np.searchsorted(counts, action, "right")
@@ -162,9 +160,10 @@ class Ordering:
         parts = graph.parts[action]
         order = np.argsort(parts, kind="stable")
         ends = np.searchsorted(parts[order], np.arange(1, self.drawn.k))
-        return np.split(rows[order], ends)
+        last = float((begins + np.tile(graph.seconds, self.micro_batches)).max())
+        return _Listed(np.split(rows[order], ends), last)
 
-    def _graph(self, halves: bool) -> ActionGraph:
+    def _graph(self, halves: bool, alive: Int64) -> ActionGraph:
         forward, backward = self.chunks
         count = len(forward.pieces), len(backward.pieces)
         edges = [_messages(forward, 0), _messages(backward, count[0])]
@@ -204,36 +203,27 @@ class Ordering:
             pointers=np.searchsorted(sources[order], np.arange(len(parts) + 1)).astype(np.int64),
             followers=followers[order].astype(np.int32),
             travels=travel[order],
-            alive=self._in_flight,
+            alive=alive,
         )
 
     @cached_property
     def _in_flight(self) -> Int64:
         """See `Needs.in_flight`."""
-        alone = replace(self, micro_batches=1)
-        pointers = [own.part_pointers for own in self.chunks]
-        spans = alone._spans([alone._in_turn("sequential", part) for part in range(self.drawn.k)])
-        begin, end = spans.job_times[0].T
-        first = pointers[0] + pointers[1]
-        taken = end[first[1:] - 1] - begin[first[:-1]]
-        slowest = max(float(spans.busy.max()), 0.0) or 1.0
+        graph = self._graph(False, np.ones(self.drawn.k, dtype=np.int64))
+        _, begins = _native.list_schedule(graph, 1)
+        forward, backward = (own.part_pointers for own in self.chunks)
+        ends = begins + graph.seconds
+        last = len(self.work[0]) + backward[1:] - 1
+        taken = ends[last] - begins[forward[:-1]]
+        slowest = sums_of(graph.parts.astype(np.int64), graph.seconds, self.drawn.k).max() or 1.0
         return np.array([1 + max(1, math.ceil(own / slowest)) for own in taken.tolist()])
 
-    def _end(self, orders: Sequence[Int64]) -> float:
-        return float(self._spans(orders).ends[0])
 
-    def _spans(self, orders: Sequence[Int64]) -> Spans:
-        """When actions begin and end by the rough costs, with nothing that slows them down."""
+class _Listed(NamedTuple):
+    """Orders of all parts, and when the last action ends."""
 
-        def table(direction: Direction, batch: int) -> tuple[Float64, Float64]:
-            seconds = self._seconds(direction)
-            return seconds, np.zeros_like(seconds)
-
-        def travel(senders: Int64, receivers: Int64, nbytes: Float64, both: bool) -> Float64:
-            return self.costs.message + self.costs.byte * nbytes
-
-        tables = Tables(self.chunks, (self.costs.samples,) * self.micro_batches, table, travel)
-        return simulated(timed(tables, orders), Sharing(tuple(range(self.drawn.k))))
+    orders: list[Int64]
+    end: float
 
 
 def _messages(chunks: Chunks, first: int) -> tuple[Int64, Int64, Int64]:

@@ -35,7 +35,7 @@ class Tables(NamedTuple):
     travel : callable
         Function from senders, receivers and bytes of messages, and whether others travel the other
         way, to their seconds.
-    late : float64 array, shape (k,), optional
+    late : float64 array, shape (k,)
         Seconds of each part at the end of the step.
     handling : float
         Seconds of computing that a byte costs both ends of a message.
@@ -45,8 +45,8 @@ class Tables(NamedTuple):
     samples: Sequence[float]
     seconds: Callable[[Direction, int], tuple[Float64, Float64]]
     travel: Callable[[Int64, Int64, Float64, bool], Float64]
-    late: Float64 | None = None
-    handling: float = 0.0
+    late: Float64
+    handling: float
 
 
 def actions_of(direction: int, batch: int, chunks: Int64) -> Int64:
@@ -63,7 +63,6 @@ def timed(tables: Tables, orders: Sequence[Int64]) -> TimedStep:
         For each part its actions: number of the direction in `DIRECTIONS`, micro-batch, chunk.
     """
     (forward, backward), late = tables.chunks, tables.late
-    late = np.zeros(len(orders)) if late is None else late
     # What a part has left to do at its end is an action without a chunk.
     ends = [np.full((int(seconds > 0), 3), -1) for seconds in late]
     by_part = [*map(np.concatenate, zip(orders, ends, strict=True))]
