@@ -28,7 +28,7 @@ def divided(name: str, batch_size: int = 16) -> hgpart.Partition:
 
 
 def test_its_seconds_are_those_of_the_plan_that_is_placed() -> None:
-    model, traced, graph = traced_network()
+    model, traced, _ = traced_network()
     partition, on, times = divided("layerwise"), machine(2), times_of(1e4)
     found = simulated_step(model, traced, partition, on, times, "toys")
     assert found.micro_batches > 1  # as parts would take turns

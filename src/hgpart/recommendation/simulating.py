@@ -284,6 +284,9 @@ class Simulations:
             if known != trial.text:
                 self.dropped.append(Dropped(trial.text, f"the same as {known}"))
                 return None
+            if trial.k > 1 and np.count_nonzero(partition.evaluation.loads) == 1:
+                self.dropped.append(Dropped(trial.text, "one device would do all work"))
+                return None
             if asked.is_bound and trial.k > 1:
                 partition = self._within(trial, partition)
             placed = partition
@@ -495,7 +498,8 @@ class Simulations:
             asked.machine.of_fastest(problem.k),
             problem.modelling.batch_size,
             divides_batch=problem.divides_batch,
-            streams=asked.goal == "throughput",
+            training=asked.trains,
+            streams=asked.goal.endswith("throughput"),
         )
 
     def _notes(self) -> Iterator[str]:
