@@ -109,6 +109,8 @@ def _are_of_parameters(model: CnnVertices, nets: Nets) -> Bool:
 
 def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
     """For each layer whose parameters others read, the vertices of a slice that read them."""
+    if all(layer.kind != PARAMETER for layer in model.graph.layers):
+        return {}
     maps = _map_nets(model, model.views)
     readers, vertices = maps.lists.united(maps.sets), dict[int, Int64]()
     for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
