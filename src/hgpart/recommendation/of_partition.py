@@ -14,7 +14,7 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.placement.ordering.usual_schedule import COUNTS, ENOUGH, GAIN, RULE
 from hgpart.prediction.device_times import Times
-from hgpart.prediction.sketching.estimate import estimate
+from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
@@ -83,8 +83,9 @@ def simulated_step(
 
     def best(divided: Partition) -> tuple[Scheduling, float]:
         chosen, least = Scheduling(RULE, 1), float("inf")
+        sketched = Sketched.of(facts, divided)
         for count in _counts(divided):
-            found = estimate(facts, divided, Scheduling(RULE, count), machine, times)
+            found = estimate(sketched, Scheduling(RULE, count), machine, times)
             if found.batch_seconds < GAIN * least:
                 chosen, least = Scheduling(RULE, count), found.batch_seconds
         return chosen, least

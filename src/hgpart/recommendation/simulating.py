@@ -26,7 +26,7 @@ from hgpart.placement import Placement, place
 from hgpart.plan import Plan
 from hgpart.prediction.device_times import Times, cautions, sources
 from hgpart.prediction.predict import Prediction, predict
-from hgpart.prediction.sketching.estimate import estimate
+from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
@@ -146,6 +146,7 @@ class Simulations:
     simulated: int = 0
     one_device: Ranked | None = None
     facts: LayerFacts | None = None
+    sketched: Sketched | None = None
 
     def run(self) -> Recommendation:
         """Rank all ways, or those that were simulated before Ctrl-C.
@@ -328,7 +329,7 @@ class Simulations:
         if scheduling.micro_batches * placed.modelling.slices > max(size, placed.modelling.slices):
             return None  # some slice would have no sample
         try:
-            found = estimate(self._facts(placed), placed, scheduling, machine, asked.times)
+            found = estimate(self._sketched(placed), scheduling, machine, asked.times)
         except HgpartError as error:
             if scheduling == divided.orders[0]:
                 self._drop(divided.trial, error)
@@ -351,13 +352,15 @@ class Simulations:
         )
         return self._as_ranked(divided, scheduling, prediction, unknown, versions, exchange)
 
-    def _facts(self, partition: Partition) -> LayerFacts:
-        """Facts about the layers, which are the same for all partitions."""
+    def _sketched(self, partition: Partition) -> Sketched:
+        """The partition's sketch; the last one is remembered, for its further schedules."""
         if self.facts is None:
             named = self.asked.module.named_parameters()
             trainable = frozenset(name for name, value in named if value.requires_grad)
             self.facts = LayerFacts.of(self.asked.traced, partition, trainable)
-        return self.facts
+        if self.sketched is None or self.sketched.partition is not partition:
+            self.sketched = Sketched.of(self.facts, partition)
+        return self.sketched
 
     def _placed(self, divided: _Divided) -> _Placed | None:
         """Place a division, or say why that can't be."""

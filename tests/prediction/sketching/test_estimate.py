@@ -24,7 +24,7 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.prediction.predict import Prediction, predict
-from hgpart.prediction.sketching.estimate import Estimate, estimate
+from hgpart.prediction.sketching.estimate import Estimate, Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.run.scheduling import schedule
 from hgpart.schedule_wanted import Scheduling
@@ -50,7 +50,7 @@ def both(
     machine, times = machine_of(placement.k), in_proportion(programs.blueprint.graph)
     facts = LayerFacts.of_blueprint(programs.blueprint)
     wanted = Scheduling(rule, micro_batches)
-    found = estimate(facts, programs.partition, wanted, machine, times, samples)
+    found = estimate(Sketched.of(facts, programs.partition), wanted, machine, times, samples)
     made = schedule(placement, rule, micro_batches, batch_size=samples)
     return found, predict(placement, made, machine, times, samples)
 
@@ -122,14 +122,15 @@ def test_what_is_not_sketched_is_an_error_of_one_line() -> None:
         both(placement, "sequential", 1, 6)
     placement = sliced("residual", 1, 3, 0)
     facts = LayerFacts.of_blueprint(placement.programs.blueprint)
-    partition, times = placement.programs.partition, in_proportion(facts.graph)
+    drawn = Sketched.of(facts, placement.programs.partition)
+    times = in_proportion(facts.graph)
     for wanted in (Scheduling("async", in_flight=2), Scheduling("greedy", 2, recompute=True)):
         with pytest.raises(ArgumentError, match=wanted.rule):
-            estimate(facts, partition, wanted, machine_of(3), times)
+            estimate(drawn, wanted, machine_of(3), times)
     with pytest.raises(ArgumentError, match="2 devices for 3 parts"):
-        estimate(facts, partition, Scheduling("sequential"), machine_of(2), times)
+        estimate(drawn, Scheduling("sequential"), machine_of(2), times)
     with pytest.raises(ArgumentError, match="micro-batches"):
-        estimate(facts, partition, Scheduling("gpipe", 7), machine_of(3), times)
+        estimate(drawn, Scheduling("gpipe", 7), machine_of(3), times)
 
 
 def test_links_of_all_pairs_are_those_of_each() -> None:

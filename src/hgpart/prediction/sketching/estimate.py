@@ -25,9 +25,9 @@ from hgpart.prediction.sketching.costs import SketchedCosts
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.prediction.sketching.lowering import lowered
 from hgpart.prediction.sketching.orders import Ordering
-from hgpart.prediction.sketching.sketch import sketch
+from hgpart.prediction.sketching.sketch import Sketch, sketch
 from hgpart.prediction.sketching.step import timed
-from hgpart.prediction.sketching.weights import weights_of
+from hgpart.prediction.sketching.weights import Weights, weights_of
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
@@ -62,9 +62,49 @@ class Estimate:
         return self.period + self.update_seconds
 
 
+@dataclass(frozen=True, eq=False)
+class Sketched:
+    """A partition of a model, ready to be estimated by several schedules.
+
+    Attributes
+    ----------
+    drawn : Sketch
+        What its parts compute and send.
+    weights : Weights or None
+        What they send each other of weights, if the batch is in slices.
+    """
+
+    facts: LayerFacts
+    partition: Partition
+    drawn: Sketch
+    weights: Weights | None
+
+    @classmethod
+    def of(cls, facts: LayerFacts, partition: Partition) -> Sketched:
+        """Sketch a partition.
+
+        Raises
+        ------
+        ArgumentError
+            If it is a fine-grain one, or if its batch is in slices and norms are of the batch, or
+            tasks read parameters.
+        """
+        modelling, why = partition.modelling, ""
+        if modelling.grain == "fine":
+            why = "a fine-grain plan"
+        elif modelling.slices > 1 and modelling.norms == "batch":
+            why = "norms of a batch in slices"
+        elif modelling.slices > 1 and any(fact.layer.kind == PARAMETER for fact in facts.layers):
+            why = "parameters that tasks read, with a batch in slices"
+        if why:
+            raise ArgumentError(f"an estimate of {why}: accepted is to place the plan")
+        drawn = sketch(facts, partition)
+        weights = weights_of(facts, partition, drawn.shares) if len(drawn.shares) > 1 else None
+        return cls(facts, partition, drawn, weights)
+
+
 def estimate(
-    facts: LayerFacts,
-    partition: Partition,
+    sketched: Sketched,
     scheduling: Scheduling,
     machine: Machine,
     times: Times,
@@ -73,26 +113,27 @@ def estimate(
 ) -> Estimate:
     """Simulate a training step of a partition on a machine, like `predict`, without a placement.
 
-    Seconds and bytes are those of `predict`, but for a batch in slices where other parts compute
-    with only some of a part's weights: there, seconds may differ by some 0.1 %.
+    Bytes are those of `predict`, and so are seconds, but for what leaves or is added up in another
+    order: with small layers in random parts they differ by up to some 1 %.
 
     Parameters
     ----------
-    facts : LayerFacts
-        Facts of the partition's model.
     machine, times, batch_size, overheads
         See `predict`.
 
     Raises
     ------
     ArgumentError
-        If there is an `obstacle`, the machine has fewer devices than parts, or the batch has fewer
-        samples than micro-batches.
+        If the schedule is a stream, comes from a file or recomputes, the machine has fewer devices
+        than parts, or the batch has fewer samples than micro-batches.
     PlacementError
         If a batch can't be divided so, or too few samples are left for a norm.
     """
-    if why := obstacle(facts, partition, scheduling):
-        raise ArgumentError(f"an estimate of {why}: accepted is to place the plan and predict it")
+    facts, partition, drawn = sketched.facts, sketched.partition, sketched.drawn
+    if scheduling.file is not None or scheduling.is_stream or scheduling.recompute:
+        raise ArgumentError(
+            f"an estimate of the schedule {scheduling.text}: accepted are rules of a step"
+        )
     if machine.k < partition.k:
         raise ArgumentError(
             f"a machine of {machine.k} devices for {partition.k} parts: accepted are "
@@ -100,14 +141,13 @@ def estimate(
         )
     size = partition.modelling.batch_size if batch_size is None else batch_size
     sizes = micro_batch_sizes(size, scheduling.micro_batches)
-    drawn = sketch(facts, partition)
     _check_samples(facts, [share.share for share in drawn.shares], sizes)
-    weights = weights_of(facts, partition, drawn.shares) if len(drawn.shares) > 1 else None
-    costs = SketchedCosts(facts, drawn, times, machine, overheads or Overheads(), sizes, weights)
+    of_step = overheads or Overheads()
+    costs = SketchedCosts(facts, drawn, times, machine, of_step, sizes, sketched.weights)
     tables = costs.tables
     ordering = Ordering.of(drawn, tables.chunks, partition, size, len(sizes))
     orders = ordering.by_rule(scheduling.rule)
-    step = timed(tables, orders) if weights is None else lowered(costs, orders)
+    step = timed(tables, orders) if sketched.weights is None else lowered(costs, orders)
     sharing = sharing_of(machine, partition.k, times)
     spans = simulated(step, sharing)
     return Estimate(
@@ -118,20 +158,6 @@ def estimate(
         step=step,
         sharing=sharing,
     )
-
-
-def obstacle(facts: LayerFacts, partition: Partition, scheduling: Scheduling) -> str:
-    """What keeps a step of a plan from being estimated; "" if nothing does."""
-    modelling = partition.modelling
-    if scheduling.file is not None or scheduling.is_stream or scheduling.recompute:
-        return f"the schedule {scheduling.text}"
-    if modelling.grain == "fine":
-        return "a fine-grain plan"
-    if modelling.slices > 1 and modelling.norms == "batch":
-        return "norms of a batch in slices"
-    if modelling.slices > 1 and any(fact.layer.kind == PARAMETER for fact in facts.layers):
-        return "parameters that tasks read, with a batch in slices"
-    return ""
 
 
 def _check_samples(facts: LayerFacts, shares: Sequence[Share], sizes: Sequence[int]) -> None:
