@@ -255,7 +255,10 @@ def _simulated(
         return None
     rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
     times = estimated_times(problem.work, problem.graph, divided.modelling.batch_size)
-    return simulated_step(module, traced, divided, on, times, f"{links}{rate}")
+    try:
+        return simulated_step(module, traced, divided, on, times, f"{links}{rate}")
+    except ArgumentError:  # fine-grain parts, say, are not simulated before they are placed
+        return None
 
 
 def _check_together(
