@@ -24,7 +24,6 @@ from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.formats import read_hmetis, read_partition, read_patoh
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.machines.machine_files import load_machine
 from hgpart.partition import partition_graph
 from hgpart.partition.native.search import native_partition
 from hgpart.plan import Plan, load_plan, restore, save_plan
@@ -174,10 +173,13 @@ def test_a_schedule_is_drawn(capsys, tmp_path):
     assert drawn in capsys.readouterr().out
     assert "A step of training by gpipe, the batch in 3 micro-batches" in page.read_text()
     fails(capsys, ["show", plan, "--schedule", "zigzag"], 3, "schedule 'zigzag': accepted are seq")
+    fields = json.loads(plan.read_text())
+    del fields["schedule"]
+    (old := tmp_path / "old.json").write_text(json.dumps(fields))
     said = "--micro-batches 3 without a schedule to draw: accepted with --schedule RULE"
-    fails(capsys, ["show", plan, "--micro-batches", 3], 3, said)
+    fails(capsys, ["show", old, "--micro-batches", 3], 3, said)
     said = "without a schedule to draw: accepted with --schedule RULE"
-    fails(capsys, ["show", plan, "-o", kept], 3, said)
+    fails(capsys, ["show", old, "-o", kept], 3, said)
     hgpart("show", plan, "--schedule", "async,in-flight=1")
     assert "\nasync: 4 batches, 1 in flight at most, on 2 parts, idle " in capsys.readouterr().out
     said = "2 batches in flight by greedy: accepted with async"
@@ -566,34 +568,39 @@ def fails(capsys, arguments, status, said):
     return out
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("batch_size", [1, 2, 32])
-def test_estimated_seconds_are_the_sum_of_what_the_tables_say(batch_size, tmp_path, capsys):
-    file = tmp_path / "json"
-    options = ("--eps", 0.5, "--effort", 0.1, "--batch-size", batch_size)
-    hgpart("partition", "lenet5", "--k", 2, *options, "--json", file)
-    out = capsys.readouterr().out
-    shown = json.loads(file.read_text())
-    work = np.array([layer["work_by_part"] for layer in shown["layers"]])
-    computing = 3 * batch_size * work / 5e10  # forward, and twice as much backward
-    moved = [one["send_bytes"] + one["receive_bytes"] for one in shown["parts"]]
-    sent = 2 * np.array(moved) / load_machine("10gbe:2").inside.bandwidth
-    once = computing.max(axis=1).sum() + sent.max()
-    busy = (computing.sum(axis=0) + sent).max()
-    each = {m: ((m - 1) * busy + once) / m for m in (1, 2, 4, 8) if m <= batch_size}
-    said = shown["estimated"]
-    assert said["seconds"] == pytest.approx(min(each.values()))
-    assert said["seconds"] == pytest.approx(each[said["micro_batches"]])
-    assert said["one_device"] == pytest.approx(computing.sum())
+def test_a_step_is_simulated_and_its_schedule_kept(capsys, tmp_path):
+    file, plan = tmp_path / "json", tmp_path / "plan.json"
+    hgpart("partition", "lenet5", "--k", 2, "--effort", 0, "--json", file, "-o", plan)
+    out, said = capsys.readouterr().out, json.loads(file.read_text())["estimated"]
+    kept = load_plan(plan).scheduling
+    assert (kept.rule, kept.micro_batches) == (said["rule"], said["micro_batches"])
     pays = said["seconds"] < said["one_device"]
-    assert ("so dividing does not pay" in out) == (not pays)
-    assert "(an estimate, for 10 Gb Ethernet and 50 GMAC/s a device)" in out
+    assert ("so dividing does not pay" in " ".join(out.split())) == (not pays)
+    assert "(simulated, for 10 Gb Ethernet and 50 GMAC/s a device)" in " ".join(out.split())
+    assert (f"with --way {said['faster']}, " in out) == (said["faster"] is not None)
+    hgpart("show", plan, "--json", "-")
+    assert json.loads(capsys.readouterr().out)["estimated"] == said
 
 
-def test_of_one_device_or_unequal_ones_no_seconds_are_estimated(capsys):
-    for options in (("--k", 1), ("--k", 2, "--eps", 1, "--speeds", "1,2")):
-        hgpart("partition", "lenet5", *options, "--effort", 0, "--json", "-")
-        assert json.loads(capsys.readouterr().out)["estimated"] is None
+@pytest.mark.parametrize("grain", ["coarse", "fine"])
+def test_of_one_device_no_seconds_are_known(capsys, grain):
+    """Fine-grain parts are estimated, not simulated: their programs are only known once placed."""
+    for k, how in ((1, None), (2, grain)):
+        options = ("--k", k, "--effort", 0, "--modelling", f"grain={grain}", "--json", "-")
+        hgpart("partition", "lenet5", *options)
+        said = json.loads(capsys.readouterr().out)["estimated"]
+        assert (said is None) == (how is None)
+        assert said is None or ("rule" in said) == (grain == "coarse")
+
+
+def test_devices_that_differ_are_simulated_at_their_speeds(capsys):
+    step = {}
+    for speeds in ("1,1", "1,2"):
+        options = ("--eps", 1, "--effort", 0, "--speeds", speeds, "--batch-size", 4096)
+        hgpart("partition", "lenet5", "--k", 2, *options, "--way", "data-parallel", "--json", "-")
+        step[speeds] = json.loads(capsys.readouterr().out)["estimated"]
+    assert step["1,2"]["seconds"] < step["1,1"]["seconds"]
+    assert step["1,2"]["one_device"] == pytest.approx(step["1,1"]["one_device"] / 2, rel=0.1)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

@@ -6,7 +6,7 @@ recommend` simulates, by what a machine was measured to do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import Modelling
@@ -41,6 +41,10 @@ class StepSeconds:
     micro_batches: int
     one_device: float
     assumed: str
+
+    def record(self) -> dict[str, object]:
+        """Its figures, for JSON."""
+        return asdict(self)
 
 
 def step_seconds(

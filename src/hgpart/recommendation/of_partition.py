@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from torch import nn
 
+from hgpart.compare.step_seconds import LINKS, MACHINE
 from hgpart.errors import HgpartError
 from hgpart.machines.machine import Machine
+from hgpart.machines.machine_files import load_machine
+from hgpart.machines.named import named_machine
 from hgpart.partition import Partition
 from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
@@ -18,6 +21,7 @@ from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
+from hgpart.work.estimated_times import RATE, estimated_times
 
 KNOWN = ("data-parallel", "one-weird-trick", "layerwise")  # ways that take a moment
 BETTER = 1.05  # times as fast: less is not worth another command
@@ -56,6 +60,12 @@ class Simulated:
         """In as many as are best."""
         return self.scheduling.micro_batches
 
+    def record(self) -> dict[str, object]:
+        """Its figures, for JSON."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        rule = own.pop("scheduling").rule
+        return {"rule": rule, "micro_batches": self.micro_batches, **own}
+
 
 def simulated_step(
     module: nn.Module,
@@ -81,28 +91,61 @@ def simulated_step(
     )
     facts = LayerFacts.of(traced, partition, trainable)
 
-    def best(divided: Partition) -> tuple[Scheduling, float]:
+    def best(divided: Partition, on: Machine = machine) -> tuple[Scheduling, float]:
         chosen, least = Scheduling(RULE, 1), float("inf")
         sketched = Sketched.of(facts, divided)
         for count in _counts(divided):
-            found = estimate(sketched, Scheduling(RULE, count), machine, times)
+            found = estimate(sketched, Scheduling(RULE, count), on, times)
             if found.batch_seconds < GAIN * least:
                 chosen, least = Scheduling(RULE, count), found.batch_seconds
         return chosen, least
 
     scheduling, seconds = best(partition)
     alone = way_named("single").partition(replace(partition.problem, k=1, speeds=None), Search())
+    _, one_device = best(alone, machine.of_fastest(1))
     for_norms = _for_norms(partition, scheduling)
-    step = Simulated(scheduling, seconds, best(alone)[1], assumed, for_norms=for_norms)
+    step = Simulated(scheduling, seconds, one_device, assumed, for_norms=for_norms)
     for name in KNOWN if partition.k > 1 else ():
         try:
             known = way_named(name).partition(replace(partition.problem, memory=None), Search())
+            _, spent = best(known)
         except HgpartError:  # a way that the model or the batch can't be divided by
             continue
-        _, spent = best(known)
         if spent * BETTER < min(seconds, step.faster_seconds or seconds):
             step = replace(step, faster=name, faster_seconds=spent)
     return step
+
+
+def assumed_step(
+    module: nn.Module, traced: TracedModel, partition: Partition, machine: str | None = None
+) -> Simulated | None:
+    """Simulate a training step by what work says, on a machine or on devices that are assumed.
+
+    None for one device, for inference, and for what is not simulated before it is placed, such as
+    fine-grain parts.
+
+    Parameters
+    ----------
+    machine : str, optional
+        A named machine, or a file.
+    """
+    problem, k = partition.problem, partition.k
+    if k == 1 or not partition.modelling.training or traced.training != module.training:
+        return None
+    on = named_machine(MACHINE, k) if machine is None else load_machine(machine, k)
+    if on is None or on.k < k:
+        return None
+    if problem.speeds is not None:
+        devices = zip(on.devices, problem.speeds, strict=False)
+        on = replace(
+            on.first(k), devices=tuple(replace(device, speed=speed) for device, speed in devices)
+        )
+    rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
+    times = estimated_times(problem.work, problem.graph, partition.modelling.batch_size)
+    try:
+        return simulated_step(module, traced, partition, on, times, f"{machine or LINKS}{rate}")
+    except HgpartError:
+        return None
 
 
 def _for_norms(partition: Partition, scheduling: Scheduling) -> int | None:

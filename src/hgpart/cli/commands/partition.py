@@ -21,12 +21,9 @@ from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from hgpart.partition.backends import Backend
     from hgpart.partition.problem.memory import MemoryLimits
     from hgpart.partition.problem.objectives import Objective
-    from hgpart.recommendation.of_partition import Simulated
 
 LINKS = "links"
 OBJECTIVES = ("volume", "largest", LINKS, TIME)
@@ -155,6 +152,7 @@ def partition(
             from hgpart.partition.stages import solve, solve_in_slices
             from hgpart.partition.ways.catalogue import way_named
             from hgpart.recommendation.least_time import partition_of
+            from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report import Report
             from hgpart.report.page.plan import plan_page
             from hgpart.zoo import import_user_code
@@ -209,9 +207,9 @@ def partition(
             with stage("slices"):
                 known = known_in_slices(problem)
         simulated = None
-        if divided.k > 1 and divided.modelling.training and timing is None:
+        if timing is None:
             with stage("simulate"):
-                simulated = _simulated(module, traced, divided, devices.machine)
+                simulated = assumed_step(module, traced, divided, devices.machine)
         with stage("write"):
             if write_partition is not None:
                 write_parts(full_parts(divided.model, divided.parts), write_partition)
@@ -234,31 +232,6 @@ def partition(
         timing.tell(chosen)
     if divided.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")
-
-
-def _simulated(
-    module: nn.Module, traced: hgpart.TracedModel, divided: hgpart.Partition, machine: str | None
-) -> Simulated | None:
-    """A training step on the machine, or else on devices that are assumed; None if it can't be."""
-    from hgpart.compare.step_seconds import LINKS as ASSUMED_LINKS
-    from hgpart.compare.step_seconds import MACHINE
-    from hgpart.machines.named import named_machine
-    from hgpart.recommendation.of_partition import simulated_step
-    from hgpart.work.estimated_times import RATE, estimated_times
-
-    problem, links = divided.problem, ASSUMED_LINKS
-    if machine is None:
-        on = named_machine(MACHINE, divided.k)
-    else:
-        on, links = hgpart.files.load_machine(machine, divided.k), machine
-    if on is None or on.k < divided.k:
-        return None
-    rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
-    times = estimated_times(problem.work, problem.graph, divided.modelling.batch_size)
-    try:
-        return simulated_step(module, traced, divided, on, times, f"{links}{rate}")
-    except ArgumentError:  # fine-grain parts, say, are not simulated before they are placed
-        return None
 
 
 def _check_together(

@@ -80,6 +80,7 @@ def show(
             from hgpart.files.graphs import write_graph
             from hgpart.hypergraph.dependencies import dependencies
             from hgpart.plan import another_model
+            from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report.page.plan import plan_page
             from hgpart.report.tables import in_unit
         with stage("read"):
@@ -99,11 +100,14 @@ def show(
             model = trusted_model(loaded, plan, CODE_ACCEPTED)
         named = model or loaded.model
         try:
-            module, _, _, channels = traced_model(stage, named, loaded.input_shape)
+            module, _, traced, channels = traced_model(stage, named, loaded.input_shape)
         except (ArgumentError, TraceError) as error:
             raise another_model(loaded.model, [loaded.input_shape], error) from error
         with stage("evaluate"):
             report = replace(plan_report(loaded, channels), model=named)
+        with stage("simulate"):
+            simulated = assumed_step(module, traced, report.partition)
+            report = replace(report, simulated=simulated)
         drawn: list[tuple[hgpart.Schedule, hgpart.Costs]] = []
         if scheduling is not None:
             with stage("schedule"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from operator import attrgetter
 from typing import Any
 
@@ -190,7 +189,7 @@ def as_json(report: Report) -> str:
             "objective_value": partition.objective_value,
             "memory_copies": problem.memory and problem.memory.copies,
             "memory_in_flight": problem.memory and problem.memory.in_flight,
-            "estimated": seconds and asdict(seconds),
+            "estimated": seconds and seconds.record(),
             "feasible": partition.feasible,
             "interrupted": partition.interrupted,
             **plan,
