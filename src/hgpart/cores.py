@@ -17,11 +17,19 @@ def usable_cores() -> int:
     A batch system or `taskset` may give it some of the machine's cores (its affinity), a container
     some of their time (the quotas of its control groups): 1.5 cores' time keeps two threads busy.
     """
-    try:
-        cores = len(os.sched_getaffinity(0))
-    except AttributeError:  # on Linux only
-        cores = os.cpu_count() or 1
+    cores = len(affinity())
     return max(1, min(cores, math.ceil(min(_quotas(), default=cores))))
+
+
+def affinity() -> set[int]:
+    """Numbers of the cores that this process may run on: its affinity, or all without one.
+
+    Unlike `usable_cores`, this disregards quotas of time.
+    """
+    try:
+        return os.sched_getaffinity(0)
+    except AttributeError:  # on Linux only
+        return set(range(os.cpu_count() or 1))
 
 
 def threads_of_each(processes: int) -> int:

@@ -137,6 +137,7 @@ def test_elsewhere_the_load_average_of_other_programs_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "PROC", tmp_path)
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     for load, others in ((1.2, 0.05), (4.0, 0.75), (9.0, 1.0)):
         monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))

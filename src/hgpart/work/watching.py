@@ -19,6 +19,8 @@ from pathlib import Path
 from statistics import quantiles
 from typing import TypeVar
 
+from hgpart.cores import affinity
+
 PROC = Path("/proc")  # Linux's accounts, see proc(5)
 SHORT = 0.5  # seconds: of less the accounts, which count hundredths of seconds, say nothing
 MUCH = 0.08  # share of the cores' time: of two, an idle computer's daemons take 0.01 to 0.03
@@ -275,7 +277,7 @@ def spent_so_far() -> Spent:
         text = (PROC / "stat").read_text()
     except OSError:  # Linux alone has it
         return Spent(node, {0: _by_load(now)}, 0.0, alone, now)
-    usable = os.sched_getaffinity(0)
+    usable = affinity()
     cores = {
         core: (busy / tick, idle / tick)
         for core, (busy, idle) in _cores(text).items()
@@ -323,6 +325,6 @@ def _by_load(now: float) -> tuple[float, float]:
 
     A load average has no moments: it is the number of programs that compute, of which this is one.
     """
-    cores = os.cpu_count() or 1
+    cores = len(affinity())
     others = min(float(cores), max(0.0, os.getloadavg()[0] - 1))
     return now * others, now * (cores - others)
