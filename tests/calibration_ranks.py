@@ -38,7 +38,7 @@ def main(folder: str, happens: str) -> None:
         slowdown.OperationTimer.seconds = lambda bench: 50 * seconds(bench)
     wanted = steady.steady
     for module in (links, slowdown, speeds, handling, stalls):
-        module.steady = lambda measure, *_: wanted(measure, steady.Rounds(1, 1))
+        module.steady = lambda measure, *_: wanted(measure, steady.RoundLimits(1, 1))
     k, timeout = int(os.environ["WORLD_SIZE"]), 3 if happens.startswith("SIG") else 60
     with connect(k, timeout=timeout) as found:
         (Path(folder) / f"{found.rank}.pid").write_text(str(os.getpid()))

@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 
 from hgpart.calibration.messages import Messages
-from hgpart.calibration.steady import USUAL, Rounds, rising, steady
+from hgpart.calibration.steady import USUAL, RoundLimits, rising, steady
 from hgpart.machines.machine import AllReduce, Link
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
@@ -29,7 +29,7 @@ def link_between(
     on_size: Callable[[], None] = lambda: None,
     *,
     sizes: Sequence[int] = SIZES,
-    rounds: Rounds = USUAL,
+    rounds: RoundLimits = USUAL,
 ) -> Link:
     """Measure the link of two processes; all processes call this, and all get the result.
 
@@ -66,7 +66,7 @@ def by_size(
 
 
 def _of_messages(
-    connection: Connection, rank: int, other_rank: int, nbytes: int, rounds: Rounds
+    connection: Connection, rank: int, other_rank: int, nbytes: int, rounds: RoundLimits
 ) -> tuple[float, ...]:
     """Seconds of a message, and of two that cross."""
     peer = {rank: other_rank, other_rank: rank}.get(connection.rank)

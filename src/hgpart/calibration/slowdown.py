@@ -16,13 +16,13 @@ from statistics import fmean
 import torch
 from torch.nn import functional
 
-from hgpart.calibration.steady import Rounds, steady
+from hgpart.calibration.steady import RoundLimits, steady
 from hgpart.machines.machine import Slowdown
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
 COMPUTING = 0.15  # seconds that a figure of a round takes
-ROUNDS = Rounds(4, 7)
+ROUNDS = RoundLimits(4, 7)
 Operation = Callable[[], None]
 
 
@@ -59,7 +59,7 @@ def slowdown(
     nodes: Sequence[int],
     operation: Operation,
     on_round: Callable[[], None] = lambda: None,
-    rounds: Rounds = ROUNDS,
+    rounds: RoundLimits = ROUNDS,
 ) -> Slowdown:
     """Measure an operation alone, and together with others on the node.
 

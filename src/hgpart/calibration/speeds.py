@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hgpart.calibration.slowdown import Operation, OperationTimer
-from hgpart.calibration.steady import Rounds, steady
+from hgpart.calibration.steady import RoundLimits, steady
 from hgpart.machines.machine import Device
 from hgpart.run.processes.connection import Connection
 
-ROUNDS = Rounds(3, 5)
+ROUNDS = RoundLimits(3, 5)
 NOISE = 1.15  # times as fast as another: less is no difference between devices
 
 

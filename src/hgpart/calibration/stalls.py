@@ -13,7 +13,7 @@ from collections.abc import Callable
 from hgpart.calibration.messages import Messages
 from hgpart.calibration.pairs import Pair
 from hgpart.calibration.slowdown import Operation
-from hgpart.calibration.steady import USUAL, Rounds, steady
+from hgpart.calibration.steady import USUAL, RoundLimits, steady
 from hgpart.machines.machine import Link
 from hgpart.run.processes.connection import Connection
 
@@ -27,7 +27,7 @@ def stall(
     link: Link,
     operation: Operation,
     on_round: Callable[[], None] = lambda: None,
-    rounds: Rounds = USUAL,
+    rounds: RoundLimits = USUAL,
 ) -> float:
     """Measure the cost between each even rank and the next one, all pairs at once.
 

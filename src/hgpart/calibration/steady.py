@@ -10,17 +10,19 @@ from typing import NamedTuple
 TOLERANCE = 0.03
 
 
-class Rounds(NamedTuple):
+class RoundLimits(NamedTuple):
     """Limits to the number of rounds that count."""
 
     fewest: int
     most: int
 
 
-USUAL, BRIEF = Rounds(6, 12), Rounds(2, 2)
+USUAL, BRIEF = RoundLimits(6, 12), RoundLimits(2, 2)
 
 
-def steady(measure: Callable[[], Sequence[float]], rounds: Rounds = USUAL) -> tuple[float, ...]:
+def steady(
+    measure: Callable[[], Sequence[float]], rounds: RoundLimits = USUAL
+) -> tuple[float, ...]:
     """Measure until odd and even rounds agree.
 
     They agree when the medians of the two halves are within 3 % of each other, figure by figure;

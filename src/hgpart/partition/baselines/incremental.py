@@ -60,8 +60,8 @@ def incremental(problem: Problem) -> tuple[CnnHypergraph, Int32]:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Weights that are repeated some times."""
+class _WeightRun:
+    """Weights of vertices that follow each other, repeated some times."""
 
     weights: Int64
     times: int
@@ -71,14 +71,14 @@ class _Run:
         return int(self.weights.sum()) * self.times
 
 
-def _runs(problem: Problem) -> list[_Run]:
+def _runs(problem: Problem) -> list[_WeightRun]:
     """The weights of all vertices of the full hypergraph, in order; those of tied layers add up."""
     runs = []
     for at, tied in by_vertices(problem.views).items():
         first = problem.views[at]
         whole = sum(int(problem.work.per_task[view.at]) for view in tied)
         if first.split is None:
-            runs.append(_Run(np.array([whole * first.tasks_per_row]), first.rows))
+            runs.append(_WeightRun(np.array([whole * first.tasks_per_row]), first.rows))
             continue
         shares = np.sum(
             [
@@ -89,15 +89,15 @@ def _runs(problem: Problem) -> list[_Run]:
             axis=0,
         )
         times = first.layer.tasks // len(shares)
-        runs += [_Run(group, times) for group in shares]
-        runs += [_Run(whole - group.sum(keepdims=True), times) for group in shares]
+        runs += [_WeightRun(group, times) for group in shares]
+        runs += [_WeightRun(whole - group.sum(keepdims=True), times) for group in shares]
     return runs
 
 
-def _ends(runs: list[_Run], rates: Sequence[float]) -> Int64:
+def _ends(runs: list[_WeightRun], rates: Sequence[float]) -> Int64:
     """Behind which vertex each part but the last ends; fewer where there is no more work.
 
-    >>> _ends([_Run(np.array([3]), 3), _Run(np.array([1]), 3)], [1, 1]).tolist()
+    >>> _ends([_WeightRun(np.array([3]), 3), _WeightRun(np.array([1]), 3)], [1, 1]).tolist()
     [3]
     """
     reach = np.cumsum([run.total for run in runs])

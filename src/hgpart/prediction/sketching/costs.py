@@ -13,7 +13,7 @@ from hgpart.prediction.device_times import Times, timed_devices
 from hgpart.prediction.measured_costs import ADDING, OF_UPDATE, Overheads, passes_of
 from hgpart.prediction.sketching.chunks import backward_chunks, forward_chunks
 from hgpart.prediction.sketching.layer_facts import LayerFacts
-from hgpart.prediction.sketching.sketch import Piece, Sketch
+from hgpart.prediction.sketching.sketch import Sketch, WorkPiece
 from hgpart.prediction.sketching.step import Tables
 from hgpart.prediction.sketching.weights import Weights
 from hgpart.prediction.steps import LayerShare
@@ -67,7 +67,7 @@ class SketchedCosts:
 
     # -------------------------------------------------------------- seconds of jobs
 
-    def share(self, piece: Piece) -> LayerShare:
+    def share(self, piece: WorkPiece) -> LayerShare:
         """The share of a layer that a piece computes."""
         fact, slices = self.facts.layers[piece.layer], self.shares[0].of
         here = sum(len(self.shares[number].slices) for number in piece.shares)

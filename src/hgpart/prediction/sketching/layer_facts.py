@@ -42,7 +42,7 @@ class Edge(NamedTuple):
     is_once: bool = True
 
 
-class Sent(NamedTuple):
+class SentTensor(NamedTuple):
     """A tensor in which channels of a layer travel.
 
     Attributes
@@ -68,7 +68,7 @@ class LayerFact(NamedTuple):
     ----------
     edges : tuple of Edge
         Its readers, ascending.
-    tensors : tuple of Sent
+    tensors : tuple of SentTensor
         The tensors that it sends.
     returned : bool
         Whether a gradient of what it sends comes back.
@@ -86,7 +86,7 @@ class LayerFact(NamedTuple):
 
     layer: Layer
     edges: tuple[Edge, ...]
-    tensors: tuple[Sent, ...]
+    tensors: tuple[SentTensor, ...]
     returned: bool
     trains: bool
     returns: bool
@@ -182,13 +182,13 @@ def _sources(blueprint: Blueprint, at: int) -> list[int]:
     return [*found, *(source for source in sources if source not in found)]
 
 
-def _tensors(blueprint: Blueprint, at: int) -> list[Sent]:
+def _tensors(blueprint: Blueprint, at: int) -> list[SentTensor]:
     layer, tensors = blueprint.graph.layers[at], []
     for node in blueprint.results[at]:
         layout = blueprint.layouts[node]
         unit = tensor_of(node, layout.apart(node.meta["val"].shape), layout.axes, 1, Share())
         places = np.bincount(layout.channels, minlength=layer.channels) if layout.axes else None
-        tensors.append(Sent(places, unit))
+        tensors.append(SentTensor(places, unit))
     return tensors
 
 

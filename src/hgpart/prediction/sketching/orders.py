@@ -148,7 +148,7 @@ class Ordering:
             seconds /= np.repeat(np.array(speeds), np.diff(self.chunks[at].part_pointers))
         return seconds
 
-    def _listed(self, halves: bool) -> _Listed:
+    def _listed(self, halves: bool) -> _PartOrders:
         """Orders by which part begins what when; see `list_schedule`."""
         graph, directions = self._graph(halves, self._in_flight), [FORWARD, *BACK[halves]]
         numbers, begins = _native.list_schedule(graph, self.micro_batches)
@@ -161,7 +161,7 @@ class Ordering:
         order = np.argsort(parts, kind="stable")
         ends = np.searchsorted(parts[order], np.arange(1, self.drawn.k))
         last = float((begins + np.tile(graph.seconds, self.micro_batches)).max())
-        return _Listed(np.split(rows[order], ends), last)
+        return _PartOrders(np.split(rows[order], ends), last)
 
     def _graph(self, halves: bool, alive: Int64) -> ActionGraph:
         forward, backward = self.chunks
@@ -219,7 +219,7 @@ class Ordering:
         return np.array([1 + max(1, math.ceil(own / slowest)) for own in taken.tolist()])
 
 
-class _Listed(NamedTuple):
+class _PartOrders(NamedTuple):
     """Orders of all parts, and when the last action ends."""
 
     orders: list[Int64]

@@ -21,13 +21,13 @@ from hgpart.partition import Partition
 from hgpart.placement.building.channel_transfers import RESULT_PART
 from hgpart.placement.building.order import SECONDS_A_PARAMETER
 from hgpart.placement.shares.joining import WorkUnit, joined
-from hgpart.prediction.sketching.layer_facts import LayerFact, LayerFacts, Sent
+from hgpart.prediction.sketching.layer_facts import LayerFact, LayerFacts, SentTensor
 from hgpart.schedules.costs import Costs
 
 Finish = Sequence[Int64 | None]  # of each layer, the part of each task; None: has no vertices
 
 
-class Piece(NamedTuple):
+class WorkPiece(NamedTuple):
     """A part's work on a layer for some shares of the batch.
 
     Attributes
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
     Attributes
     ----------
-    tensors : tuple of (Sent, int64 array or None)
+    tensors : tuple of (SentTensor, int64 array or None)
         Each tensor, and its places in each transfer; None if all of it travels.
     """
 
@@ -58,7 +58,7 @@ class Batch(NamedTuple):
     layer: int
     first: int
     end: int
-    tensors: tuple[tuple[Sent, Int64 | None], ...]
+    tensors: tuple[tuple[SentTensor, Int64 | None], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +116,7 @@ class Sketch:
     Attributes
     ----------
     shares : tuple of ShareSketch
-    pieces : tuple of Piece
+    pieces : tuple of WorkPiece
         Pieces of all parts, part by part, each part's in its order.
     part_pointers : int64 array, shape (k + 1,)
         The first piece of each part, and the number of pieces.
@@ -128,7 +128,7 @@ class Sketch:
 
     k: int
     shares: tuple[ShareSketch, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[WorkPiece, ...]
     part_pointers: Int64
     transfers: Transfers
     sent_in: Int64
@@ -160,7 +160,7 @@ def sketch(facts: LayerFacts, partition: Partition) -> Sketch:
 
 
 def _is_put_together(
-    facts: LayerFacts, shares: Sequence[ShareSketch], transfers: Transfers, piece: Piece
+    facts: LayerFacts, shares: Sequence[ShareSketch], transfers: Transfers, piece: WorkPiece
 ) -> bool:
     """Whether a result consists of several pieces, which a step joins."""
     share = piece.shares[0]
@@ -236,7 +236,7 @@ class _Found(NamedTuple):
     receivers: Int64
     packed: Bool
     readers: Int64
-    tensors: tuple[tuple[Sent, Int64 | None], ...]
+    tensors: tuple[tuple[SentTensor, Int64 | None], ...]
 
 
 def _channels(fact: LayerFact, makers: Int64, needed: Bool) -> dict[int, bytes | None]:
@@ -301,7 +301,7 @@ def _of_layer(
         counts = np.add.reduceat(wanted[order], starts, axis=0, dtype=np.int64)
         counts[np.arange(len(senders)), senders] = 0
         at, receivers = np.nonzero(counts)
-        tensors: list[tuple[Sent, Int64 | None]] = []
+        tensors: list[tuple[SentTensor, Int64 | None]] = []
         for sent in fact.tensors:
             if single or sent.places is None:
                 tensors.append((sent, None if sent.places is None else _full(sent, len(at))))
@@ -318,7 +318,7 @@ def _of_layer(
     return found, needed | only
 
 
-def _full(sent: Sent, count: int) -> Int64:
+def _full(sent: SentTensor, count: int) -> Int64:
     assert sent.places is not None
     return np.full(count, int(sent.places.sum()))
 
@@ -343,12 +343,12 @@ def _any_of(senders: Int64, makers: Int64) -> Bool:
 
 def pieces_in_order(
     facts: LayerFacts, partition: Partition, shares: Sequence[ShareSketch], transfers: Transfers
-) -> list[list[Piece]]:
+) -> list[list[WorkPiece]]:
     """The pieces of each part, in the order of `hgpart.placement.building.order`."""
     if len(shares) > 1:
         return joined_pieces(facts, partition, shares, transfers)
     (share,) = shares
-    pieces: list[list[Piece]] = [[] for _ in range(partition.k)]
+    pieces: list[list[WorkPiece]] = [[] for _ in range(partition.k)]
     for at, fact in enumerate(facts.layers):
         for part, tasks in tasks_by_part(fact, share.finish[at]):
             pieces[part].append(piece_of(fact, part, at, (0,), tasks))
@@ -357,10 +357,10 @@ def pieces_in_order(
 
 def joined_pieces(
     facts: LayerFacts, partition: Partition, shares: Sequence[ShareSketch], transfers: Transfers
-) -> list[list[Piece]]:
+) -> list[list[WorkPiece]]:
     """The same where a part may do the work of several shares at once."""
     units, pieces = work_units(facts, partition, shares, transfers)
-    by_part: list[list[Piece]] = [[] for _ in range(partition.k)]
+    by_part: list[list[WorkPiece]] = [[] for _ in range(partition.k)]
     for group in joined(units):
         first = pieces[group[0]]
         together = tuple(pieces[number].shares[0] for number in group)
@@ -370,7 +370,7 @@ def joined_pieces(
 
 def work_units(
     facts: LayerFacts, partition: Partition, shares: Sequence[ShareSketch], transfers: Transfers
-) -> tuple[list[WorkUnit], list[Piece]]:
+) -> tuple[list[WorkUnit], list[WorkPiece]]:
     """The work of all parts on the layers of all shares, with estimated costs."""
     k, costs, work = partition.k, Costs(), partition.problem.work
     samples = partition.modelling.batch_size
@@ -382,7 +382,7 @@ def work_units(
         coming.setdefault((share, layer, receiver), []).append((sender, travel))
     seconds_per_work = (1.0 if work.unit == "s" else costs.work) / work.units
     units: list[WorkUnit] = []
-    pieces: list[Piece] = []
+    pieces: list[WorkPiece] = []
     made: dict[tuple[int, int, int], int] = {}
     last: dict[tuple[int, int], int] = {}
     per_task = [work_of_tasks(partition, at) for at in range(len(facts.layers))]
@@ -442,9 +442,9 @@ def work_of_tasks(partition: Partition, at: int) -> Int64:
     return np.repeat(weights // (model.modelling.slice_work[0] * np.diff(rows)), np.diff(rows))
 
 
-def piece_of(fact: LayerFact, part: int, at: int, shares: tuple[int, ...], tasks: int) -> Piece:
+def piece_of(fact: LayerFact, part: int, at: int, shares: tuple[int, ...], tasks: int) -> WorkPiece:
     """A piece; what is known of the step of a result is found later."""
-    return Piece(part, at, shares, tasks, int(fact.computes and fact.layer.kind != OUTPUT))
+    return WorkPiece(part, at, shares, tasks, int(fact.computes and fact.layer.kind != OUTPUT))
 
 
 def tasks_by_part(fact: LayerFact, finish: Int64 | None, every: int = 0) -> list[tuple[int, int]]:

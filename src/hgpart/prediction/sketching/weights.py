@@ -13,7 +13,7 @@ from hgpart.partition import Partition
 from hgpart.placement.shares.messages import buckets_of, is_large, with_parameters
 from hgpart.placement.shares.owners import in_blocks, owners_of
 from hgpart.prediction.sketching.layer_facts import LayerFacts
-from hgpart.prediction.sketching.sketch import Piece, ShareSketch
+from hgpart.prediction.sketching.sketch import ShareSketch, WorkPiece
 from hgpart.sequences import starts_of_runs
 
 NOTHING = np.zeros(0, dtype=np.int64)
@@ -64,13 +64,13 @@ class Weights:
         assert layout is not None
         return slice(layout.finish, layout.finish + len(self.model.blocks.rows[layer]) - 1)
 
-    def owners_in(self, piece: Piece) -> Int64:
+    def owners_in(self, piece: WorkPiece) -> Int64:
         """Parts that own parameters that a piece computes with."""
         span = self._span(piece.layer)
         here = self.parts[list(piece.shares), span] == piece.part
         return np.unique(np.broadcast_to(self.owners[span], here.shape)[here])
 
-    def has_all_owned(self, piece: Piece) -> bool:
+    def has_all_owned(self, piece: WorkPiece) -> bool:
         """Whether a piece has all tasks of its layer that its part owns."""
         span = self._span(piece.layer)
         here = self.parts[piece.shares[0], span] == piece.part
