@@ -175,16 +175,16 @@ class Placing:
 
         placement.train(training)
         gather = from_one if connection is None else connection.gather
-        found = fastest(placement, batch_size, backward=training, gather=gather)
+        chosen = fastest(placement, batch_size, backward=training, gather=gather)
         if placement.k > 1 and (connection is None or connection.rank == 0):
-            say(found.text)
+            say(chosen.text)
             is_planned = training and batch_size == self.plan.modelling.batch_size
             if is_planned and self.file is not None:
                 try:
-                    keep_schedule(self.file, found.scheduling)
+                    keep_schedule(self.file, chosen.scheduling)
                 except OutputError as error:
                     warn(f"{self.file} can't keep it: {error}")
-        return found.scheduling
+        return chosen.scheduling
 
     def steps(
         self,

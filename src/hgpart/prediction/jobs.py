@@ -68,14 +68,14 @@ class TimedStep:
         The first job of each part, and the number of jobs: a part's jobs follow each other in the
         order in which it does them.
     seconds, memory_bound : float64 arrays, shape (jobs,)
-        As in `TimedJob`.
+        See `TimedJob`.
     await_pointers, send_pointers : int64 arrays, shape (jobs + 1,)
         Job j awaits ``awaits[await_pointers[j]:await_pointers[j + 1]]``, and sends accordingly.
     awaits, sends : int32 arrays
         Numbers of messages.
     senders, receivers : int32 arrays, shape (messages,)
     travel, both_ways, handling : float64 arrays, shape (messages,)
-        As in `TimedMessage`; `travel` is its `seconds`.
+        See `TimedMessage`; `travel` is its `seconds`.
     """
 
     part_pointers: Int64
@@ -106,7 +106,11 @@ class TimedStep:
             _numbers(job.awaits for job in every),
             _pointers(len(job.sends) for job in every),
             _numbers(job.sends for job in every),
-            *(senders, receivers, travel, both_ways, handling),
+            senders,
+            receivers,
+            travel,
+            both_ways,
+            handling,
         )
 
 

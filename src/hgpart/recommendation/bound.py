@@ -85,7 +85,7 @@ class _Bound:
 
         total = self._both_ways(at, least)
         if self._training:
-            total += min(self._times.seconds(at, Pass.UPDATE, one, 1) / one for one in shares)
+            total += min(self._times.seconds(at, Pass.UPDATE, share, 1) / share for share in shares)
         return total
 
     def path(self, k: int) -> float:
@@ -96,7 +96,7 @@ class _Bound:
             if (known := self._times.layers[at]) is not None:
                 share = max(1 / k, 1 / known.tasks[-1])
                 passes = [Pass.FORWARD, *[Pass.MAPS] * (self._training and self._returns[at])]
-                own = sum(self._times.seconds(at, one, share, self._fewest) for one in passes)
+                own = sum(self._times.seconds(at, which, share, self._fewest) for which in passes)
             sources = self._graph.sources(layer)
             through.append(own + max((through[source] for source in sources), default=0.0))
         return max(through, default=0.0)

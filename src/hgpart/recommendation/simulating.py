@@ -200,16 +200,16 @@ class Simulations:
 
     def _estimate_all(self, divided: _Divided) -> bool:
         """Simulate a division by all schedules of a step, and sort them; whether one can be."""
-        found: list[tuple[Ranked, Scheduling]] = []
+        estimates: list[tuple[Ranked, Scheduling]] = []
         for scheduling in divided.orders:
             if not scheduling.is_stream and (ranked := self._estimated(divided, scheduling)):
-                found.append((ranked, scheduling))
-        if not found:
+                estimates.append((ranked, scheduling))
+        if not estimates:
             return False
-        found.sort(key=lambda pair: pair[0].value(self.asked.goal))
+        estimates.sort(key=lambda pair: pair[0].value(self.asked.goal))
         divided.streams = [order for order in divided.orders if order.is_stream]
-        divided.orders = [scheduling for _, scheduling in found]
-        ranked = found[0][0]
+        divided.orders = [scheduling for _, scheduling in estimates]
+        ranked = estimates[0][0]
         if divided.trial.k == 1 and self.one_device is None:
             self.one_device = ranked
         if not self.asked.is_bound or divided.trial.k == self.asked.problem.k:
@@ -329,7 +329,7 @@ class Simulations:
         if scheduling.micro_batches * placed.modelling.slices > max(size, placed.modelling.slices):
             return None  # some slice would have no sample
         try:
-            found = estimate(self._sketched(placed), scheduling, machine, asked.times)
+            estimated = estimate(self._sketched(placed), scheduling, machine, asked.times)
         except HgpartError as error:
             if scheduling == divided.orders[0]:
                 self._drop(divided.trial, error)
@@ -339,16 +339,16 @@ class Simulations:
         exchange = exchange_seconds(versions, replicas, machine)
         unknown = (None,) * placed.k
         prediction = Prediction(
-            seconds=found.seconds,
-            period=found.period,
+            seconds=estimated.seconds,
+            period=estimated.period,
             batch_size=size,
             schedule=Schedule(scheduling.rule, scheduling.micro_batches, (), ()),
             spans=(),
-            busy=found.busy,
-            update_seconds=found.update_seconds,
+            busy=estimated.busy,
+            update_seconds=estimated.update_seconds,
             peak_bytes=unknown,
             step_bytes=unknown,
-            sent_bytes=found.sent_bytes,
+            sent_bytes=estimated.sent_bytes,
         )
         return self._as_ranked(divided, scheduling, prediction, unknown, versions, exchange)
 

@@ -39,7 +39,7 @@ class Estimate:
     Attributes
     ----------
     seconds, update_seconds, busy, sent_bytes
-        As in `Prediction`.
+        See `Prediction`.
     step, sharing
         What was simulated.
     """
@@ -53,7 +53,7 @@ class Estimate:
 
     @cached_property
     def period(self) -> float:
-        """As in `Prediction`: this simulates several steps."""
+        """Seconds from one step's end to the next one's; asking for it simulates several steps."""
         return period_of(self.step, self.sharing)
 
     @property

@@ -73,7 +73,7 @@ class LayerFact(NamedTuple):
     returned : bool
         Whether a gradient of what it sends comes back.
     trains, returns, multiplies : bool
-        As in `LayerShare`.
+        See `LayerShare`.
     computes : bool
         Whether it has operators.
     sources : tuple of int
@@ -106,7 +106,7 @@ class LayerFacts:
     trainable : frozenset of str
         Names of the parameters that need gradients.
     blueprint : Blueprint
-        Of the whole model, for what parameters are like.
+        The blueprint of the whole model, which knows its parameters.
     """
 
     graph: ChannelGraph
@@ -171,15 +171,15 @@ def _sources(blueprint: Blueprint, at: int) -> list[int]:
     layer = blueprint.graph.layers[at]
     sources = blueprint.graph.sources(layer)
     of_nodes = {node: source for source in sources for node in blueprint.results[source]}
-    found, seen, waiting = dict[int, None](), set[fx.Node](), [*reversed(blueprint.results[at])]
+    read, seen, waiting = dict[int, None](), set[fx.Node](), [*reversed(blueprint.results[at])]
     while waiting:
         node = waiting.pop()
         if node in of_nodes:
-            found[of_nodes[node]] = None
+            read[of_nodes[node]] = None
         elif node not in seen:
             seen.add(node)
             waiting += reversed(node.all_input_nodes)
-    return [*found, *(source for source in sources if source not in found)]
+    return [*read, *(source for source in sources if source not in read)]
 
 
 def _tensors(blueprint: Blueprint, at: int) -> list[SentTensor]:

@@ -115,7 +115,6 @@ class Sketch:
 
     Attributes
     ----------
-    shares : tuple of ShareSketch
     pieces : tuple of WorkPiece
         Pieces of all parts, part by part, each part's in its order.
     part_pointers : int64 array, shape (k + 1,)
@@ -213,17 +212,17 @@ def transfers_of(facts: LayerFacts, shares: Sequence[ShareSketch], k: int) -> Tr
             makers = share.finish[at]
             if makers is None or (is_share and fact.layer.kind == PARAMETER):
                 continue
-            of_layer, needed = _of_layer(fact, makers, share.finish, k)
+            groups, needed = _of_layer(fact, makers, share.finish, k)
             if is_share and needed is not None:
                 present[number, at] = _channels(fact, makers, needed)
-            for found in of_layer:
-                count = len(found.senders)
+            for group in groups:
+                count = len(group.senders)
                 if not count:
                     continue
-                own = found.senders, found.receivers, found.packed.astype(np.int64), found.readers
+                own = group.senders, group.receivers, group.packed.astype(np.int64), group.readers
                 for column, values in zip(columns, own, strict=True):
                     column.append(values)
-                batches.append(Batch(number, at, first, first + count, found.tensors))
+                batches.append(Batch(number, at, first, first + count, group.tensors))
                 first += count
     senders, receivers, packed, readers = (
         np.concatenate([np.zeros(0, np.int64), *column]) for column in columns
@@ -231,7 +230,7 @@ def transfers_of(facts: LayerFacts, shares: Sequence[ShareSketch], k: int) -> Tr
     return Transfers(senders, receivers, packed.astype(np.bool_), readers, tuple(batches), present)
 
 
-class _Found(NamedTuple):
+class _LayerTransfers(NamedTuple):
     senders: Int64
     receivers: Int64
     packed: Bool
@@ -255,7 +254,7 @@ def _channels(fact: LayerFact, makers: Int64, needed: Bool) -> dict[int, bytes |
 
 def _of_layer(
     fact: LayerFact, makers: Int64, finish: Finish, k: int
-) -> tuple[list[_Found], Bool | None]:
+) -> tuple[list[_LayerTransfers], Bool | None]:
     """Transfers of a layer's maps, and then those that only the result needs.
 
     The channels that each part reads are returned, too, unless all are in one part.
@@ -296,7 +295,7 @@ def _of_layer(
     anyway = np.logical_or.reduce(needed, axis=0, keepdims=True) if single else needed
     only = np.zeros((channels, k), dtype=np.bool_)
     only[:, RESULT_PART] = for_result & ~anyway[:, RESULT_PART]
-    found = []
+    groups = []
     for wanted in (needed, only) if for_result.any() else (needed,):
         counts = np.add.reduceat(wanted[order], starts, axis=0, dtype=np.int64)
         counts[np.arange(len(senders)), senders] = 0
@@ -314,8 +313,10 @@ def _of_layer(
         own = np.diff(np.append(starts, channels))
         is_cut = any(sent.places is not None for sent in fact.tensors) and not single
         packed = (counts[at, receivers] < own[at]) & is_cut
-        found.append(_Found(senders[at], receivers, packed, readers[at, receivers], tuple(tensors)))
-    return found, needed | only
+        groups.append(
+            _LayerTransfers(senders[at], receivers, packed, readers[at, receivers], tuple(tensors))
+        )
+    return groups, needed | only
 
 
 def _full(sent: SentTensor, count: int) -> Int64:
@@ -336,7 +337,7 @@ def _is_here(fact: LayerFact, part: int, finish: Finish) -> bool:
 
 
 def _any_of(senders: Int64, makers: Int64) -> Bool:
-    """Which of the senders are among some makers."""
+    """For each sender, whether it is among some makers."""
     there: Bool = np.isin(senders, makers)
     return there
 

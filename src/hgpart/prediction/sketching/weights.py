@@ -94,7 +94,7 @@ def weights_of(facts: LayerFacts, partition: Partition, shares: Sequence[ShareSk
     backward: list[Int64] = []
     count = 0
     for bucket in _groups(facts):
-        found = []
+        travelling = []
         for own in bucket:
             group = len(names)
             names.append(own)
@@ -104,8 +104,10 @@ def weights_of(facts: LayerFacts, partition: Partition, shares: Sequence[ShareSk
             nbytes, tensors = _between(facts, owned, own, owners, parts, partition.k)
             owner, holder = np.nonzero(nbytes)
             ends = np.full(len(owner), group), owner, holder
-            found.append(np.stack([*ends, nbytes[owner, holder], tensors[owner, holder]], axis=1))
-        together = np.concatenate(found)
+            travelling.append(
+                np.stack([*ends, nbytes[owner, holder], tensors[owner, holder]], axis=1)
+            )
+        together = np.concatenate(travelling)
         rows.append(together[np.lexsort(together.T[[0, 2, 1]])])
         backward.append(np.arange(count, count + len(together)))
         count += len(together)
@@ -147,11 +149,12 @@ def _between(
     """Bytes of parameters from each owner to each holder, and the number of their tensors."""
     vertices, sizes, layers, tensors_of = [NOTHING], [NOTHING], [NOTHING], dict[int, int]()
     for at, fact in enumerate(facts.layers):
-        own = [one for one in fact.layer.own_parameters if one.name in names]
+        own = [parameter for parameter in fact.layer.own_parameters if parameter.name in names]
         layout, rows = model.layouts[at], model.blocks.rows[at]
         if own and layout is not None:
             nbytes = [
-                np.diff(one.elements * rows // fact.layer.tasks) * one.element_bytes for one in own
+                np.diff(parameter.elements * rows // fact.layer.tasks) * parameter.element_bytes
+                for parameter in own
             ]
             vertices.append(layout.finish + np.arange(len(rows) - 1))
             sizes.append(np.sum(nbytes, axis=0))
