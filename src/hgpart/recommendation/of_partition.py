@@ -95,9 +95,9 @@ def simulated_step(
         chosen, least = Scheduling(RULE, 1), float("inf")
         sketched = Sketched.of(facts, divided)
         for count in _counts(divided):
-            found = estimate(sketched, Scheduling(RULE, count), on, times)
-            if found.batch_seconds < GAIN * least:
-                chosen, least = Scheduling(RULE, count), found.batch_seconds
+            step = estimate(sketched, Scheduling(RULE, count), on, times)
+            if step.batch_seconds < GAIN * least:
+                chosen, least = Scheduling(RULE, count), step.batch_seconds
         return chosen, least
 
     scheduling, seconds = best(partition)
