@@ -27,7 +27,7 @@ class Steps:
         self.each, self.beside, self.done = each, 1.0, list[tuple[int, bool]]()
 
     def step(self, samples: int, *, apart: bool = False) -> Float64:
-        slow = 1 if (samples, False) in self.done else 1.5
+        slow = 1 if self.done[-1:] or self.done else 1.5
         self.done.append((samples, apart))
         row = np.array([1.0, 2.0, 3.0]) if apart else np.array([1.0, 4.0, 0.5])
         return slow * self.beside * self.each * samples * np.outer([1.0, 2.0], row)

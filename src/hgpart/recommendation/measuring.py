@@ -18,7 +18,7 @@ from hgpart.work.watching import Watch, caution
 BEST = 3  # ways that are run where nothing else is said
 ERROR = 0.1  # of predicted seconds: what is predicted to be so near to the best may be the best
 MOST = 6  # ways of hgpart's that are run
-LASTING = 30.0  # seconds after which no further turn begins
+LASTING = 25.0  # seconds after which no further turn begins
 TURN, MOST_STEPS = 1.5, 10  # seconds of a turn's timed steps, and their number at most
 NEAR = 0.1  # of the fastest step: what is so near to it has a second turn
 DDP = "torch ddp"

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
+import torch
 from torch import nn
 
+from hgpart.calibration.here import device_here
 from hgpart.compare.step_seconds import LINKS, MACHINE
 from hgpart.errors import HgpartError
-from hgpart.machines.machine import Machine
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import load_machine
 from hgpart.machines.named import named_machine
 from hgpart.partition import Partition
+from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.placement.ordering.usual_schedule import COUNTS, ENOUGH, GAIN, RULE
@@ -22,8 +27,10 @@ from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.estimated_times import RATE, estimated_times
+from hgpart.work.layer_times import LayerTimes, training_work
 
 KNOWN = ("data-parallel", "one-weird-trick", "layerwise")  # ways that take a moment
+HERE = 1e-4, 2e9  # latency and bandwidth between processes of a machine, until they are measured
 BETTER = 1.05  # times as fast: less is not worth another command
 
 
@@ -114,6 +121,39 @@ def simulated_step(
         if spent * BETTER < min(seconds, step.faster_seconds or seconds):
             step = replace(step, faster=name, faster_seconds=spent)
     return step
+
+
+def first_answer(
+    module: nn.Module,
+    traced: TracedModel,
+    graph: ChannelGraph,
+    times: LayerTimes,
+    k: int,
+    batch_size: int,
+) -> str | None:
+    """The known way that is fastest by measured layers, in words, before links are measured.
+
+    None where no known way is faster than one device, or none is possible.
+    """
+    device = device_here(torch.device("cpu"), 1, k)
+    on = Machine(device.kind, (device,) * k, (k,), Link.of(*HERE))
+    problem = Problem(
+        graph, training_work(times, graph, batch_size), Modelling(batch_size=batch_size), k
+    )
+    for name in KNOWN:
+        try:
+            known = way_named(name).partition(problem, Search())
+            step = simulated_step(module, traced, known, on, times, "")
+        except HgpartError:
+            continue
+        best = step.faster or name
+        speed_up = step.one_device / (step.faster_seconds or step.seconds)
+        if speed_up < 1:
+            return None
+        return (
+            f"{best}, about {speed_up:.2f} times as fast as one device (simulated, links assumed)"
+        )
+    return None
 
 
 def assumed_step(

@@ -43,7 +43,7 @@ ONE_OF_MANY = (
     f"Of more than {MANY} devices one replica is simulated for all, and what they exchange is "
     "reckoned by the links, with nothing hidden behind it"
 )
-PLACED = 3  # of the best ways: their memory is found out, which takes longest
+PLACED = 2  # of the best ways: their memory is found out, which takes longest
 LEAST_TIME = "least-time"
 Tell = Callable[[str, float], None]
 

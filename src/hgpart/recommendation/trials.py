@@ -126,7 +126,6 @@ def _of(k: int) -> Iterator[Trial]:
         if k % replicas == 0 and replicas & (replicas - 1) == 0:
             yield Trial(way_named(f"{HYBRID}{replicas}"), k)
     yield Trial(way_named("coarse"), k)
-    yield Trial(way_named("sliced"), k, 0.03)
     yield Trial(way_named("horizontal"), k)
     yield Trial(way_named("coarse"), k, 0.3)
     yield Trial(way_named("coarse"), k, 0.03)

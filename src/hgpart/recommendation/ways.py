@@ -26,7 +26,7 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
 from hgpart.work.layer_times import WHOLE_STEP, Pass, training_work
 
-EFFORT = 0.15  # of searches: what they find is simulated, and there are many
+EFFORT = 0.1  # of searches: what they find is simulated, and there are many
 TIME_LIMIT = 120.0
 
 

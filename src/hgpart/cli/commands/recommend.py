@@ -126,6 +126,7 @@ def recommend(
             from hgpart.recommendation.measured_here import machine_here, times_here
             from hgpart.recommendation.measuring import with_measured
             from hgpart.recommendation.memory import limits_of
+            from hgpart.recommendation.of_partition import first_answer
             from hgpart.recommendation.ranking import check_goal, trains
             from hgpart.report.page.recommended import recommendation_page
             from hgpart.report.recommendation import (
@@ -167,10 +168,6 @@ def recommend(
                 notes.append(f"Nothing was run: {error}")
                 best = 0
         seconds = None if times is None else times_of(times, graph)
-    if given is None:
-        with share_done() as tell:
-            given, note = machine_here(k, threads, "--machine FILE or NAME for others", tell)
-        notes.append(note)
     if seconds is None:
         seconds = times_here(module, traced, graph, batch_size, threads)
         notes.append(
@@ -178,6 +175,14 @@ def recommend(
             f"measure them well: hgpart profile {quote(model)}{typed(context, 'input_shape')} "
             f"--batch-size {batch_size} --threads {threads} -o times.json"
         )
+        if given is None and ranking.goal == "time":
+            known = first_answer(module, traced, graph, seconds, k, batch_size)
+            if known is not None:
+                say(f"First answer: {known}")
+    if given is None:
+        with share_done() as tell:
+            given, note = machine_here(k, threads, "--machine FILE or NAME for others", tell)
+        notes.append(note)
     with share_done() as tell:
         ranked = hgpart.rank_ways(
             module,
@@ -196,7 +201,7 @@ def recommend(
         )
     ranked = replace(ranked, notes=(*notes, *ranked.notes))
     if best and not ranked.interrupted:
-        say(f"First answer: {answer(ranked, unit_of(context))}")
+        say(f"By simulation: {answer(ranked, unit_of(context))}")
         of_step = model, shape, classes, batch_size, k, threads
         job = Job(*of_step, ranking.seed, timeout=timeout)
         with share_done() as tell:
