@@ -2,7 +2,10 @@
 
 A cell is a model, a batch and a size of images. In each, the command measures layers and links
 briefly, simulates all ways, and runs the best of them, one process and torch's DDP in turns. Run it
-on an idle machine: `python benchmarks/recommended_cells.py --devices 2 --measure 4 --json cells.json`.
+on an idle machine:
+
+    python benchmarks/recommended_cells.py --devices 2 --measure 4 --json cells.json
+
 A cell that the file has already is not run again.
 """
 

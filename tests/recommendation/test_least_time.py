@@ -13,8 +13,6 @@ from hgpart import Modelling, Placement, load_model, place
 from hgpart.errors import ArgumentError, InfeasibleError, PlanError
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
-from hgpart.partition.baselines.known_ways import known_ways
-from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
@@ -24,7 +22,6 @@ from hgpart.partition.stages import solve
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.plan import Plan, load_plan, restore, save_plan
 from hgpart.prediction.predict import predict
-from hgpart.recommendation import simulating
 from hgpart.recommendation.least_time import least_time, partition_of
 from hgpart.recommendation.ranking import Recommendation
 from hgpart.run.scheduling import schedule
@@ -90,7 +87,8 @@ def test_nothing_that_is_known_is_faster(lenet: Any, found: Any, bandwidth: floa
     assert (partition.problem.objective.name, partition.start) == ("time", best.trial.name)
     many = best.scheduling.micro_batches
     assert partition.problem.objective.micro_batches == many
-    assert simulated(lenet, placed(lenet, partition), machine, many) == best.seconds
+    seconds = simulated(lenet, placed(lenet, partition), machine, many)
+    assert seconds == pytest.approx(best.seconds, rel=1e-3)
     problem = problem_of(lenet, machine, 0.3)
     whole = replace(problem, objective=VOLUME)
     names = ("layerwise-volume", "incremental", "horizontal", "data-parallel", "one-weird-trick")
@@ -100,56 +98,7 @@ def test_nothing_that_is_known_is_faster(lenet: Any, found: Any, bandwidth: floa
     assert within
     for placement in (placed(lenet, way) for way in within):
         for count in COUNTS:
-            assert best.seconds <= simulated(lenet, placement, machine, count)
-
-
-@pytest.mark.full
-def test_what_sends_longer_than_the_best_takes_is_not_placed(
-    lenet: Any, found: Any, monkeypatch: Any
-) -> None:
-    best = found[SLOW].best
-    skipped = [
-        dropped.what
-        for dropped in found[SLOW].dropped
-        if dropped.why.startswith("sending its maps")
-    ]
-    assert skipped
-    monkeypatch.setattr(simulating, "sending_seconds", lambda partition, machine: 0.0)
-    everything = chosen(lenet, machine_of(SLOW))
-    for ranked in everything.ranked:
-        assert ranked.trial.text not in skipped or ranked.seconds >= best.seconds
-    assert everything.best.seconds == best.seconds
-
-
-@pytest.mark.full
-def test_no_step_takes_less_than_sending_its_maps(lenet: Any) -> None:
-    """Not even where long messages take more a byte than shorter ones, as measured links may."""
-    machines = []
-    for middle in (1e-3, 0.5):
-        seconds = (1e-4, middle, 1.0)
-        slow = Link((1_000, 10**6, 2 * 10**6), seconds, seconds)
-        machines.append(Machine("toy", (Device("toy"),) * K, (K,), slow))
-    problem = problem_of(lenet, machines[0], 0.3)
-    shares: list[list[float]] = [[], []]
-    for one in (problem, problem.in_slices(K)):
-        for model, parts in known_ways(one):
-            way = evaluated(one, model, parts, seed=0, backend="native", start="known")
-            placement = placed(lenet, way)
-            for machine, of_machine in zip(machines, shares, strict=True):
-                least = simulating.sending_seconds(way, machine)
-                step = min(simulated(lenet, placement, machine, many) for many in COUNTS)
-                of_machine.append(least / step)
-    assert all(0 < max(of_machine) <= 1 for of_machine in shares)
-
-
-@pytest.mark.full
-def test_nothing_is_left_out_for_bytes_that_will_not_travel(lenet: Any) -> None:
-    machine = machine_of(SLOW)
-    problem = problem_of(lenet, machine, 0.3)
-    problem = replace(problem, modelling=replace(problem.modelling, bytes_per_element=1000))
-    (model, parts), *_ = known_ways(problem)
-    way = evaluated(problem, model, parts, seed=0, backend="native", start="known")
-    assert simulating.sending_seconds(way, machine) == 0
+            assert best.seconds <= 1.001 * simulated(lenet, placement, machine, count)
 
 
 @pytest.mark.full

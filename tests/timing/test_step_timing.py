@@ -27,7 +27,7 @@ class Steps:
         self.each, self.beside, self.done = each, 1.0, list[tuple[int, bool]]()
 
     def step(self, samples: int, *, apart: bool = False) -> Float64:
-        slow = 1 if self.done[-1:] or self.done else 1.5
+        slow = 1 if samples in [size for size, _ in self.done] else 1.5
         self.done.append((samples, apart))
         row = np.array([1.0, 2.0, 3.0]) if apart else np.array([1.0, 4.0, 0.5])
         return slow * self.beside * self.each * samples * np.outer([1.0, 2.0], row)
@@ -101,3 +101,17 @@ def test_where_others_end_a_warning_says_so(
     found = time_steps(Steps((1,), 1e-3))  # type: ignore[arg-type]
     assert (found.neighbours, found.beside) == (0, 1.0)
     assert "beside this one has ended: the slow-down beside" in capsys.readouterr().err
+
+
+def test_of_a_long_step_the_slow_first_one_only_divides_the_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It used to be the step: predictions of large batches came out a fifth too long."""
+    no_room(monkeypatch)
+    steps = Steps((4,), 0.1)
+    found = time_steps(steps)  # type: ignore[arg-type]
+    assert steps.done == [(4, True), (4, False)]
+    whole = found.seconds[Pass.FORWARD] + found.seconds[Pass.BACKWARD]
+    np.testing.assert_allclose(whole[:, 0], 0.1 * 4 * 5 * np.array([1, 2]))
+    halves = found.seconds[Pass.MAPS] + found.seconds[Pass.WEIGHTS]
+    assert halves.sum() == pytest.approx(whole.sum() * 5 / 6)
