@@ -71,9 +71,9 @@ def test_what_is_near_to_the_fastest_has_a_second_turn_in_the_opposite_order(
     assert again == [text for text in reversed(first) if text in near]
 
 
-def test_when_time_is_up_the_best_one_device_and_ddp_are_run(found, monkeypatch) -> None:
+def test_when_time_is_up_the_best_of_each_kind_and_ddp_are_run(found, monkeypatch) -> None:
     _, turns = run(found, 3, "", monkeypatch, lasting=0.0)
-    assert [text for text, *_ in turns] == [found.best.trial.text, "single", "ddp"]
+    assert [text for text, *_ in turns] == ["ddp", found.best.trial.text, "single"]
 
 
 def test_a_way_that_fails_is_dropped(found, monkeypatch) -> None:

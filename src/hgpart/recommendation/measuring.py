@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from hgpart.bench.results import Measured
@@ -33,9 +33,10 @@ def with_measured(
 ) -> Recommendation:
     """Run the best ways, one device and torch's DDP for a few steps each, in turns.
 
-    The best ways are the first `count`, and those that are predicted to take no more than a tenth
-    longer than the best. Each has a turn; then those that are near to the fastest have another, in
-    the opposite order, so that a machine which becomes slower does so for all.
+    The best ways are the first `count`, those that are predicted to take no more than a tenth
+    longer than the best, and the best with and without slices of the batch. Each has a turn; then
+    those that are near to the fastest have another, in the opposite order, so that a machine which
+    becomes slower does so for all.
 
     Parameters
     ----------
@@ -46,8 +47,8 @@ def with_measured(
     on_turn : callable
         Told what is run next, and the share of all that is done.
     lasting : float
-        Seconds after which no further turn begins, but for the first ones of the best split, of
-        one device and of DDP.
+        Seconds after which no further turn begins, but for the first ones of the best with and
+        without slices of the batch, of one device and of DDP.
 
     Returns
     -------
@@ -94,23 +95,33 @@ class _Run:
 
 def _runs(found: Recommendation, job: Job, count: int) -> Iterator[_Run]:
     near = (1 + ERROR) * found.best.seconds
+    needed = [*_best_of_each_kind(found.ranked)]
     chosen = [
         ranked
         for at, ranked in enumerate(found.ranked[: max(count, MOST)])
-        if at < count or ranked.seconds <= near
+        if (at < count or ranked.seconds <= near) and ranked not in needed
     ]
-    alone = next((ranked for ranked in found.ranked if ranked.trial.k == 1), None)
-    split = next((ranked for ranked in found.ranked if ranked.trial.k > 1), None)
-    needed = [ranked for ranked in (split, alone) if ranked is not None]
-    for ranked in (*needed, *(ranked for ranked in chosen if ranked not in needed)):
+    ddp = way_of("ddp")
+    if found.devices > 1 and ddp.why_not(found.devices, found.batch_size) is None:
+        yield _Run(DDP, ddp, replace(job, workers=found.devices), None, near, True)
+    for ranked in (*needed, *chosen):
         trial, plan = ranked.trial, ranked.plan
         way = TrainingWay(trial.text, trial.way.name, ranked.scheduling, plan=plan)
         own = replace(job, workers=trial.k)
         yield _Run(trial.text, way, own, plan, ranked.seconds, ranked in needed)
-        if ranked is needed[-1]:
-            ddp = way_of("ddp")
-            if found.devices > 1 and ddp.why_not(found.devices, found.batch_size) is None:
-                yield _Run(DDP, ddp, replace(job, workers=found.devices), None, near, True)
+
+
+def _best_of_each_kind(ranked: Sequence[Ranked]) -> Iterator[Ranked]:
+    """The best way with the batch in slices, the best other one, and one device.
+
+    Errors of prediction are alike within a kind, and differ between kinds.
+    """
+    seen = set[tuple[bool, bool]]()
+    for way in ranked:
+        kind = way.trial.k > 1, way.partition.modelling.slices > 1
+        if kind not in seen:
+            seen.add(kind)
+            yield way
 
 
 @dataclass(eq=False)
