@@ -64,14 +64,16 @@ def test_what_was_measured_is_called_so(found: Recommendation, capsys) -> None:
     ran = replace(
         split(found),
         ranked=(replace(best, measured_seconds=0.5), *others),
-        measured={"torch single": 0.25},
+        measured={"torch ddp": 0.25},
         dropped=(Dropped("a way", "why"),),
         left_out=3,
     )
     said = shown(ran, capsys)
     assert "0.5 s a step (measured)" in said.splitlines()[0]
     assert "times as fast" not in said.splitlines()[0]  # which is simulated
-    assert "torch single is faster here" in said
+    assert said.startswith("Fastest: torch ddp, 0.25 s a step (measured); best of hgpart: ")
+    as_fast = replace(ran, measured={"torch ddp": 0.49})
+    assert shown(as_fast, capsys).startswith("Best: ")
     assert "a way: why" in said
     assert "no time for 3 others" in said
 

@@ -18,6 +18,7 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.summary import Summary
 
 INFERENCE = ("latency", "inference-throughput")
+NOISE = 0.03  # of seconds of steps: what differs by less is as fast
 GOALS = ("time", "memory", "throughput", *INFERENCE)
 
 
@@ -232,6 +233,15 @@ class Recommendation:
         """The speed-up over one device, simulated, that no way can exceed; None if not known."""
         alone = self.one_device.simulated_seconds
         return alone / self.least_seconds if self.least_seconds else None
+
+    @property
+    def faster_elsewhere(self) -> tuple[str, float] | None:
+        """What was run besides and took clearly less than the best way, with its seconds."""
+        if self.goal == "memory" or not self.measured:
+            return None
+        name = min(self.measured, key=self.measured.__getitem__)
+        taken = self.measured[name]
+        return (name, taken) if taken < (1 - NOISE) * self.best.seconds else None
 
     @property
     def is_split(self) -> bool:

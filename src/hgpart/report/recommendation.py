@@ -92,7 +92,12 @@ def answer(recommendation: Recommendation, unit: str) -> str:
     """The first line: the best way, what it takes, and what one device takes."""
     best = recommendation.best
     line = f"Best: {_named(best)}: {_of_goal(recommendation, best, unit)}"
+    if (faster := recommendation.faster_elsewhere) is not None:
+        name, spent = faster
+        line = f"Fastest: {name}, {seconds(spent)} a step (measured); best of hgpart{line[4:]}"
     if not recommendation.is_split:
+        if faster is not None:
+            return line
         aim = "needs less" if recommendation.goal == "memory" else "is faster"
         return f"{line}; no split {aim}" if recommendation.devices > 1 else line
     speed_up, most = recommendation.speed_up(best), recommendation.most_speed_up
@@ -141,9 +146,6 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
             f"{name} {seconds(spent)}" for name, spent in recommendation.measured.items()
         )
         yield f"Also measured, a step: {listed}"
-        fastest = min(recommendation.measured, key=lambda name: recommendation.measured[name])
-        if recommendation.goal != "memory" and recommendation.measured[fastest] < best.seconds:
-            yield f"{fastest} is faster here than the best of these"
 
 
 def seconds(value: float) -> str:
