@@ -7,6 +7,7 @@ from hgpart.work.figures import Work
 from hgpart.work.layer_times import LayerTimes, Pass, ShareTimes
 
 RATE = 5e10  # multiply-accumulates a second: some cores of a CPU
+READING = 5e9  # bytes a second: of weights, which each pass reads however few its samples are
 # Of forward passes: gradients of maps take as long, and so do those of weights.
 PARTS = {Pass.FORWARD: 1, Pass.MAPS: 1, Pass.WEIGHTS: 1, Pass.BACKWARD: 2, Pass.UPDATE: 0}
 STEP = PARTS[Pass.FORWARD] + PARTS[Pass.BACKWARD]
@@ -15,7 +16,8 @@ STEP = PARTS[Pass.FORWARD] + PARTS[Pass.BACKWARD]
 def estimated_times(work: Work, graph: ChannelGraph, batch_size: int) -> LayerTimes:
     """Times of layers, by their multiply-accumulates or by their seconds in a step of a batch.
 
-    A share of a layer takes its share of the seconds, for as many samples as it is of a batch.
+    A share of a layer takes its share of the seconds, for as many samples as it is of a batch; and
+    each pass reads the weights, which of large matrices and few samples takes longest.
 
     Parameters
     ----------
@@ -23,9 +25,17 @@ def estimated_times(work: Work, graph: ChannelGraph, batch_size: int) -> LayerTi
         Samples of the step that work in seconds is of.
     """
     layers = list[ShareTimes | None]()
+    sizes = sorted({1, batch_size})
     for layer, per_task in zip(graph.layers, work.per_task.tolist(), strict=True):
         whole = per_task * layer.tasks / work.units
-        forward = whole / (STEP * batch_size) if work.unit == "s" else whole / RATE
-        seconds = {which: ((part * forward,),) for which, part in PARTS.items()}
+        read = sum(own.elements * own.element_bytes for own in layer.own_parameters) / READING
+        if work.unit == "s":
+            read = min(read, whole / STEP)  # it is in what was measured
+        per_sample = (whole / STEP - read) / batch_size if work.unit == "s" else whole / RATE
+        row = tuple(read + size * per_sample for size in sizes)
+        seconds = {
+            which: (tuple(part * forward for forward in row),) for which, part in PARTS.items()
+        }
+        seconds[Pass.UPDATE] = ((0.0,),)
         layers.append(ShareTimes((layer.tasks,), seconds) if layer.operators else None)
-    return LayerTimes((1,), tuple(layers), work.source)
+    return LayerTimes(tuple(sizes), tuple(layers), work.source)

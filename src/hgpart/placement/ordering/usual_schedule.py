@@ -25,8 +25,9 @@ from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times
 
 RULE, COUNTS = "greedy", (1, 2, 4, 8)
-GAIN = 0.97  # of the seconds of fewer micro-batches: to save less is not worth more of them
+GAIN = 0.9  # of the seconds of fewer micro-batches: what saves less by rough costs may save nothing
 ENOUGH = 8  # samples for a norm to take its statistics from, where nobody asks for fewer
+READING = 5e9  # bytes of weights a second
 MOST_CHUNKS = 4000  # of which there is time for all these orders
 
 
@@ -85,6 +86,7 @@ def fastest(
         costs = costs_of(placement, count, batch_size)
         made = make_schedule(outlines, RULE, count, costs, backward=backward)
         seconds[count] = max((end for _, end in times(outlines, made.order, costs)), default=0.0)
+        seconds[count] += (count - 1) * _reading(placement)
     best = 1
     for count, spent in seconds.items():
         if spent < GAIN * seconds[best]:
@@ -172,6 +174,12 @@ def _counts(
         slices = programs.partition.modelling.slices
         if size >= slices and _samples_of_norms(placement, size) >= least:
             yield count
+
+
+def _reading(placement: Placement) -> float:
+    """Seconds in which the part that has most weights reads them, forward and back once more."""
+    partition = placement.programs.partition
+    return 2 * float(partition.shares.parameter_bytes.max()) / READING
 
 
 def _samples_of_norms(placement: Placement, size: int) -> int:
