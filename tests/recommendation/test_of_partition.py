@@ -61,10 +61,11 @@ def test_norms_have_eight_samples_to_take_their_statistics_from() -> None:
     )
     traced = hgpart.trace(model, hgpart.example_inputs(model, (3, 8, 8)))
     graph = hgpart.channel_graph(traced)
-    problem = Problem(graph, hgpart.flops(graph), hgpart.Modelling(batch_size=16), 2, 0.9)
+    problem = Problem(graph, hgpart.flops(graph), hgpart.Modelling(batch_size=64), 2, 0.9)
     partition = way_named("layerwise").partition(problem, Search())
 
     found = simulated_step(
         model, traced, partition, machine(2), in_proportion(graph, scale=1e4), ""
     )
-    assert (found.micro_batches, found.for_norms) == (2, 8)
+    assert 2 <= found.micro_batches <= 8
+    assert found.for_norms == 64 // found.micro_batches >= 8

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from hgpart.compare.comparison import EPOCHS, Comparison
 from hgpart.compare.outcomes import Outcome
-from hgpart.compare.step_seconds import LINKS
 from hgpart.files.columns import BYTES, MANY_BYTES, Column
+from hgpart.machines.named import ASSUMED_LINKS
 
 
 def comparison_columns(comparison: Comparison) -> tuple[Column[Outcome], ...]:
@@ -16,7 +16,9 @@ def comparison_columns(comparison: Comparison) -> tuple[Column[Outcome], ...]:
     eps = "Imbalance allowed: 0.1 is 10 % above the average. Empty for what does not take one."
     sent = f"Bytes that all devices send in a training step of {samples}: forward, backward and, "
     sent += "where parameters are replicated, their synchronisation."
-    about = f"An estimate, for {LINKS}: the busiest device computes, sends and receives, in "
+    about = (
+        f"An estimate, for {ASSUMED_LINKS}: the busiest device computes, sends and receives, in "
+    )
     about += "micro-batches. hgpart predict and recommend simulate."
     load = "Work of the busiest device over the average; 1 is a perfect balance."
     busiest = "The most bytes that one device sends and receives in a step."

@@ -11,15 +11,14 @@ from dataclasses import asdict, dataclass, replace
 from hgpart.arrays import Int64
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.machines.named import named_machine
+from hgpart.machines.named import ASSUMED as ASSUMED_MACHINE
+from hgpart.machines.named import ASSUMED_LINKS, named_machine
 from hgpart.partition.problem.objectives import MICRO_BATCHES
 from hgpart.partition.problem.topology import WAYS_THERE_AND_BACK, time_objective
+from hgpart.work.estimated_times import RATE
 from hgpart.work.figures import Work, whole_work
 
-MACHINE = "10gbe"
-RATE = 5e10  # multiply-accumulates a second: some cores of a CPU
-LINKS = "10 Gb Ethernet"
-ASSUMED = f"{LINKS} and {RATE / 1e9:g} GMAC/s a device"  # where work is not in seconds
+ASSUMED = f"{ASSUMED_LINKS} and {RATE / 1e9:g} GMAC/s a device"  # where work is not in seconds
 TRAINING = 3  # times the work of a forward pass: gradients of maps and of weights are as much each
 
 
@@ -64,11 +63,11 @@ def step_seconds(
         Work of each layer in each part.
     """
     k = len(traffic)
-    machine = named_machine(MACHINE, k)
+    machine = named_machine(ASSUMED_MACHINE, k)
     if k == 1 or machine is None:
         return None
     whole = whole_work(work, graph)
-    assumed = LINKS
+    assumed = ASSUMED_LINKS
     if work.unit == "MAC":
         passes = TRAINING if modelling.training else 1
         whole *= passes * modelling.batch_size / RATE

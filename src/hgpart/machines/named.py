@@ -12,6 +12,7 @@ from hgpart.errors import ArgumentError
 from hgpart.machines.machine import Device, Link, Machine
 
 MOST_DEVICES = 2**16
+ASSUMED, ASSUMED_LINKS = "10gbe", "10 Gb Ethernet"  # where no machine is given
 
 
 @dataclass(frozen=True)

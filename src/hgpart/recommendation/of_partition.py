@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from hgpart.calibration.here import device_here
-from hgpart.compare.step_seconds import LINKS, MACHINE
 from hgpart.errors import HgpartError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import load_machine
-from hgpart.machines.named import named_machine
+from hgpart.machines.named import ASSUMED, ASSUMED_LINKS, named_machine
 from hgpart.partition import Partition
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -172,7 +171,7 @@ def assumed_step(
     problem, k = partition.problem, partition.k
     if k == 1 or not partition.modelling.training or traced.training != module.training:
         return None
-    on = named_machine(MACHINE, k) if machine is None else load_machine(machine, k)
+    on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
     if on is None or on.k < k:
         return None
     if problem.speeds is not None:
@@ -183,7 +182,9 @@ def assumed_step(
     rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
     times = estimated_times(problem.work, problem.graph, partition.modelling.batch_size)
     try:
-        return simulated_step(module, traced, partition, on, times, f"{machine or LINKS}{rate}")
+        return simulated_step(
+            module, traced, partition, on, times, f"{machine or ASSUMED_LINKS}{rate}"
+        )
     except HgpartError:
         return None
 

@@ -20,7 +20,8 @@ from hgpart.compare.comparison import (
     winners,
 )
 from hgpart.compare.outcomes import Failed, Outcome
-from hgpart.compare.step_seconds import ASSUMED, LINKS
+from hgpart.compare.step_seconds import ASSUMED
+from hgpart.machines.named import ASSUMED_LINKS
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawings, header, page, paragraphs, section
@@ -130,7 +131,7 @@ def _seconds(comparison: Comparison, drawn: Drawings) -> list[str]:
     """Estimated seconds against k, where there are any."""
     if not any(row.step_seconds for row in comparison.steps):
         return []
-    assumed = ASSUMED if comparison.work_source == "flops" else LINKS
+    assumed = ASSUMED if comparison.work_source == "flops" else ASSUMED_LINKS
     figure = lines_figure(comparison, "step_seconds", SECONDS, 1)
     return [
         section(
