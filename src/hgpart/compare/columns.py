@@ -16,10 +16,8 @@ def comparison_columns(comparison: Comparison) -> tuple[Column[Outcome], ...]:
     eps = "Imbalance allowed: 0.1 is 10 % above the average. Empty for what does not take one."
     sent = f"Bytes that all devices send in a training step of {samples}: forward, backward and, "
     sent += "where parameters are replicated, their synchronisation."
-    about = (
-        f"An estimate, for {ASSUMED_LINKS}: the busiest device computes, sends and receives, in "
-    )
-    about += "micro-batches. hgpart predict and recommend simulate."
+    about = f"An estimate, for {ASSUMED_LINKS}: the busiest device computes, sends and receives, "
+    about += "in micro-batches. hgpart predict and recommend simulate."
     load = "Work of the busiest device over the average; 1 is a perfect balance."
     busiest = "The most bytes that one device sends and receives in a step."
     parameters = "The most parameters, in millions, that one device holds."
