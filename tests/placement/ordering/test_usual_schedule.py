@@ -90,6 +90,7 @@ def test_a_batch_is_not_divided_where_results_would_differ() -> None:
         assert micro_batches(cut(network())) == 1
 
 
+@pytest.mark.full
 def test_a_plan_may_say_how() -> None:
     assert micro_batches(cut(network(), Scheduling("1f1b", 2))) == 2
     assert micro_batches(cut(network(norm=True), Scheduling("greedy", 4))) == 4
