@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hgpart.calibration.here import device_here
-from hgpart.errors import HgpartError
+from hgpart.errors import FormatError, HgpartError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Link, Machine
@@ -171,7 +171,10 @@ def assumed_step(
     problem, k = partition.problem, partition.k
     if k == 1 or not partition.modelling.training or traced.training != module.training:
         return None
-    on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
+    try:
+        on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
+    except FormatError:  # a topology, which says nothing of seconds
+        on, machine = named_machine(ASSUMED, k), None
     if on is None or on.k < k:
         return None
     if problem.speeds is not None:
