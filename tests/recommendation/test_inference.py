@@ -58,6 +58,7 @@ def test_a_latency_is_that_of_a_pass_alone(latencies: Recommendation) -> None:
     assert "batches of 8 samples" in str(latencies.summary())
 
 
+@pytest.mark.full
 def test_batches_that_follow_each_other_overlap(latencies: Recommendation) -> None:
     found = recommended(machine(2), goal="inference-throughput", scale=1e3)
     for one in found.ranked:
@@ -80,6 +81,7 @@ def test_memory_is_without_gradients_and_momentum(latencies: Recommendation) -> 
         recommended(machine(1, memory=100), goal="latency")
 
 
+@pytest.mark.full
 def test_a_model_in_evaluation_mode_is_as_good() -> None:
     model, example = network().eval(), torch.zeros(2, 3, 8, 8)
     times = in_proportion(channel_graph(trace(model, (example,))))

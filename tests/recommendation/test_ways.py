@@ -174,6 +174,7 @@ def differing(*speeds: float, memory: tuple[int | None, ...] = (None, None)) -> 
     return replace(machine(len(speeds)), devices=devices)
 
 
+@pytest.mark.full
 def test_devices_get_samples_by_speed_and_one_device_is_the_fastest(found: Recommendation) -> None:
     # Layers that take so long that sending is nothing.
     slow = {"scale": 1e4}
@@ -193,6 +194,7 @@ def test_devices_get_samples_by_speed_and_one_device_is_the_fastest(found: Recom
     assert measured.one_device.seconds == pytest.approx(alike.one_device.seconds / 3, rel=1e-3)
 
 
+@pytest.mark.full
 def test_memory_is_that_of_the_device_that_is_used(found: Recommendation) -> None:
     least = found.one_device.largest_bytes
     assert least is not None

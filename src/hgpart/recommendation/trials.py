@@ -94,14 +94,14 @@ class Trial:
 def trials(devices: int) -> tuple[Trial, ...]:
     """All ways for so many devices, and half, a quarter, ... of them; likeliest and fastest first.
 
-    Of more than `MANY` devices those alone that are replicas of a few.
+    Of more than `MANY` devices those alone that are replicas of a few, and on more than so many.
 
     >>> [trial.text for trial in trials(2)][:3]
     ['single', 'data-parallel on 2 devices', 'one-weird-trick on 2 devices']
     """
     listed = [Trial(way_named("single"), 1)]
     k = devices
-    while k > 1:
+    while k > (1 if devices <= MANY else MANY):
         listed += _of(k) if k <= MANY else _of_many(k)
         k //= 2
     return tuple(listed)
