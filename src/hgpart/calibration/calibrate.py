@@ -30,8 +30,8 @@ def calibrate(
     """Measure the devices and links of a run's processes.
 
     All processes call this, with nothing else running, and all get the result. Pairs are measured
-    one by one, because their messages share the network. What other programs disturb is measured
-    once more; the machine says what disturbed it for all that.
+    one by one, because their messages share the network. A measurement that
+    other programs disturb is made once more; if they disturb that as well, the machine says so.
 
     Parameters
     ----------

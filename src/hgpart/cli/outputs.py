@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-import hgpart
 from hgpart.cli.grouping import Options
 from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
@@ -22,7 +21,6 @@ from hgpart.terminal import PlainConsole
 if TYPE_CHECKING:
     from hgpart.report import Report
 
-FEW = 4  # micro-batches, to begin with
 GRAPHS = (".dot", ".graphml")
 
 
@@ -216,25 +214,10 @@ def of_plan(model: str, plan: Path | str) -> str:
     return f"{named}--plan {quote(str(plan))}"
 
 
-def run_of_plan(
-    model: str, plan: Path | None, graph: hgpart.ChannelGraph, modelling: hgpart.Modelling
-) -> str:
+def run_of_plan(model: str, plan: Path | None) -> str:
     """Command that runs what was divided; where it was not written, what writes it comes first."""
-    if plan is None:
-        return (
-            f"the same with -o plan.json, then hgpart run {of_plan(model, 'plan.json')} --backward"
-        )
-    divided = in_micro_batches(graph, modelling.slices, modelling.batch_size)
-    return f"hgpart run {of_plan(model, plan)} --backward{divided}"
-
-
-def in_micro_batches(graph: hgpart.ChannelGraph, slices: int, batch_size: int) -> str:
-    """Option of a run in a few micro-batches, a blank first; empty where these would be refused.
-
-    Each slice has to have samples of each, and the model must not mix samples.
-    """
-    may_be = slices * FEW <= batch_size and not graph.mixing.of_norms("slice")
-    return f" --micro-batches {FEW}" if may_be else ""
+    first, file = kept(plan, "plan.json")
+    return f"{first}hgpart run {of_plan(model, plan or file)} --backward"
 
 
 def plain_console() -> PlainConsole:

@@ -164,8 +164,8 @@ class Placing:
     ) -> Scheduling:
         """The wanted schedule, or the one that is simulated fastest.
 
-        That is said and, in training with the plan's batch size, kept in the plan. All ranks call
-        this.
+        The choice is said and, in training with the plan's batch size, kept in the plan. All ranks
+        call this.
         """
         if wanted is not None:
             return wanted

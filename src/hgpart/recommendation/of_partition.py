@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
 import torch
@@ -100,8 +99,15 @@ def simulated_step(
     def best(divided: Partition, on: Machine = machine) -> tuple[Scheduling, float]:
         chosen, least = Scheduling(RULE, 1), float("inf")
         sketched = Sketched.of(facts, divided)
-        for count in _counts(divided):
-            step = estimate(sketched, Scheduling(RULE, count), on, times)
+        for count in COUNTS if divided.k > 1 else (1,):
+            if count > 1 and _has_norms(divided) and _samples_of_norms(divided, count) < ENOUGH:
+                break
+            try:
+                step = estimate(sketched, Scheduling(RULE, count), on, times)
+            except HgpartError:
+                if count == 1:
+                    raise
+                break  # the batch can't be divided, or not into so many
             if step.batch_seconds < GAIN * least:
                 chosen, least = Scheduling(RULE, count), step.batch_seconds
         return chosen, least
@@ -169,7 +175,7 @@ def assumed_step(
         A named machine, or a file.
     """
     problem, k = partition.problem, partition.k
-    if k == 1 or not partition.modelling.training or traced.training != module.training:
+    if k == 1 or not (partition.modelling.training and traced.training):
         return None
     try:
         on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
@@ -195,18 +201,6 @@ def assumed_step(
 def _for_norms(partition: Partition, scheduling: Scheduling) -> int | None:
     count = scheduling.micro_batches
     return _samples_of_norms(partition, count) if count > 1 and _has_norms(partition) else None
-
-
-def _counts(partition: Partition) -> Iterator[int]:
-    """Numbers of micro-batches that nobody has to ask for, ascending."""
-    modelling = partition.modelling
-    may_divide = partition.k > 1 and not partition.problem.graph.mixing.of_norms("slice")
-    has_norms = _has_norms(partition)
-    for count in COUNTS:
-        fits = count * modelling.slices <= modelling.batch_size
-        enough = not has_norms or _samples_of_norms(partition, count) >= ENOUGH
-        if count == 1 or (may_divide and fits and enough):
-            yield count
 
 
 def _has_norms(partition: Partition) -> bool:

@@ -94,7 +94,7 @@ class Trial:
 def trials(devices: int) -> tuple[Trial, ...]:
     """All ways for so many devices, and half, a quarter, ... of them; likeliest and fastest first.
 
-    Of more than `MANY` devices those alone that are replicas of a few, and on more than so many.
+    For more than `MANY` devices only ways that are replicas of a few, each on more than `MANY`.
 
     >>> [trial.text for trial in trials(2)][:3]
     ['single', 'data-parallel on 2 devices', 'one-weird-trick on 2 devices']

@@ -52,8 +52,8 @@ def time_layers(
     made to rise with tasks and samples (`rising`), as measured ones may not. The optimizer is plain
     gradient descent.
 
-    What other programs disturb is measured once more; the times say what disturbed them for all
-    that.
+    A measurement that other programs disturb is made once more; if they disturb that as well, the
+    times say so.
 
     Where memory has no room for a whole step, seconds are those of layers measured alone.
 

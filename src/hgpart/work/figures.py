@@ -19,6 +19,7 @@ from hgpart.files.writing import write_text
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 
 FEMTOSECONDS = 10**15
+STEP_PASSES = 3  # forward, backward for maps and backward for weights: rough costs have them alike
 LARGEST_TOTAL = 2**63 - 1  # units of all tasks together: sums are int64
 FORMAT = "hgpart work 1"
 
@@ -101,6 +102,28 @@ def measured(graph: ChannelGraph, seconds: Sequence[float], source: str) -> Work
 def whole_work(work: Work, graph: ChannelGraph) -> float:
     """The work of all tasks, in the printed unit."""
     return _total(work.per_task.tolist(), graph) / work.units
+
+
+def seconds_a_unit(work: Work, batch_size: int, seconds_a_mac: float) -> float:
+    """Seconds of a unit of `per_task` in a forward pass of a sample, by rough costs.
+
+    Of measured seconds, which are those of a step of a batch, a forward pass is a third: gradients
+    of maps take as long, and so do those of weights.
+
+    Parameters
+    ----------
+    batch_size : int
+        Samples of the step that work in seconds is of.
+    seconds_a_mac : float
+        Seconds of a multiply-accumulate.
+
+    >>> one = np.ones(1, np.int64)
+    >>> seconds_a_unit(Work(one, "s", 10, "measured"), 4, 1e-9) == 1 / (3 * 4 * 10)
+    True
+    >>> seconds_a_unit(Work(one, "MAC", 1, "flops"), 4, 1e-9)
+    1e-09
+    """
+    return (1 / (STEP_PASSES * batch_size) if work.unit == "s" else seconds_a_mac) / work.units
 
 
 def _total(per_task: Sequence[int], graph: ChannelGraph) -> int:

@@ -1,6 +1,6 @@
 """A measurement -> Conditions: whether other programs, or too little of the CPU, disturbed it.
 
-What is measured beside other programs takes too long, and nothing in the figure says so. So a
+A measurement beside other programs takes too long, and nothing in its figure says so. So a
 `Watch` compares the CPU time of the cores with that of this process and all that it has started,
 makes once more what was disturbed, and keeps what can be said for sure.
 """

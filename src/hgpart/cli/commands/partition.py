@@ -227,7 +227,7 @@ def partition(
     )
     unit = unit_of(context)
     results.draw(plan_page, report, unit)
-    show_report(report, unit, results, run_of_plan(model, output, graph, divided.modelling))
+    show_report(report, unit, results, run_of_plan(model, output))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if divided.interrupted:

@@ -255,7 +255,7 @@ def train(
                 "--amp by a plan in slices with norms of the batch, whose statistics would have "
                 "16 bits: accepted is a plan with norms of slices, or --dtype float32 alone"
             )
-        samples = batch_size or loaded.modelling.batch_size
+        samples = loaded.modelling.batch_size if batch_size is None else batch_size
         loss = learning.loss_function()
         log = None if results.log is None else Log(results.log, loss.score)
         wanted = step.wanted(loaded.schedule_for(samples))

@@ -79,7 +79,7 @@ def transform(
                 work = hgpart.flops(after)
                 partition = hgpart.partition_by("transformed-parts", after, work, parts)
                 hgpart.files.save_plan(hgpart.Plan(partition, model, shape), output)
-            then = run_of_plan(model, output, after, partition.modelling)
+            then = run_of_plan(model, output)
         elif output is not None:
             write_text(output, factory_of(original, change, shape, stages, unequal))
             then = f"hgpart partition {quote(f'{output}:model')} --k {parts}"

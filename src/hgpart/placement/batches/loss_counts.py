@@ -81,7 +81,7 @@ def is_sum(loss_fn: object) -> bool:
 def adds_up(loss_fn: object) -> bool:
     """Whether a loss function is one of torch's: in micro-batches it gives the batch's loss.
 
-    Of any other this is not known; one may compare samples with each other.
+    Any other function may compare samples with each other.
 
     >>> adds_up(nn.MSELoss()), adds_up(functional.cross_entropy), adds_up(lambda one, other: one)
     (True, True, False)

@@ -16,6 +16,7 @@ from hgpart.placement.shares.joining import WorkUnit, joined
 from hgpart.placement.shares.samples import keeps_apart
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.schedules.costs import Costs
+from hgpart.work.figures import seconds_a_unit
 
 # Seconds per parameter and step, in addition to those per sample: measured on VGG16, where a sample
 # takes 6, 10 and 15 % longer in batches of 4, 2 and 1 than in one of 16.
@@ -92,9 +93,8 @@ class _Units:
         return part_shares(partition.model, partition.parts, self._k).layer_work
 
     def _seconds_of_work(self, blueprint: Blueprint) -> float:
-        work = blueprint.work
-        seconds = (1.0 if work.unit == "s" else self._costs.work) / work.units
-        return seconds * blueprint.share.samples(self._samples)
+        unit = seconds_a_unit(blueprint.work, self._samples, self._costs.work)
+        return unit * blueprint.share.samples(self._samples)
 
     def _coming_of(
         self, blueprint: Blueprint

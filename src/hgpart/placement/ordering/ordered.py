@@ -20,10 +20,10 @@ from hgpart.placement.accounting import peaks_by, worth_recomputing
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.placement import Placement
 from hgpart.schedules import check_micro_batches
-from hgpart.schedules.costs import PASSES, CostModel, Costs
+from hgpart.schedules.costs import CostModel, Costs
 from hgpart.schedules.outline import Outline
-from hgpart.schedules.schedule import Direction, Schedule
-from hgpart.work.figures import Work
+from hgpart.schedules.schedule import Schedule
+from hgpart.work.figures import Work, seconds_a_unit
 
 
 def from_one(value: Any) -> list[Any]:
@@ -108,12 +108,8 @@ def costs_of(placement: Placement, micro_batches: int, batch_size: int | None = 
 
 def rough_costs(partition: Partition, work: Work, samples: float) -> Costs:
     """Estimated costs of a micro-batch of some samples."""
-    planned = partition.modelling.batch_size
-    forward = 1 / (planned * (PASSES[Direction.FORWARD] + PASSES[Direction.BACKWARD]))
-    seconds_per_unit = forward if work.unit == "s" else Costs.work
-    return Costs(
-        samples=samples, work=seconds_per_unit / work.units, speeds=partition.problem.speeds
-    )
+    unit = seconds_a_unit(work, partition.modelling.batch_size, Costs.work)
+    return Costs(samples=samples, work=unit, speeds=partition.problem.speeds)
 
 
 def outlines_here(

@@ -23,11 +23,11 @@ from hgpart.schedules import make_schedule
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times
+from hgpart.work.estimated_times import READING
 
 RULE, COUNTS = "greedy", (1, 2, 4, 8)
 GAIN = 0.9  # of the seconds of fewer micro-batches: what saves less by rough costs may save nothing
 ENOUGH = 8  # samples for a norm to take its statistics from, where nobody asks for fewer
-READING = 5e9  # bytes of weights a second
 MOST_CHUNKS = 4000  # of which there is time for all these orders
 
 

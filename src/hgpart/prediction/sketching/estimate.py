@@ -41,7 +41,7 @@ class Estimate:
     seconds, update_seconds, busy, sent_bytes
         See `Prediction`.
     step, sharing
-        What was simulated.
+        The simulated jobs and messages, and what they share.
     """
 
     seconds: float
@@ -69,9 +69,9 @@ class Sketched:
     Attributes
     ----------
     drawn : Sketch
-        What its parts compute and send.
+        The work of its parts and what they send.
     weights : Weights or None
-        What they send each other of weights, if the batch is in slices.
+        The weights that parts send each other, if the batch is in slices.
     """
 
     facts: LayerFacts

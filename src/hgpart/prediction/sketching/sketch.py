@@ -23,6 +23,7 @@ from hgpart.placement.building.order import SECONDS_A_PARAMETER
 from hgpart.placement.shares.joining import WorkUnit, joined
 from hgpart.prediction.sketching.layer_facts import LayerFact, LayerFacts, SentTensor
 from hgpart.schedules.costs import Costs
+from hgpart.work.figures import seconds_a_unit
 
 Finish = Sequence[Int64 | None]  # of each layer, the part of each task; None: has no vertices
 
@@ -381,7 +382,7 @@ def work_units(
     keys = transfers.shares, transfers.layers, transfers.receivers, transfers.senders, travels
     for share, layer, receiver, sender, travel in zip(*(key.tolist() for key in keys), strict=True):
         coming.setdefault((share, layer, receiver), []).append((sender, travel))
-    seconds_per_work = (1.0 if work.unit == "s" else costs.work) / work.units
+    seconds_per_work = seconds_a_unit(work, samples, costs.work)
     units: list[WorkUnit] = []
     pieces: list[WorkPiece] = []
     made: dict[tuple[int, int, int], int] = {}

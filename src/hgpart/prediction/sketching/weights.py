@@ -36,7 +36,7 @@ class Weights:
     group_names : tuple of frozenset of str
         The parameters of each group, which travel together.
     group, owner, holder, nbytes : int64 arrays, shape (weights,)
-        What is sent, from where, to where; by number: the order in which they are sent.
+        Each message's group, sender and receiver; messages have numbers in the order of sending.
     packed : bool array, shape (weights,)
         Whether it consists of several tensors.
     backward : int64 array, shape (weights,)
