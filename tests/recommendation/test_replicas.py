@@ -60,7 +60,8 @@ def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
         assert one.sent_bytes == pytest.approx(placed.sent_bytes, rel=0.01)
         # Nothing of the exchange is hidden behind computing.
         assert one.simulated_seconds >= 0.9 * placed.simulated_seconds
-        assert one.computing_seconds <= 1.01 * placed.computing_seconds
+        # So another number of micro-batches may be the best.
+        assert one.computing_seconds <= 1.05 * placed.computing_seconds
 
 
 def test_exchange_is_by_the_links_of_each_pair() -> None:

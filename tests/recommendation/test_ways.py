@@ -7,10 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 from recommended import machine, network, recommended, times_of
+from torch import nn
 from toy_times import in_proportion
 
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
+from hgpart.layers.channel_graph import PARAMETER
+from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.placement import place
 from hgpart.prediction.predict import predict
@@ -18,8 +22,10 @@ from hgpart.prediction.sketching.estimate import estimate
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import GOALS, Recommendation
+from hgpart.recommendation.simulating import Simulations
 from hgpart.recommendation.trials import trials
 from hgpart.run.scheduling import schedule
+from hgpart.tracing.traced_model import trace
 
 SLOW = Link.of(latency=1.0, bandwidth=1.0)
 
@@ -117,7 +123,7 @@ def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch, simulat
             recommended(machine(2))
         return
     found = recommended(machine(2))
-    assert (found.interrupted, found.simulated, len(found.ranked)) == (True, 4, 3)
+    assert (found.interrupted, found.simulated, len(found.ranked)) == (True, 3, 2)
 
 
 @pytest.mark.few(1)
@@ -202,3 +208,39 @@ def test_memory_is_that_of_the_device_that_is_used(found: Recommendation) -> Non
     assert [one.trial.text for one in fits.ranked] == ["single"]
     with pytest.raises(InfeasibleError):
         recommended(differing(2.0, 1.0, memory=(1, least)))
+
+
+def test_what_is_not_known_to_fit_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When time was up, the fastest was recommended, whatever memory it might need."""
+    monkeypatch.setattr(Simulations, "_is_late", lambda simulations: len(simulations.best) == 3)
+    found = recommended(machine(2, memory=10**9), scale=1e3)
+    assert found.one_device.largest_bytes is not None
+    assert found.best.largest_bytes is not None
+    assert found.left_out > 0
+    monkeypatch.undo()
+    assert recommended(machine(2, memory=10**9), scale=1e3, time_limit=1e5).best.trial.k == 2
+
+
+class WithToken(nn.Module):
+    """Its tasks read a parameter, which estimates of slices do not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 8, 3), nn.Conv2d(16, 8, 3)
+        self.token = nn.Parameter(torch.ones(8, 1, 1))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = self.first(images)
+        return self.last(torch.cat([maps, self.token.expand(maps.shape)], 1)).mean((2, 3))
+
+
+def test_what_cant_be_sketched_is_placed() -> None:
+    """Ways in slices of such a model were dropped."""
+    model = WithToken()
+    traced = trace(model, (torch.zeros(2, 3, 8, 8),))
+    graph = channel_graph(traced)
+    assert any(layer.kind == PARAMETER for layer in graph.layers)
+    times = in_proportion(graph, scale=1e3)
+    found = module.rank_ways(model, traced, graph, times, machine(2), batch_size=8, time_limit=1e5)
+    (way,) = [one for one in found.ranked if one.trial.name == "data-parallel"]
+    assert way.largest_bytes is not None

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from math import inf
 
 import numpy as np
 from torch import nn
 
-from hgpart.errors import HgpartError, InfeasibleError
+from hgpart.errors import ArgumentError, HgpartError, InfeasibleError
 from hgpart.hypergraph.shares import part_shares
 from hgpart.machines.machine import Machine
 from hgpart.partition import Partition
@@ -146,7 +147,6 @@ class Simulations:
     simulated: int = 0
     one_device: Ranked | None = None
     facts: LayerFacts | None = None
-    sketched: Sketched | None = None
 
     def run(self) -> Recommendation:
         """Rank all ways, or those that were simulated before Ctrl-C.
@@ -180,18 +180,17 @@ class Simulations:
             if divided is not None and self._estimate_all(divided):
                 made.append(divided)
         if not self.asked.is_bound:
-            self._place_best(made)
+            left_out += self._place_best(made)
             self._drop_slower_searches()
         return left_out
 
     def _drop_slower_searches(self) -> None:
         """Leave a search for the least time out, where another way takes less."""
-        ranks = ((ranked.value(self.asked.goal), ranked) for ranked in self.best.values())
-        _, best = min(ranks, key=lambda pair: pair[0], default=(None, None))
-        for text, ranked in [*self.best.items()]:
-            if best and ranked is not best and ranked.trial.way.name.startswith(LEAST_TIME):
+        best, *others = self._in_order() or [""]
+        for text in others:
+            if self.best[text].trial.way.name.startswith(LEAST_TIME):
                 del self.best[text]
-                self.dropped.append(Dropped(text, f"slower than {best.trial.text}, by simulation"))
+                self.dropped.append(Dropped(text, f"slower than {best}, by simulation"))
 
     @property
     def _estimates(self) -> bool:
@@ -199,12 +198,26 @@ class Simulations:
         return self.asked.goal in ("time", "throughput")
 
     def _estimate_all(self, divided: _Divided) -> bool:
-        """Simulate a division by all schedules of a step, and sort them; whether one can be."""
+        """Simulate a division by all schedules of a step, and sort them; whether one can be.
+
+        What can't be sketched, such as fine-grain parts, is placed at once.
+        """
+        try:
+            sketched = self._sketched(divided.placed)
+        except ArgumentError:
+            self._place_at_once(divided)
+            return False
         estimates: list[tuple[Ranked, Scheduling]] = []
+        refused: HgpartError | None = None
         for scheduling in divided.orders:
-            if not scheduling.is_stream and (ranked := self._estimated(divided, scheduling)):
-                estimates.append((ranked, scheduling))
+            if not scheduling.is_stream:
+                try:
+                    estimates.append((self._estimated(divided, sketched, scheduling), scheduling))
+                except HgpartError as error:
+                    refused = refused or error
         if not estimates:
+            if refused is not None:
+                self._drop(divided.trial, refused)
             return False
         estimates.sort(key=lambda pair: pair[0].value(self.asked.goal))
         divided.streams = [order for order in divided.orders if order.is_stream]
@@ -216,8 +229,20 @@ class Simulations:
             self.best[divided.trial.text] = ranked
         return True
 
-    def _place_best(self, made: Sequence[_Divided]) -> None:
-        """Place one device and the most promising, until the memory of the best ways is known."""
+    def _place_at_once(self, divided: _Divided) -> None:
+        """Simulate a division by all schedules, as far as there is time."""
+        placed = self._placed(divided)
+        for scheduling in divided.orders if placed is not None else ():
+            if divided.trial.text not in self.best or not self._is_late():
+                assert placed is not None
+                self._try(placed, scheduling)
+
+    def _place_best(self, made: Sequence[_Divided]) -> int:
+        """Place one device and the most promising, until the memory of the best ways is known.
+
+        Returns the number of ways that are left out: where memory is limited, those that would be
+        better than the best known to fit, but that there was no time to place.
+        """
         waiting = {divided.trial.text: divided for divided in made if divided.placed.k <= MANY}
         known = 0
         while (text := self._best_unknown(waiting)) and (not known or not self._is_late()):
@@ -232,12 +257,22 @@ class Simulations:
                 self._try(placed, scheduling)
             if divided.trial.k == 1:
                 self.one_device = self.best.get(text, estimated)
+        unknown = list[str]()
+        if any(limit is not None for limit in self.asked.limits):
+            unknown = [*takewhile(waiting.__contains__, self._in_order())]
+            for text in unknown:
+                del self.best[text]
+        return len(unknown)
+
+    def _in_order(self) -> list[str]:
+        """The trials that have a way, the best first."""
+        return sorted(self.best, key=lambda text: self.best[text].value(self.asked.goal))
 
     def _best_unknown(self, waiting: Mapping[str, _Divided]) -> str | None:
         """One device, or the best of the few best ways whose memory is not known yet."""
         alone = [text for text, divided in waiting.items() if divided.trial.k == 1]
-        best = sorted(self.best, key=lambda text: self.best[text].value(self.asked.goal))
-        return next((text for text in alone + best[:PLACED] if text in waiting), None)
+        promising = alone + self._in_order()[:PLACED]
+        return next((text for text in promising if text in waiting), None)
 
     def _is_late(self) -> bool:
         return time.monotonic() > self.deadline
@@ -322,18 +357,11 @@ class Simulations:
             )
         return judged
 
-    def _estimated(self, divided: _Divided, scheduling: Scheduling) -> Ranked | None:
+    def _estimated(self, divided: _Divided, sketched: Sketched, scheduling: Scheduling) -> Ranked:
         """What a way should take, without placing it; its memory is not known."""
         asked, placed, replicas = self.asked, divided.placed, divided.trial.replicas
         machine, size = asked.machine.of_fastest(divided.trial.k), placed.modelling.batch_size
-        if scheduling.micro_batches * placed.modelling.slices > max(size, placed.modelling.slices):
-            return None  # some slice would have no sample
-        try:
-            estimated = estimate(self._sketched(placed), scheduling, machine, asked.times)
-        except HgpartError as error:
-            if scheduling == divided.orders[0]:
-                self._drop(divided.trial, error)
-            return None
+        estimated = estimate(sketched, scheduling, machine, asked.times)
         self.simulated += 1
         versions = _parameter_bytes(placed)
         exchange = exchange_seconds(versions, replicas, machine)
@@ -353,14 +381,12 @@ class Simulations:
         return self._as_ranked(divided, scheduling, prediction, unknown, versions, exchange)
 
     def _sketched(self, partition: Partition) -> Sketched:
-        """The partition's sketch; the last one is remembered, for its further schedules."""
+        """The partition's sketch; an ArgumentError if it has to be placed to be simulated."""
         if self.facts is None:
             named = self.asked.module.named_parameters()
             trainable = frozenset(name for name, value in named if value.requires_grad)
             self.facts = LayerFacts.of(self.asked.traced, partition, trainable)
-        if self.sketched is None or self.sketched.partition is not partition:
-            self.sketched = Sketched.of(self.facts, partition)
-        return self.sketched
+        return Sketched.of(self.facts, partition)
 
     def _placed(self, divided: _Divided) -> _Placed | None:
         """Place a division, or say why that can't be."""
@@ -391,6 +417,8 @@ class Simulations:
             return
         if trial.k == 1 and self.one_device is None:
             self.one_device = ranked
+        if self.asked.is_bound and trial.k != self.asked.problem.k:
+            return  # to compare with alone
         fastest = self.asked.machine.fastest(trial.k)
         limits = [self.asked.limits[device] for device in fastest]
         text, over = trial.text, what_is_over(ranked.needed_bytes, limits)
