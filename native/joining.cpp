@@ -71,7 +71,6 @@ std::vector<std::int32_t> interleaved(const Units& units, std::int32_t k) {
         begin = at;
       }
     }
-    if (first < 0) break;  // units need each other in a circle
     while (!coming[first].empty() && coming[first].top().first <= begin) {
       const std::int32_t unit = coming[first].top().second;
       coming[first].pop();
@@ -161,6 +160,9 @@ Units together(const WorkUnits& units, const std::vector<Group>& some) {
     for (const std::int32_t follower : followers[order[at]]) {
       if (--missing[follower] == 0) order.push_back(follower);
     }
+  }
+  if (order.size() < groups.size()) {
+    throw InvalidHypergraph("units that are alike need each other, expected units of one layer");
   }
   Units merged;
   for (const std::int32_t group : order) {

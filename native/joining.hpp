@@ -1,5 +1,5 @@
 // Which units of work parts do at once, and in which order; see
-// src/hgpart/placement/shares/joining.py and interleaving.py.
+// src/hgpart/placement/shares/joining.py.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ using Group = std::vector<std::int32_t>;
 
 // The numbers of all units, grouped by what is done at once, in the order of a list schedule.
 // `most` is the number of units in all schedules that are tried, and an end that is later by the
-// fraction `rounding` is not later. Throws InvalidHypergraph if a
-// number is out of range.
+// fraction `rounding` is not later. Throws InvalidHypergraph if a number is out of range, or if
+// units that are alike need each other.
 std::vector<Group> joined(const WorkUnits& units, std::int64_t most, double rounding);
 
 }  // namespace hgpart

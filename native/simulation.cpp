@@ -4,6 +4,7 @@
 #include <deque>
 #include <functional>
 #include <queue>
+#include <string>
 #include <utility>
 
 #include "array_checks.hpp"
@@ -324,6 +325,18 @@ class Simulation {
   Spans spans_;
 };
 
+// What the jobs of a part await is sent to it, and what they send is sent by it.
+void check_ends(const char* name, Span<std::int64_t> pointers, Span<std::int32_t> messages,
+                std::int64_t first, std::int64_t end, Span<std::int32_t> part_of_message,
+                std::int64_t part) {
+  for (std::int64_t at = pointers[first]; at < pointers[end]; ++at) {
+    const std::int32_t own = part_of_message[messages[at]];
+    if (own == part) continue;
+    fail(name, at, messages[at],
+         "a message of part " + std::to_string(part) + ", not of part " + std::to_string(own));
+  }
+}
+
 void check(const TimedStep& step, const Sharing& sharing) {
   const std::int64_t jobs = step.seconds.size, messages = step.senders.size;
   const std::int64_t parts = sharing.nodes.size;
@@ -341,6 +354,11 @@ void check(const TimedStep& step, const Sharing& sharing) {
   check_below("receivers", step.receivers, parts);
   for (const auto& values : {step.travel, step.both_ways, step.handling}) {
     check_length("seconds of messages", values.size, messages, "one per message");
+  }
+  for (std::int64_t part = 0; part < parts; ++part) {
+    const std::int64_t first = step.part_pointers[part], end = step.part_pointers[part + 1];
+    check_ends("awaits", step.await_pointers, step.awaits, first, end, step.receivers, part);
+    check_ends("sends", step.send_pointers, step.sends, first, end, step.senders, part);
   }
   check_not_negative("nodes", sharing.nodes);
   for (const auto& factors : {sharing.slowdown, sharing.memory_slowdown}) {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from toy_outlines import EVEN, halves, pipeline
 from toy_programs import Cut, cuts
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, HypergraphError
 from hgpart.execution.outlines import outline
 from hgpart.machines.machine import Slowdown
 from hgpart.prediction.actions import jobs_of
@@ -255,14 +255,35 @@ def test_messages_on_their_way_slow_computing_down_at_both_ends() -> None:
 
 def test_parts_that_wait_for_ever_are_an_error_of_one_line() -> None:
     for jobs, journeys in (
-        ([[TimedJob(1.0, awaits=(0,))], []], [TimedMessage(1, 0, 1.0, 1.0)]),
+        ([[TimedJob(1.0, awaits=(0,))], []], [TimedMessage(1, 0, 1.0, 1.0)]),  # never sent
         (
             [[TimedJob(1.0, (1,), (0,))], [TimedJob(1.0, (0,), (1,))]],
-            [TimedMessage(0, 1, 1, 1)] * 2,
+            [TimedMessage(0, 1, 1, 1), TimedMessage(1, 0, 1, 1)],
         ),
     ):
         with pytest.raises(ArgumentError, match="part 0 waits for ever"):
             simulate(jobs, journeys, Sharing((0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "message"),
+    [
+        ([[], [TimedJob(1.0, awaits=(3,))]], "awaits[0] is 3, expected 0 or more and less than 1"),
+        (
+            [[TimedJob(1.0, awaits=(0,))], []],
+            "awaits[0] is 0, expected a message of part 0, not of part 1",
+        ),
+        (
+            [[], [TimedJob(1.0), TimedJob(1.0, sends=(0,))]],
+            "sends[0] is 0, expected a message of part 1, not of part 0",
+        ),
+    ],
+)
+def test_a_message_of_another_part_is_refused(jobs, message) -> None:
+    """A part that has no jobs would be told to begin one."""
+    with pytest.raises(HypergraphError) as raised:
+        simulate(jobs, [TimedMessage(0, 1, 1.0, 1.0)], Sharing((0, 1)))
+    assert str(raised.value) == message
 
 
 def test_nothing_takes_no_time() -> None:

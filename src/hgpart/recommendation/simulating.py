@@ -232,9 +232,10 @@ class Simulations:
     def _place_at_once(self, divided: _Divided) -> None:
         """Simulate a division by all schedules, as far as there is time."""
         placed = self._placed(divided)
-        for scheduling in divided.orders if placed is not None else ():
+        if placed is None:
+            return
+        for scheduling in divided.orders:
             if divided.trial.text not in self.best or not self._is_late():
-                assert placed is not None
                 self._try(placed, scheduling)
 
     def _place_best(self, made: Sequence[_Divided]) -> int:
@@ -437,10 +438,8 @@ class Simulations:
     def _ranked(self, placed: _Placed, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""
         asked, divided, placement = self.asked, placed.divided, placed.placement
-        machine, size = (
-            asked.machine.of_fastest(divided.trial.k),
-            divided.placed.modelling.batch_size,
-        )
+        machine = asked.machine.of_fastest(divided.trial.k)
+        size = divided.placed.modelling.batch_size
         try:
             if not scheduling.is_stream:
                 placement.for_batch(size).passes.check_samples(scheduling.sizes(size))

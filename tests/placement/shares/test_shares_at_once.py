@@ -19,7 +19,7 @@ from placed_models import model_of
 from torch import nn
 
 from hgpart import Modelling, Placement, place
-from hgpart.errors import ArgumentError, PlacementError
+from hgpart.errors import ArgumentError, HypergraphError, PlacementError
 from hgpart.layers.channel_graph import Mixing as NothingMixed
 from hgpart.placement.accounting import disagreements
 from hgpart.placement.ordering.ordered import outlines_here
@@ -227,7 +227,7 @@ def units_of(seed):
 
 @given(seed=st.integers(0, 9999))
 def test_joining_puts_off_no_end(seed):
-    """Each unit once, behind what it needs; at once is only what is alike, of shares in order."""
+    """Each unit is done once, behind what it needs, and only with units of its kind at once."""
     units, named = units_of(seed)
     groups = joined(units)
     assert groups == slow_joining.joined(units)
@@ -244,3 +244,10 @@ def test_joining_puts_off_no_end(seed):
     for group in groups:
         assert len({units[number].alike for number in group}) == 1
         assert [named[number][0] for number in group] == sorted({named[n][0] for n in group})
+
+
+def test_units_that_need_each_other_are_not_one():
+    """Joined, they would wait for themselves: nothing would say when they end."""
+    chain_of_alike = [WorkUnit(0, 1.0, {}, alike="conv"), WorkUnit(0, 1.0, {0: 0.0}, alike="conv")]
+    with pytest.raises(HypergraphError, match="units that are alike need each other"):
+        joined(chain_of_alike)
