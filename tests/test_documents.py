@@ -13,9 +13,11 @@ from types import ModuleType
 import pytest
 import typer
 from documents import NOT_EXECUTED, Session, blocks, commands, program
+from toy_times import in_proportion
 
 import hgpart
 from hgpart.cli import app
+from hgpart.tracing.traced_model import example_inputs
 
 ROOT = Path(__file__).parent.parent
 EXECUTED = ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
@@ -76,6 +78,7 @@ class TestAllBlocksOfOthers:
 
 def run_all(name: str, capture: pytest.CaptureFixture[str]) -> None:
     make_photos(Path("photos"))
+    make_times(Path("known.json"))
     session = Session(name, capture)
     for block in blocks(TEXTS[name]):
         session.run(block)
@@ -90,6 +93,13 @@ def make_photos(folder: Path) -> None:
         (folder / kind).mkdir(parents=True)
         for number in range(10):
             image.new("L", (8, 8), 100 * shade + number).save(folder / kind / f"{number}.png")
+
+
+def make_times(file: Path) -> None:
+    """Make times of lenet5's layers for stand-ins: figures decide what these print."""
+    model, shape = hgpart.load_model("lenet5", device="meta")
+    graph = hgpart.channel_graph(hgpart.trace(model, example_inputs(model, shape)))
+    hgpart.files.save_layer_times(in_proportion(graph), graph, file)
 
 
 def test_what_is_not_executed_is_listed() -> None:

@@ -84,7 +84,9 @@ def test_own_model(tmp_path: Path) -> None:
 @pytest.mark.full
 def test_recommendation(tmp_path: Path) -> None:
     text = example("recommendation", tmp_path)
-    best = [cell.strip() for cell in text.splitlines()[2].split("  ")]
+    lines = text.splitlines()
+    heading = next(at for at, line in enumerate(lines) if line.split()[:2] == ["way", "schedule"])
+    best = [cell.strip() for cell in lines[heading + 1].split("  ")]
     chosen = re.search(r"training by (.*?),", text)
     assert chosen is not None
     assert chosen[1] in best
@@ -203,13 +205,14 @@ def test_six_lines_of_a_ddp_script_change(name: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_script_from_ddp_learns_what_it_learned(name: str, tmp_path: Path) -> None:
+    (tmp_path / "in_type.py").write_text(IN_TYPE, encoding="utf-8")
     states = []
     for way in ("ddp", "hgpart"):
         script = str(EXAMPLES / "from_ddp" / f"{name}_{way}.py")
-        printed(*IN_PROCESSES, script, cwd=tmp_path)
+        printed(*IN_PROCESSES, "in_type.py", script, "float64", cwd=tmp_path)
         states.append(torch.load(tmp_path / "trained.pt"))
-    # In 16 bits, the order of additions shows.
-    assert_close(states, 0.05 if name == "fine_tuning" else 1e-4)
+    # The order of additions shows where a script itself goes on in 16 bits.
+    assert_close(states, 0.05 if name == "fine_tuning" else 1e-7)
 
 
 @pytest.mark.full

@@ -361,7 +361,7 @@ def test_models_lists_those_that_are_named(capsys):
 def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     plan, parts, named = (tmp_path / name for name in ("plan.json", "parts", "named.json"))
     hgpart(*LENET, "-o", plan, "--write-partition", parts)
-    then = f"hgpart run --plan {plan} --backward --micro-batches 4"
+    then = f"hgpart run --plan {plan} --backward"
     assert capsys.readouterr().out.splitlines()[-1] == f"Next: {then}"
     hgpart("run", "--plan", plan, "--backend", "threads", "--steps", 1, "--backward")
     shown = capsys.readouterr().out

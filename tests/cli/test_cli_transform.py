@@ -81,7 +81,9 @@ def test_a_plan_it_writes_is_that_of_the_strategy(
     assert "\n\n2 devices, each part on one, all else on the first: " in said
     wanted = ["--k", "2", "--way", "transformed-parts", "-o", str(same)]
     assert run(["partition", f"{spec}+{kind}:2", *wanted]) == 0
-    assert plan.read_text() == same.read_text()
+    written, partitioned = (json.loads(file.read_text()) for file in (plan, same))
+    del partitioned["schedule"]  # simulated by partition
+    assert written == partitioned
     assert run(["verify", f"{spec}+{kind}:2", "--plan", str(plan)]) == 0
 
 

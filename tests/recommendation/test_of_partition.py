@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from recommended import machine, times_of, traced_network
 from torch import nn
@@ -9,6 +11,7 @@ from toy_times import in_proportion
 
 import hgpart
 from hgpart.machines.machine import Link
+from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
@@ -43,6 +46,20 @@ def test_its_seconds_are_those_of_the_plan_that_is_placed() -> None:
     assert (found.faster, found.assumed) == ("data-parallel", "toys")
     assert found.faster_seconds is not None
     assert found.faster_seconds < found.seconds
+
+
+def test_memory_limits_change_nothing_but_what_fits() -> None:
+    """They were of two devices where one was simulated, so nothing was."""
+    model, traced, _ = traced_network()
+    free = divided("layerwise")
+    without = simulated_step(model, traced, free, machine(2), times_of(1e4), "")
+    assert without.faster == "data-parallel"
+    for most in (10**9, 1):
+        problem = replace(free.problem, memory=MemoryLimits((most, most)))
+        limited = way_named("layerwise").partition(problem, Search())
+        found = simulated_step(model, traced, limited, machine(2), times_of(1e4), "")
+        assert (found.seconds, found.one_device) == (without.seconds, without.one_device)
+        assert found.faster == (without.faster if most > 1 else None)
 
 
 def test_nothing_is_faster_than_the_fastest() -> None:

@@ -191,7 +191,7 @@ def test_devices_get_samples_by_speed_and_one_device_is_the_fastest(found: Recom
     assert replicas.plan.partition.modelling.slices == 4
     assert replicas.seconds == pytest.approx(alike.one_device.seconds / 2, rel=1e-2)
     assert replicas.plan.partition.feasible
-    assert differ.notes == ("Of devices that differ, ways for fewer take the fastest: 1",)
+    assert differ.notes == ("Devices differ in speed: ways for fewer take the first of 1, 0",)
     # Equal speeds are as good as none, whatever they are.
     assert figures(recommended(differing(1.0, 1.0))) == figures(found)
     kinds = replace(machine(2), devices=(Device("slow"), Device("fast")))
@@ -219,6 +219,30 @@ def test_what_is_not_known_to_fit_is_not_recommended(monkeypatch: pytest.MonkeyP
     assert found.left_out > 0
     monkeypatch.undo()
     assert recommended(machine(2, memory=10**9), scale=1e3, time_limit=1e5).best.trial.k == 2
+
+
+def test_what_memory_is_not_known_of_is_not_ranked_where_it_is_limited() -> None:
+    """It was run, and recommended if it was fastest."""
+    found = recommended(machine(2, memory=10**9), scale=1e3)
+    assert all(one.largest_bytes is not None for one in found.ranked)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("goal", GOALS)
+def test_no_row_is_a_search_for_seconds_that_another_one_beats(
+    monkeypatch: pytest.MonkeyPatch, goal: str
+) -> None:
+    """Where a known way was the same as such a search, neither had a row."""
+    monkeypatch.setattr(module, "trials", trials)
+    found = recommended(machine(2), scale=1e2, goal=goal)
+    rows = {one.trial.text: one.seconds for one in found.ranked}
+    fastest = min(rows.values())
+    assert all(rows[text] == fastest for text in rows if text.startswith("least-time"))
+    why = {dropped.what: dropped.why for dropped in found.dropped}
+    for text in why:
+        while why.get(text, "").startswith("the same as "):
+            text = why[text].removeprefix("the same as ")
+        assert text in rows or text.startswith("least-time")
 
 
 class WithToken(nn.Module):

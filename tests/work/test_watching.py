@@ -140,7 +140,8 @@ def test_elsewhere_the_load_average_of_other_programs_counts(
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
     for load, others in ((1.2, 0.05), (4.0, 0.75), (9.0, 1.0)):
-        monkeypatch.setattr(os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        loads = iter((1.0, load))  # at the beginning and at the end
+        monkeypatch.setattr(os, "getloadavg", lambda loads=loads: (next(loads), 0.0, 0.0))
         watch = Watch(read=spent_so_far)
         watch.measure(lambda: None)
         assert watch.seen[0].others == pytest.approx(others)

@@ -143,13 +143,14 @@ class StepOptions(Options):
     Attributes
     ----------
     micro_batches : M
-        Micro-batches per batch. Default: those of the plan or of the schedule file, or else 1.
+        Micro-batches per batch. Default: those of the plan or of the schedule file; run and
+        train choose where there are none, other commands take 1.
     schedule : RULE|FILE
         Order of work in a step: sequential, gpipe, 1f1b, zero-bubble, greedy, or a file of 'hgpart
         show --schedule RULE -o FILE'; or async, training without a flush between steps. Append
         ,in-flight=N for the batches that each part may have begun under async (default 2),
         ,stash=no to keep no older weights for them, and ,recompute=yes to run forward passes again
-        in backward where that saves memory. Default: the plan's schedule, or else greedy.
+        in backward where that saves memory. Default: the plan's, or else greedy.
     """
 
     panel: ClassVar[str] = "A step"
@@ -190,7 +191,7 @@ class StepWithNorms(StepOptions):
     micro_batches : M
         Micro-batches per batch. Append ,norms=batch to update the running statistics of batch
         norms once per batch, not per micro-batch. Default: those of the plan or of the schedule
-        file, or else 1.
+        file; run and train choose where there are none, other commands take 1.
     """
 
     @property

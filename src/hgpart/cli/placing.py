@@ -174,6 +174,7 @@ class Placing:
         from hgpart.plan import keep_schedule
 
         placement.train(training)
+        placement.for_batch(batch_size).passes.check_samples([batch_size])
         gather = from_one if connection is None else connection.gather
         chosen = fastest(placement, batch_size, backward=training, gather=gather)
         if placement.k > 1 and (connection is None or connection.rank == 0):

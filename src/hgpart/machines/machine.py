@@ -308,15 +308,10 @@ class Machine:
         speeds = tuple(device.speed for device in self.devices)
         return speeds if len({*speeds}) > 1 else None
 
-    def first(self, k: int) -> Machine:
-        """The machine of its first k devices.
-
-        >>> link = Link.of(latency=1e-5, bandwidth=1e9)
-        >>> Machine("m", (Device("GPU"),) * 6, (2, 4), link, link).first(3).nodes
-        (2, 1)
-        """
-        check_whole("number of devices", k, 1, self.k)
-        return self._of(range(k))
+    @property
+    def by_speed(self) -> tuple[int, ...]:
+        """The numbers of its devices, the fastest first; of those equally fast, in their order."""
+        return tuple(sorted(range(self.k), key=lambda device: -self.devices[device].speed))
 
     def fastest(self, k: int) -> tuple[int, ...]:
         """The numbers of its k fastest devices, ascending; the first of those equally fast.
@@ -326,14 +321,16 @@ class Machine:
         (0, 1, 2)
         """
         check_whole("number of devices", k, 1, self.k)
-        by_speed = sorted(range(self.k), key=lambda device: -self.devices[device].speed)
-        return tuple(sorted(by_speed[:k]))
+        return tuple(sorted(self.by_speed[:k]))
 
     def of_fastest(self, k: int) -> Machine:
-        """The machine of its k fastest devices."""
-        return self._of(self.fastest(k))
+        """The machine of its k fastest devices, in their order.
 
-    def _of(self, chosen: Sequence[int]) -> Machine:
+        >>> link = Link.of(latency=1e-5, bandwidth=1e9)
+        >>> Machine("m", (Device("GPU"),) * 6, (2, 4), link, link).of_fastest(3).nodes
+        (2, 1)
+        """
+        chosen = self.fastest(k)
         nodes = [len([*same]) for _, same in groupby(self.node_of[device] for device in chosen)]
         place = {device: at for at, device in enumerate(chosen)}
         return replace(

@@ -211,9 +211,9 @@ class Placement(ListingModule):
             mode.
         schedule : Schedule, optional
             Schedule of `hgpart.schedule`; one serves all sizes of inputs for which parts do the
-            same steps. Default, with a loss: that of the plan, or as many micro-batches as are
-            simulated to be fastest, where the loss is torch's own and norms take no statistics of
-            samples. Otherwise the whole batch at once.
+            same steps. Default, where there is a loss, it is torch's own and no norm takes
+            statistics of samples: that of the plan, or as many micro-batches as are simulated to
+            be fastest. Otherwise the whole batch at once, also by a plan with micro-batches.
 
         Returns
         -------

@@ -111,7 +111,8 @@ def predict(
     schedule : Schedule
         A schedule of this placement.
     machine : Machine
-        A machine with at least as many devices as there are parts: part p is on device p.
+        A machine with at least as many devices as there are parts; of more, the fastest are taken.
+        Part p is on the p-th of these.
     times : LayerTimes, or mapping of str to LayerTimes
         Times of the model's layers on a device of speed 1, or on each kind of device.
     batch_size : int, optional
@@ -137,6 +138,7 @@ def predict(
         raise ArgumentError(
             f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
         )
+    machine = machine.of_fastest(k)
     layers = len(placement.programs.blueprint.graph.layers)
     for timed in timed_devices(machine, times):
         if len(timed.times.layers) != layers:

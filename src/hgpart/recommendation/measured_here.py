@@ -108,16 +108,14 @@ def _calibrated(processes: int, threads: int, tell: Tell) -> Machine:
 
 def _result(pipes: list[Pipe], tell: Tell) -> Machine:
     """The machine that the first process sends, who tells how far it is; or why there is none."""
-    waiting, why = [*pipes], "a process has ended"
-    while waiting:
+    waiting, why = {*pipes}, "a process has ended"
+    while pipes[0] in waiting:
         for pipe in wait(waiting):
             assert isinstance(pipe, Pipe)
             try:
                 heard = pipe.recv()
             except EOFError:
                 waiting.remove(pipe)
-                if pipe is pipes[0]:
-                    waiting.clear()
                 continue
             if isinstance(heard, Machine):
                 return heard

@@ -45,7 +45,7 @@ class Simulated:
     assumed : str
         The devices and links that it is simulated with.
     faster : str or None
-        The known way that is fastest, where it is faster than the partition.
+        The known way that is fastest, where it is faster than the partition and one device.
     faster_seconds : float or None
         Seconds of its step.
     for_norms : int or None
@@ -113,17 +113,19 @@ def simulated_step(
         return chosen, least
 
     scheduling, seconds = best(partition)
-    alone = way_named("single").partition(replace(partition.problem, k=1, speeds=None), Search())
+    of_one = replace(partition.problem, k=1, speeds=None, memory=None)
+    alone = way_named("single").partition(of_one, Search())
     _, one_device = best(alone, machine.of_fastest(1))
     for_norms = _for_norms(partition, scheduling)
     step = Simulated(scheduling, seconds, one_device, assumed, for_norms=for_norms)
     for name in KNOWN if partition.k > 1 else ():
         try:
-            known = way_named(name).partition(replace(partition.problem, memory=None), Search())
+            known = way_named(name).partition(partition.problem, Search())
             _, spent = best(known)
         except HgpartError:  # a way that the model or the batch can't be divided by
             continue
-        if spent * BETTER < min(seconds, step.faster_seconds or seconds):
+        fits = partition.problem.memory is None or known.feasible
+        if fits and spent * BETTER < min(seconds, one_device, step.faster_seconds or seconds):
             step = replace(step, faster=name, faster_seconds=spent)
     return step
 
@@ -183,11 +185,10 @@ def assumed_step(
         on, machine = named_machine(ASSUMED, k), None
     if on is None or on.k < k:
         return None
+    on = on.of_fastest(k)
     if problem.speeds is not None:
-        devices = zip(on.devices, problem.speeds, strict=False)
-        on = replace(
-            on.first(k), devices=tuple(replace(device, speed=speed) for device, speed in devices)
-        )
+        devices = zip(on.devices, problem.speeds, strict=True)
+        on = replace(on, devices=tuple(replace(device, speed=speed) for device, speed in devices))
     rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
     times = estimated_times(problem.work, problem.graph, partition.modelling.batch_size)
     try:

@@ -7,9 +7,9 @@ fastest partition within a problem's limits.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from math import inf
 
 import numpy as np
@@ -45,6 +45,7 @@ ONE_OF_MANY = (
     "reckoned by the links, with nothing hidden behind it"
 )
 PLACED = 2  # of the best ways: their memory is found out, which takes longest
+PLACED_WITHIN = 6  # where memory is limited, as no other way is known to fit
 LEAST_TIME = "least-time"
 Tell = Callable[[str, float], None]
 
@@ -144,6 +145,7 @@ class Simulations:
     short: dict[str, tuple[str, float]] = field(default_factory=dict)  # of memory, and how much
     dropped: list[Dropped] = field(default_factory=list)
     names: dict[bytes, str] = field(default_factory=dict)  # of trials, by who computes what
+    twins: dict[str, list[Trial]] = field(default_factory=lambda: defaultdict(list))
     simulated: int = 0
     one_device: Ranked | None = None
     facts: LayerFacts | None = None
@@ -166,9 +168,14 @@ class Simulations:
             return replace(self._found(0), interrupted=True)
 
     def _simulate(self) -> int:
-        """All trials, and then the most promising with their memory; how many are left out."""
-        if not self._estimates:
-            return self._place_all()
+        """Simulate all trials; returns how many ways are left out."""
+        left_out = self._estimate_first() if self._estimates else self._place_all()
+        if not self.asked.is_bound:
+            self._drop_slower_searches()
+        return left_out
+
+    def _estimate_first(self) -> int:
+        """All trials without a placement, then the most promising with their memory."""
         made: list[_Divided] = []
         left_out = 0
         for number, trial in enumerate(self.trials):
@@ -181,16 +188,23 @@ class Simulations:
                 made.append(divided)
         if not self.asked.is_bound:
             left_out += self._place_best(made)
-            self._drop_slower_searches()
         return left_out
 
     def _drop_slower_searches(self) -> None:
-        """Leave a search for the least time out, where another way takes less."""
-        best, *others = self._in_order() or [""]
-        for text in others:
-            if self.best[text].trial.way.name.startswith(LEAST_TIME):
-                del self.best[text]
+        """Leave a search for the least time out where another way takes less.
+
+        A known way that is the same as what it found stays, under its own name.
+        """
+        best, *others = sorted(self.best, key=lambda text: self.best[text].seconds) or [""]
+        for text in filter(_is_search, others):
+            ranked = self.best.pop(text)
+            twin = next((trial for trial in self.twins[text] if not _is_search(trial.text)), None)
+            if twin is None:
                 self.dropped.append(Dropped(text, f"slower than {best}, by simulation"))
+                continue
+            self.best[twin.text] = replace(ranked, trial=twin)
+            self.dropped.remove(_same(twin.text, text))
+            self.dropped.append(_same(text, twin.text))
 
     @property
     def _estimates(self) -> bool:
@@ -200,7 +214,7 @@ class Simulations:
     def _estimate_all(self, divided: _Divided) -> bool:
         """Simulate a division by all schedules of a step, and sort them; whether one can be.
 
-        What can't be sketched, such as fine-grain parts, is placed at once.
+        Partitions that have no sketch, such as fine-grain ones, are placed at once.
         """
         try:
             sketched = self._sketched(divided.placed)
@@ -241,14 +255,16 @@ class Simulations:
     def _place_best(self, made: Sequence[_Divided]) -> int:
         """Place one device and the most promising, until the memory of the best ways is known.
 
-        Returns the number of ways that are left out: where memory is limited, those that would be
-        better than the best known to fit, but that there was no time to place.
+        Returns the number of ways that are left out: where memory is limited, those that are not
+        known to fit.
         """
         waiting = {divided.trial.text: divided for divided in made if divided.placed.k <= MANY}
+        is_limited = any(limit is not None for limit in self.asked.limits)
+        count = PLACED_WITHIN if is_limited else PLACED
         known = 0
-        while (text := self._best_unknown(waiting)) and (not known or not self._is_late()):
+        while (text := self._best_unknown(waiting, count)) and (not known or not self._is_late()):
             divided = waiting.pop(text)
-            self.tell(f"memory of {text}", 0.7 + 0.3 * known / (PLACED + 1))
+            self.tell(f"memory of {text}", 0.7 + 0.3 * known / (count + 1))
             estimated = self.best.pop(text)
             placed = self._placed(divided)
             if placed is None:
@@ -258,21 +274,19 @@ class Simulations:
                 self._try(placed, scheduling)
             if divided.trial.k == 1:
                 self.one_device = self.best.get(text, estimated)
-        unknown = list[str]()
-        if any(limit is not None for limit in self.asked.limits):
-            unknown = [*takewhile(waiting.__contains__, self._in_order())]
-            for text in unknown:
-                del self.best[text]
+        unknown = [text for text in self.best if text in waiting] if is_limited else []
+        for text in unknown:
+            del self.best[text]
         return len(unknown)
 
     def _in_order(self) -> list[str]:
         """The trials that have a way, the best first."""
         return sorted(self.best, key=lambda text: self.best[text].value(self.asked.goal))
 
-    def _best_unknown(self, waiting: Mapping[str, _Divided]) -> str | None:
+    def _best_unknown(self, waiting: Mapping[str, _Divided], count: int) -> str | None:
         """One device, or the best of the few best ways whose memory is not known yet."""
         alone = [text for text, divided in waiting.items() if divided.trial.k == 1]
-        promising = alone + self._in_order()[:PLACED]
+        promising = alone + self._in_order()[:count]
         return next((text for text in promising if text in waiting), None)
 
     def _is_late(self) -> bool:
@@ -301,6 +315,8 @@ class Simulations:
                 break
             self.tell(placed.divided.trial.text, 0.6 + 0.4 * number / len(waiting))
             self._try(placed, order)
+        alone = [ranked for ranked in self.best.values() if ranked.trial.k == 1]
+        self.one_device = alone[0] if alone else self.one_device
         return left_out
 
     def _promise(self, divided: _Divided) -> tuple[bool, bool, float, float]:
@@ -319,7 +335,8 @@ class Simulations:
             partition = uninterrupted(trial.partition(asked.problem, self._search(), asked.machine))
             known = self.names.setdefault(_shares(partition), trial.text)
             if known != trial.text:
-                self.dropped.append(Dropped(trial.text, f"the same as {known}"))
+                self.dropped.append(_same(trial.text, known))
+                self.twins[known].append(trial)
                 return None
             if trial.k > 1 and np.count_nonzero(partition.evaluation.loads) == 1:
                 self.dropped.append(Dropped(trial.text, "one device would do all work"))
@@ -536,7 +553,8 @@ class Simulations:
         if self.asked.problem.k > MANY:
             yield ONE_OF_MANY
         if self.asked.machine.speeds is not None:
-            yield _fewer(self.asked.machine, {trial.k for trial in self.trials})
+            order = ", ".join(map(str, self.asked.machine.by_speed))
+            yield f"Devices differ in speed: ways for fewer take the first of {order}"
         if mixing := self.asked.problem.graph.mixing.of_norms("slice"):
             yield f"No way divides the batch: {mixing}"
 
@@ -545,6 +563,14 @@ class Simulations:
         for text, (over, _) in self.short.items():
             if text not in self.best:
                 yield Dropped(text, over)
+
+
+def _is_search(text: str) -> bool:
+    return text.startswith(LEAST_TIME)
+
+
+def _same(text: str, known: str) -> Dropped:
+    return Dropped(text, f"the same as {known}")
 
 
 def _shares(partition: Partition) -> bytes:
@@ -557,16 +583,6 @@ def _shares(partition: Partition) -> bytes:
             partition.evaluation.traffic.tobytes(),
         )
     )
-
-
-def _fewer(machine: Machine, counts: Iterable[int]) -> str:
-    """Say which devices ways for fewer of them take."""
-    chosen = [
-        " and ".join(map(str, machine.fastest(count)))
-        for count in sorted(counts)
-        if count < machine.k
-    ]
-    return f"Of devices that differ, ways for fewer take the fastest: {', or '.join(chosen)}"
 
 
 def _parameter_bytes(partition: Partition) -> tuple[int, ...]:

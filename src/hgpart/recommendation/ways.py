@@ -48,10 +48,11 @@ def rank_ways(
 ) -> Recommendation:
     """Find the best way to train a model on some devices, or to infer; see `recommend`.
 
-    Ways are divisions of the model and the batch, each by several schedules: first every division
-    by its likeliest one, then the others, of the divisions that do best first. What a device has no
-    memory for is dropped, or tried once more with maps computed again. Ctrl-C ends it with what was
-    simulated by then, if that is one way at least.
+    Ways are divisions of the model and the batch, each by several schedules. For time and
+    throughput in training they are simulated without being placed, and the memory of the best is
+    found out by placing these; for other goals all are placed, first by their likeliest schedules.
+    What a device has no memory for is dropped, or tried once more with maps computed again. Ctrl-C
+    ends it with what was simulated by then, if that is one way at least.
 
     Parameters
     ----------

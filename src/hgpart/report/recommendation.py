@@ -16,12 +16,9 @@ from hgpart.report.tables import print_ways
 
 def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
     """The columns of a recommendation."""
-    alone = recommendation.one_device.simulated_seconds
     step, median = "Simulated.", "Median of a step, where it was run."
+    over = "Over one device: of measured seconds, where there are any."
     is_measured = any(way.measured_seconds is not None for way in recommendation.ranked)
-
-    def speed_up(way: Ranked) -> float:
-        return alone / way.simulated_seconds
 
     columns: list[Column[Ranked]] = [
         Column("way", value=lambda way: way.trial.text),
@@ -29,13 +26,12 @@ def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
         Column("k", "devices", "Number of devices.", value=lambda way: way.trial.k),
         Column("simulated_seconds", f"a {recommendation.step}", step, "ms"),
         Column("measured_seconds", "measured" * is_measured, median, "ms"),
-        Column("", "speed-up", "Over one device, simulated.", value=speed_up, decimals=2),
+        Column("speed_up", "speed-up", over, value=recommendation.speed_up, decimals=2),
         Column("sent_bytes", "sends", "All devices together.", BYTES),
         Column("largest_bytes", "needs", "The device that needs most memory.", BYTES),
         Column("computing_seconds", "computes", "The device that computes longest.", "ms"),
         Column("waiting_seconds", "waits", "Mean of all devices.", "ms"),
         Column("", "schedule", "Order of the step.", value=lambda way: way.scheduling.text),
-        Column("speed_up", value=recommendation.speed_up),
         Column("update_seconds", value=lambda way: way.prediction.update_seconds),
         Column("link_seconds"),
     ]
@@ -96,17 +92,24 @@ def answer(recommendation: Recommendation, unit: str) -> str:
         name, spent = faster
         line = f"Fastest: {name}, {seconds(spent)} a step (measured); best of hgpart{line[4:]}"
     if not recommendation.is_split:
-        if faster is not None:
+        if faster is not None or recommendation.devices == 1:
             return line
         aim = "needs less" if recommendation.goal == "memory" else "is faster"
-        return f"{line}; no split {aim}" if recommendation.devices > 1 else line
-    speed_up, most = recommendation.speed_up(best), recommendation.most_speed_up
+        return f"{line}; no split {aim}{_bound(recommendation, ', nor can any be')}"
+    speed_up = recommendation.speed_up(best)
     if speed_up is None:
         return line
     line = f"{line}, {speed_up:.2f} times as fast as one device"
-    if most is None or most < speed_up:
-        return line
-    return f"{line}; no way can be more than {most:.2f} times as fast"
+    return f"{line}{_bound(recommendation, '; no way can be')}"
+
+
+def _bound(recommendation: Recommendation, none: str) -> str:
+    """The speed-up that no way can exceed, by simulation; nothing where it is not known."""
+    most = recommendation.most_speed_up
+    if most is None or recommendation.goal == "memory":
+        return ""
+    how = "" if recommendation.best.measured_seconds is None else ", by simulation"
+    return f"{none} more than {most:.2f} times as fast{how}"
 
 
 def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:

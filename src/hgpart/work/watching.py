@@ -2,7 +2,7 @@
 
 A measurement beside other programs takes too long, and nothing in its figure says so. So a
 `Watch` compares the CPU time of the cores with that of this process and all that it has started,
-makes once more what was disturbed, and keeps what can be said for sure.
+repeats what was disturbed, and keeps what can be said for sure.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class Spent:
         CPU seconds of this process.
     seconds : float
         Seconds by the clock.
+    load : float or None
+        Where the system has no accounts of its cores, the number of other programs that compute.
     """
 
     node: str
@@ -54,9 +56,12 @@ class Spent:
     own: float
     alone: float
     seconds: float
+    load: float | None = None
 
     def since(self, before: Spent) -> Spent:
         """What was spent since an earlier moment."""
+        if self.load is not None:
+            return self._by_load(self.load, before)
         cores = {
             core: (busy - before.cores[core][0], idle - before.cores[core][1])
             for core, (busy, idle) in self.cores.items()
@@ -69,6 +74,13 @@ class Spent:
             self.alone - before.alone,
             self.seconds - before.seconds,
         )
+
+    def _by_load(self, load: float, before: Spent) -> Spent:
+        """The same where others took what they would by the load of now."""
+        seconds, cores = self.seconds - before.seconds, len(affinity())
+        others = min(float(cores), load)
+        taken = {0: (seconds * others, seconds * (cores - others))}
+        return Spent(self.node, taken, 0.0, self.alone - before.alone, seconds)
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,7 @@ def caution(what: str, disturbed: str) -> str:
 
 
 class Watch:
-    """Watches measurements. What was disturbed is made once more, unless that helped no more.
+    """Watches measurements, and repeats what was disturbed, until a repetition is disturbed too.
 
     So a passing disturbance costs one repetition of what it disturbed, and a lasting one a single
     repetition in all.
@@ -162,7 +174,7 @@ class Watch:
     read : callable
         Returns what was spent up to now.
     repeats : bool
-        Whether anything is made once more.
+        Whether anything is repeated.
 
     Attributes
     ----------
@@ -276,7 +288,8 @@ def spent_so_far() -> Spent:
     try:
         text = (PROC / "stat").read_text()
     except OSError:  # Linux alone has it
-        return Spent(node, {0: _by_load(now)}, 0.0, alone, now)
+        load = max(0.0, os.getloadavg()[0] - 1)  # this program is one of those that it counts
+        return Spent(node, {}, 0.0, alone, now, load)
     usable = affinity()
     cores = {
         core: (busy / tick, idle / tick)
@@ -318,13 +331,3 @@ def _descends(own: int, root: int, parents: Mapping[int, int]) -> bool:
     while own != root and own in parents:
         own = parents[own]
     return own == root
-
-
-def _by_load(now: float) -> tuple[float, float]:
-    """What programs but this one would have spent if the load had always been that of today.
-
-    A load average has no moments: it is the number of programs that compute, of which this is one.
-    """
-    cores = len(affinity())
-    others = min(float(cores), max(0.0, os.getloadavg()[0] - 1))
-    return now * others, now * (cores - others)

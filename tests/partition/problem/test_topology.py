@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from hgpart.machines.machine import Machine
 from hgpart.machines.machine_files import FORMAT as MACHINE
 from hgpart.machines.machine_files import load_machine, save_machine
 from hgpart.partition.problem.objectives import MOST_COST
-from hgpart.partition.problem.topology import FORMAT, load_topology, over_machine
+from hgpart.partition.problem.topology import FORMAT, load_speeds, load_topology, over_machine
 
 
 def written(path: Path, **fields: Any) -> Path:
@@ -67,12 +68,18 @@ def test_a_machine_file_is_a_topology(tmp_path: Path) -> None:
     assert np.array_equal(load_topology("nvlink-8:10", 10).links, expected)
 
 
-def test_a_machine_of_another_number_of_devices_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path / "m.json", format=MACHINE, nodes=[2**40])
-    with pytest.raises(ArgumentError, match=f"is for {2**40} devices, expected k=3"):
+def test_of_a_larger_machine_the_fastest_devices_are_taken(tmp_path: Path) -> None:
+    path, whole = tmp_path / "m.json", load_machine("nvlink-8:10")
+    boards = tuple(replace(device, speed=at + 1) for at, device in enumerate(whole.devices))
+    save_machine(replace(whole, devices=boards), path)
+    assert load_speeds(path, 3) == (8, 9, 10)
+    links = over_machine(whole).links[7:, 7:]  # the first of these is in another node
+    assert np.array_equal(load_topology(path, 3).links, links / links[links > 0].min())
+    path = written(tmp_path / "few.json", format=MACHINE, nodes=[2**40])
+    with pytest.raises(FormatError, match="65536 at most in all"):
         load_topology(path, 3)
-    with pytest.raises(ArgumentError, match="10gbe:16 is for 16 devices, expected k=3"):
-        load_topology("10gbe:16", 3)
+    with pytest.raises(ArgumentError, match="10gbe:2 is for 2 devices, expected k=3, or fewer"):
+        load_topology("10gbe:2", 3)
 
 
 def test_another_number_of_devices_is_refused(tmp_path: Path) -> None:

@@ -92,8 +92,37 @@ def test_a_batch_is_not_divided_where_results_would_differ() -> None:
 
 
 @pytest.mark.full
-def test_a_plan_may_say_how() -> None:
+def test_a_plan_may_say_how_where_results_are_those_of_the_batch() -> None:
+    """Plans of `hgpart partition` have micro-batches that nobody asked for."""
     assert micro_batches(cut(network(), Scheduling("1f1b", 2))) == 2
-    assert micro_batches(cut(network(norm=True), Scheduling("greedy", 4))) == 4
     assert micro_batches(cut(network(), Scheduling("sequential", 1))) == 1
     assert micro_batches(cut(network(), Scheduling("greedy", 32), batch_size=32)) == 1  # of 16
+    assert micro_batches(cut(network(norm=True), Scheduling("greedy", 4))) == 1
+    model = network()
+    placed = cut(model, Scheduling("greedy", 4))
+
+    def spread(result: torch.Tensor, labels: object) -> torch.Tensor:
+        return (result - result.mean(0)).square().sum()
+
+    whole = spread(model(IMAGES), None)
+    whole.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(placed.step(IMAGES, None, spread), whole)
+    of_model, of_parts = (
+        sum(
+            float(parameter.grad.square().sum())
+            for parameter in weights
+            if parameter.grad is not None
+        )
+        for weights in (model.parameters(), placed.parameters())
+    )
+    assert of_parts == pytest.approx(of_model, rel=1e-3)
+
+
+@pytest.mark.full
+def test_why_a_batch_is_not_divided_is_said() -> None:
+    said = fastest(cut(network(norm=True)), 8)
+    assert said.scheduling.micro_batches == 1
+    assert said.text == (
+        "Schedule: the whole batch at once: norms take their statistics of 8 samples or more; the "
+        "plan names none"
+    )

@@ -68,9 +68,9 @@ def predict(
             from hgpart.report.timeline import write_timeline
             from hgpart.run.scheduling import wanted_schedule
         loaded, named = plan_and_model(plan, model)
-        scheduling = step.scheduling(loaded.scheduling)
-        placing = Placing(named, loaded, ("cpu",) * loaded.k, None, seed=0)
         samples = batch_size or loaded.modelling.batch_size
+        scheduling = step.scheduling(loaded.schedule_for(samples))
+        placing = Placing(named, loaded, ("cpu",) * loaded.k, None, seed=0)
         scheduling.sizes(samples)
         placing.check_step(scheduling, samples, True)
         measured = None

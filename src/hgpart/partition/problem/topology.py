@@ -58,32 +58,29 @@ def load_topology(path: Path | str, k: int) -> LinkCosts:
     """
     named = named_machine(str(path), k)
     if named is not None:
-        _check_devices(path, named.k, k)
-        return over_machine(named)
+        return over_machine(_of_fastest(path, named, k))
     head = read_json(path, WHAT, FORMAT, MACHINE)
     if head.string("format") == MACHINE:
-        _check_devices(path, sum(head.wholes("nodes")), k)  # before there is a link for each two
-        return over_machine(machine_of(head))
+        return over_machine(_of_fastest(path, machine_of(head), k))
     return _of_links(head, k) if "links" in head.fields else _of_nodes(head, k)
 
 
 def load_speeds(path: Path | str, k: int) -> tuple[float, ...] | None:
-    """Read the speeds of a machine's k devices; None where they are alike, and for a topology.
+    """Read the speeds of a machine's k fastest devices; None if they are alike, or a topology's.
 
     Raises
     ------
     FormatError
         If the file can't be read or is malformed; says which line.
     ArgumentError
-        If devices differ, and there are not k of them.
+        If there are fewer than k.
     """
     if named_machine(str(path), k) is not None:
         return None
     head = read_json(path, WHAT, FORMAT, MACHINE)
-    speeds = machine_of(head).speeds if head.string("format") == MACHINE else None
-    if speeds is not None:
-        _check_devices(path, len(speeds), k)
-    return speeds
+    if head.string("format") != MACHINE:
+        return None
+    return _of_fastest(path, machine_of(head), k).speeds
 
 
 def over_machine(machine: Machine) -> LinkCosts:
@@ -170,6 +167,13 @@ def _of_nodes(head: JsonObject, k: int) -> LinkCosts:
         return over_links(links)
     except ArgumentError as error:
         raise head.wrong("between", f"a number above 0 ({error})") from None
+
+
+def _of_fastest(path: Path | str, machine: Machine, k: int) -> Machine:
+    """The k devices of a machine that every command takes."""
+    if machine.k < k:
+        raise ArgumentError(f"{path} is for {machine.k} devices, expected k={k}, or fewer parts")
+    return machine.of_fastest(k)
 
 
 def _check_devices(path: Path | str, devices: int, k: int) -> None:

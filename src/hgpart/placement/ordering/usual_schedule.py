@@ -6,7 +6,7 @@ the plan is simulated fastest, by estimated costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -40,12 +40,15 @@ class Fastest(NamedTuple):
         Seconds of a step by this schedule, and with the whole batch at once.
     for_norms : int or None
         The fewest samples that a norm takes its statistics from, if there are norms.
+    why_whole : str
+        Why no other number of micro-batches was simulated, if none was.
     """
 
     scheduling: Scheduling
     seconds: float
     at_once: float
     for_norms: int | None = None
+    why_whole: str = ""
 
     @property
     def text(self) -> str:
@@ -55,6 +58,8 @@ class Fastest(NamedTuple):
         'Schedule: greedy, 4 micro-batches, simulated 1.50 times as fast as 1; the plan names none'
         """
         count = self.scheduling.micro_batches
+        if self.why_whole:
+            return f"Schedule: the whole batch at once: {self.why_whole}; the plan names none"
         if count == 1:
             return "Schedule: the whole batch at once, simulated to be fastest; the plan names none"
         times = f"{self.at_once / self.seconds:.2f} times as fast as 1"
@@ -82,7 +87,8 @@ def fastest(
     """
     outlines = [outline for here in gather([*outlines_here(placement)]) for outline in here]
     seconds: dict[int, float] = {}
-    for count in _counts(placement, outlines, batch_size, exact):
+    counts, why_whole = _counts(placement, outlines, batch_size, exact)
+    for count in counts:
         costs = costs_of(placement, count, batch_size)
         made = make_schedule(outlines, RULE, count, costs, backward=backward)
         seconds[count] = max((end for _, end in times(outlines, made.order, costs)), default=0.0)
@@ -94,7 +100,7 @@ def fastest(
     for_norms = None
     if placement.programs.blueprint.has_norms:
         for_norms = _samples_of_norms(placement, batch_size // best)
-    return Fastest(Scheduling(RULE, best), seconds[best], seconds[1], for_norms)
+    return Fastest(Scheduling(RULE, best), seconds[best], seconds[1], for_norms, why_whole)
 
 
 class UsualSchedules:
@@ -120,8 +126,8 @@ class UsualSchedules:
     ) -> Schedule:
         """The schedule of a step with a loss in grad mode; without, it is `whole_batch`.
 
-        The batch is divided only where a plan says so, or where losses and results are sure to be
-        those of the whole batch. `gather` gathers a value of each process that has parts; all call
+        The batch is divided only where losses and results are sure to be those of the whole batch,
+        whatever the plan says. `gather` gathers a value of each process that has parts; all call
         this.
         """
         if loss_fn is None or not torch.is_grad_enabled():
@@ -140,14 +146,16 @@ class UsualSchedules:
         adds_up: bool,
         gather: Gather,
     ) -> Schedule:
+        if placement.k == 1 or not adds_up:
+            return whole_batch
         scheduling = self._planned
         if scheduling is None:
-            if placement.k == 1 or not adds_up:
-                return whole_batch
             scheduling = fastest(placement, batch_size, exact=True, gather=gather).scheduling
         slices = placement.programs.partition.modelling.slices
         count = scheduling.micro_batches
         if scheduling.is_stream or count * slices > batch_size:
+            return whole_batch
+        if count > 1 and placement.programs.blueprint.has_norms:
             return whole_batch
         outlines = [outline for here in gather([*outlines_here(placement)]) for outline in here]
         costs = costs_of(placement, count, batch_size)
@@ -156,24 +164,28 @@ class UsualSchedules:
 
 def _counts(
     placement: Placement, outlines: Sequence[Outline], batch_size: int, exact: bool
-) -> Iterator[int]:
-    """Numbers of micro-batches that are possible, ascending."""
-    yield 1
+) -> tuple[list[int], str]:
+    """Numbers of micro-batches to simulate, ascending; why it is 1 alone, if it is."""
     programs = placement.programs
+    has_norms, slices = programs.blueprint.has_norms, programs.partition.modelling.slices
     chunks = sum(len(outline.forward) + len(outline.backward) for outline in outlines)
-    has_norms = programs.blueprint.has_norms
-    if placement.k == 1 or chunks > MOST_CHUNKS or (exact and has_norms):
-        return
+    if placement.k == 1:
+        return [1], "there is one part"
+    if chunks > MOST_CHUNKS:
+        return [1], f"its {chunks:,} chunks are too many to simulate, {MOST_CHUNKS:,} at most"
+    if exact and has_norms:
+        return [1], "norms take statistics of its samples"
     try:
         programs.check_micro_batches(2)
-    except PlacementError:
-        return
-    least = ENOUGH if has_norms else 1
+    except PlacementError as error:
+        return [1], str(error)
+    counts, least = [1], ENOUGH if has_norms else 1
     for count in COUNTS[1:]:
         size = batch_size // count
-        slices = programs.partition.modelling.slices
         if size >= slices and _samples_of_norms(placement, size) >= least:
-            yield count
+            counts.append(count)
+    few = f"norms take their statistics of {least} samples or more" if has_norms else "it is small"
+    return counts, few if len(counts) == 1 else ""
 
 
 def _reading(placement: Placement) -> float:

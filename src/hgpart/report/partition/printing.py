@@ -145,7 +145,10 @@ def _on_seconds(report: Report) -> Iterator[str]:
     )
     if isinstance(estimate, Simulated) and estimate.faster and estimate.faster_seconds:
         faster = estimate.one_device / estimate.faster_seconds
-        yield f"Faster, by the same simulation: with --way {estimate.faster}, {faster:.2f} times"
+        yield (
+            f"Faster, {faster:.2f} times by the same simulation: the same command with --way "
+            f"{estimate.faster}"
+        )
 
 
 def _on_slices(report: Report, unit: str) -> Iterator[str]:
