@@ -184,7 +184,7 @@ class Placing:
                 try:
                     keep_schedule(self.file, chosen.scheduling)
                 except OutputError as error:
-                    warn(f"{self.file} can't keep it: {error}")
+                    warn(f"the schedule can't be kept in {self.file}: {error}")
         return chosen.scheduling
 
     def steps(

@@ -34,12 +34,12 @@ def recommend(
     name: str | None = None,
     on_progress: Callable[[str, float], None] = lambda what, done: None,
 ) -> Recommendation:
-    """Find the best way to train a model on some devices, or to infer, as `hgpart recommend` does.
+    """Find the best way to train a model on some devices, or to infer, by simulation.
 
     Where no machine is given, the links between processes of this one are measured, and where no
     times are, layers are measured here, with as many threads as a process has: briefly, in some
-    twenty seconds. Then the ways are simulated. Stage by stage it is `trace`, `channel_graph`,
-    `time_layers`, `load_machine` and `rank_ways`.
+    twenty seconds. Then the ways are simulated; only the command `hgpart recommend` also runs some.
+    Stage by stage it is `trace`, `channel_graph`, `time_layers`, `load_machine` and `rank_ways`.
 
     Parameters
     ----------
