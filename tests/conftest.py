@@ -1,5 +1,7 @@
 """How the tests run: `pytest` in minutes, `pytest -m full` with all models and many more examples.
 
+CI runs full tests but for those that are also `long`; these are run before a release.
+
 Each process of the runner computes in one thread, and so do the commands that tests start: the
 machines that run the tests are shared, and busy at times. Hypothesis has no deadline for that
 reason. Ctrl-C arrives: a runner in the background ignores it, and the commands would too. Garbage
@@ -84,4 +86,4 @@ def pytest_collection_finish() -> None:
 
 
 def _is_full(config: pytest.Config) -> bool:
-    return config.option.markexpr == "full"
+    return config.option.markexpr.startswith(("full", "long"))

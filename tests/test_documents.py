@@ -57,6 +57,7 @@ GUIDES = [page for page in LONG if page.startswith("docs/guides/")]
 
 
 @pytest.mark.full
+@pytest.mark.long
 class TestAllBlocksOfGuides:
     """These and the others are classes, so that two workers share them."""
 
@@ -118,6 +119,7 @@ def test_what_is_not_executed_is_listed() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_python_is_typed_strictly(tmp_path: Path) -> None:
     """A session may give a name a new type, and Tensor.backward has no types."""
     api = pytest.importorskip("mypy.api", reason="mypy is not installed: pip install '.[lint]'")

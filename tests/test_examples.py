@@ -70,6 +70,7 @@ def test_each_example_has_a_test() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_own_model(tmp_path: Path) -> None:
     text = example("own_model", tmp_path)
     first, last = losses(text)
@@ -82,6 +83,7 @@ def test_own_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_recommendation(tmp_path: Path) -> None:
     text = example("recommendation", tmp_path)
     lines = text.splitlines()
@@ -123,6 +125,7 @@ def test_accelerate_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_lightning_module(tmp_path: Path) -> None:
     installed("lightning")
     text, _ = trained("lightning_module", tmp_path, "float32", "net.ckpt")
@@ -149,6 +152,7 @@ def assert_close(states: Sequence[Mapping[str, torch.Tensor]], atol: float) -> N
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("precision", "dtype", "atol"), [("bf16", "float32", 0.05), ("no", "float64", 1e-7)]
 )
@@ -167,6 +171,7 @@ def test_accelerate_parts(precision: str, dtype: str, atol: float, tmp_path: Pat
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_lightning_parts(tmp_path: Path) -> None:
     """Weights are those of one process, which does not go on from a checkpoint."""
     installed("lightning")
@@ -203,6 +208,7 @@ def test_six_lines_of_a_ddp_script_change(name: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_script_from_ddp_learns_what_it_learned(name: str, tmp_path: Path) -> None:
     (tmp_path / "in_type.py").write_text(IN_TYPE, encoding="utf-8")
@@ -216,6 +222,7 @@ def test_a_script_from_ddp_learns_what_it_learned(name: str, tmp_path: Path) -> 
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_pipeline_stages(tmp_path: Path) -> None:
     first, last = losses(example("pipeline_stages", tmp_path))
     assert last < first

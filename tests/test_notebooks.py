@@ -23,6 +23,7 @@ def shown(cell: Any) -> str:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("name", sorted(file.name for file in EXAMPLES.glob("*.ipynb")))
 def test_a_notebook_prints_what_it_shows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -66,6 +66,7 @@ def test_computers_are_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("happens", "said"),
     [

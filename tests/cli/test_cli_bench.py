@@ -208,6 +208,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path, capfd, monkeypatch, argument
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_ways_to_an_accuracy(tmp_path, capfd):
     files = [str(tmp_path / name) for name in ("r.json", "r.csv", "r.html")]
     options = ["--data", "digits", "--until", "0.5,epochs=3", "--lr", 0.3, "--json", files[0]]

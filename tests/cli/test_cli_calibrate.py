@@ -50,6 +50,7 @@ def test_another_number_than_torchrun_started_is_refused(capfd, monkeypatch):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_machine_is_measured_written_and_printed(tmp_path, capfd):
     path, figures = tmp_path / "machine.json", tmp_path / "figures.json"
     written = ["--output", str(path), "--json", str(figures)]

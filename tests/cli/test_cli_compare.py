@@ -64,6 +64,7 @@ def rows_of(path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_every_strategy_has_a_row_for_each_k(capsys, tmp_path):
     hgpart("compare", "lenet5", "--k", "2,40", "--slices", 2, "--json", tmp_path / "rows.json")
     out = capsys.readouterr().out
@@ -132,6 +133,7 @@ def test_only_the_strategies_ks_and_eps_that_are_asked_for(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_jobs_change_nothing_but_seconds(net, tmp_path):
     files = [tmp_path / name for name in "ab"]
     for jobs, file in enumerate(files, start=1):

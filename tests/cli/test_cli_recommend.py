@@ -111,6 +111,7 @@ def test_processes_train_by_the_plan_alone(files, capfd):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_all_is_measured_where_nothing_is_known(files, tmp_path, capfd, monkeypatch):
     output = tmp_path / "best.json"
     options = ["--devices", "2", "--batch-size", "4", "-o", str(output)]

@@ -181,6 +181,7 @@ def test_in_micro_batches(capfd, plans, tmp_path, rule, again, carrier):
     assert f"2 steps of 8 samples in 3 micro-batches {told}, forward" in capfd.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "rule", ["greedy", *(pytest.param(one, marks=pytest.mark.full) for one in [*RULES][:-1])]
@@ -218,6 +219,7 @@ def schedules(plans):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 @pytest.mark.parametrize("backward", [False, True])
 def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):

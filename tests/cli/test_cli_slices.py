@@ -149,6 +149,7 @@ def test_a_plan_is_verified_and_run(divided, capsys):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_inference_in_processes_sends_maps_alone(divided, monkeypatch, capsys, tmp_path):
     """Weights went once, before the passes that count; of gradients there is nothing."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

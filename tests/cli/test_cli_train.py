@@ -132,6 +132,7 @@ def test_losses_are_those_of_one_device(plan, kind, dtype, tolerance, plans, dig
         assert shown["volume_bytes"] == json.loads(plans[plan].read_text())["volume_bytes"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 def test_mixed_precision_sends_half_of_the_bytes(carrier, plans, tmp_path):
     """In processes maps of another type than were placed were refused."""
@@ -149,6 +150,7 @@ def test_mixed_precision_sends_half_of_the_bytes(carrier, plans, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", "gloo"])
 def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp_path, capsys):
     """With a learning rate of 0, nine epochs of two steps; bytes are of steps, not of tests."""
@@ -178,6 +180,7 @@ def test_a_training_ends_where_its_accuracy_does_not_improve(carrier, plans, tmp
     assert f"9 epochs, the best one 1: validation accuracy {best}\n" in output
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 def test_a_timeline_of_the_last_steps(carrier, plans, tmp_path, monkeypatch):
     options = ("--steps", 3, "--batch-size", 4, "--micro-batches", 2)
@@ -234,6 +237,7 @@ def test_the_file_has_the_best_weights_and_says_so(plans, digits, tmp_path, caps
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_path):
     options = TrainingOptions(300, 16, "sgd", lr=0.02, seed=5)
     file = tmp_path / "figures.json"
@@ -259,6 +263,7 @@ def test_two_processes_learn_the_digits_as_one_device_does(plans, digits, tmp_pa
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_batches_in_flight_in_threads_and_processes_have_the_same_bits(plans, tmp_path):
     """Of threads there is a training, of processes its end, from a checkpoint of threads."""
     threads, processes = tmp_path / "threads.json", tmp_path / "processes.json"
@@ -281,6 +286,7 @@ def test_batches_in_flight_in_threads_and_processes_have_the_same_bits(plans, tm
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_images_are_cropped_alike_in_one_process_and_in_two(sliced, tmp_path):
     """Each process reads only its slices' images."""
     pixels = np.random.default_rng(0)
@@ -314,6 +320,7 @@ def masks(tmp_path_factory):
     return (*training, "--batch-size", 16, "--lr", 0.1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 def test_a_users_loss_of_a_users_data(carrier, masks, tmp_path, capsys):
     file, log = tmp_path / "figures.json", tmp_path / "log.csv"
@@ -361,6 +368,7 @@ def test_mistakes_in_a_users_data_and_loss_are_one_line(options, status, message
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_two_processes_go_on_to_the_bit(plans, tmp_path):
     """The last checkpoint is gone, and the one before is within an epoch of three steps."""
     training = ("train", "lenet5", "--plan", plans["coarse"], "--data", "digits", "--steps", 9)
@@ -433,6 +441,7 @@ def errors_of_stopped_rank(process, folder, number=signal.SIGKILL):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
     """What is left goes on to what an undisturbed training has, to the bit."""
@@ -451,6 +460,7 @@ def test_a_rank_that_is_killed_with_batches_in_flight(plans, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("rule", [None, DEFAULT])
 def test_a_killed_rank_loses_nothing_but_the_steps_since(rule, plans, digits, tmp_path):
@@ -524,6 +534,7 @@ def test_ctrl_c_leaves_whole_checkpoints_only(plans, tmp_path, capsys):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("rule", "carrier"),
     [(None, "threads"), (DEFAULT, "gloo"), ("async", "threads"), ("async", "gloo")],
@@ -549,6 +560,7 @@ def test_ctrl_c_ends_processes_and_leaves_whole_checkpoints_only(rule, carrier, 
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_resuming_in_processes_warns_of_a_damaged_checkpoint(plans, digits, tmp_path):
     folder, file = tmp_path / "checkpoints", tmp_path / "figures.json"
     training = ("train", "lenet5", *ON_DIGITS, "--checkpoint", f"{folder},every=4")
@@ -594,6 +606,7 @@ def norms(tmp_path_factory):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
     """And other ones than those of the micro-batches in turn."""
     model, plan = norms["network"]
@@ -732,6 +745,7 @@ def losses_of(file):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_killed_rank_of_a_plan_in_slices(sliced, plans, digits, tmp_path):
     """The same plan goes on to the same bits, others to one device's losses."""
@@ -761,6 +775,7 @@ def test_a_killed_rank_of_a_plan_in_slices(sliced, plans, digits, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_stopped_rank_of_a_plan_in_slices_is_not_waited_for(sliced, tmp_path):
     folder = tmp_path / "checkpoints"
@@ -774,6 +789,7 @@ def test_a_stopped_rank_of_a_plan_in_slices_is_not_waited_for(sliced, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
     file, threads = tmp_path / "processes.json", tmp_path / "threads.json"
     training = ("train", "lenet5", "--plan", sliced[2, 3], *ON_DIGITS, "--steps", 4)

@@ -46,6 +46,7 @@ def spec(tmp_path: Path) -> str:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_what_it_writes_is_a_model(
     spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,6 +71,7 @@ def test_what_it_writes_is_a_model(
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["split", "parallel"])
 def test_a_plan_it_writes_is_that_of_the_strategy(
     kind: str, spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -88,6 +90,7 @@ def test_a_plan_it_writes_is_that_of_the_strategy(
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_transformed_model_is_planned_placed_and_trained_by_its_name(
     spec: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def test_every_parameter_is_held_and_nothing_kept_whole(name: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "published"),
     [  # torchvision's table of models, GFLOPS column (it counts multiply-accumulates)

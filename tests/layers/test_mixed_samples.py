@@ -250,6 +250,7 @@ def branches() -> tuple[dict[str, str], dict[str, bool]]:
 
 
 @pytest.mark.full  # a trace of them all
+@pytest.mark.long
 @pytest.mark.parametrize("name", [*APART, *MIXED])
 def test_what_the_graph_says_is_what_samples_show(name: str) -> None:
     said, shown = branches()

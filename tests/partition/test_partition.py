@@ -512,6 +512,7 @@ def test_every_argument_that_is_accepted_ends_in_a_partition_or_an_error_of_hgpa
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("grain", "k", "most"),
     [

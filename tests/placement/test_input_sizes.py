@@ -167,6 +167,7 @@ def test_learners_have_one_schedule_for_all_sizes():
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_slices_micro_batches_and_names():
     torch.manual_seed(1)
     model, inputs = Masked().double(), example(7, "mask", "gains", "scale")

@@ -132,6 +132,7 @@ def test_a_part_as_a_function_has_the_names_of_tensors():
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_in_processes():
     with TemporaryDirectory() as folder:
         launch(input_ranks.__file__, [folder], 2)

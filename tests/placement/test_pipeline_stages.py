@@ -53,6 +53,7 @@ def test_stages_one_after_the_other_are_the_model(k: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, 3])
 def test_pipelines_of_processes_have_the_models_gradients(k: int, tmp_path: Path) -> None:
     launch(pipeline_ranks.__file__, [str(tmp_path)], k)

@@ -61,6 +61,7 @@ def builtin(name: str):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "grain"),
     [

@@ -29,6 +29,7 @@ def found():
         return json.loads(file.read_text())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grain_and_k", ["coarse 2", "coarse 3", "fine 2", "fine 3"])
 @pytest.mark.parametrize("name", MODELS)
 def test_parts_in_processes_are_the_model(name, grain_and_k):

@@ -11,6 +11,7 @@ EACH = 5  # networks a test; `digests.py` runs hundreds
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, 3 * EACH, EACH))
 def test_random_networks_in_parts_are_the_original(first: int) -> None:
     refused = 0

@@ -111,6 +111,7 @@ def test_it_is_the_same_again(lenet: Any, found: Any) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_memory_limits_hold_and_what_none_can_hold_is_said(lenet: Any) -> None:
     machine = machine_of(FAST)
     free = chosen(lenet, machine, memory=MemoryLimits((10**9,) * K, 2.0))

@@ -43,6 +43,7 @@ def kill_when_all_work(folder, k, victim):
     return thread
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("seeds", "micro_batches"), [(2, "3"), pytest.param(12, "123", marks=pytest.mark.full)]
 )
@@ -86,6 +87,7 @@ def started(*arguments):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
     ranks = started("forever", tmp_path, "greedy")
     kill_when_all_work(tmp_path, k=3, victim=2).join()
@@ -99,6 +101,7 @@ def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(("rule", "victim"), [("called", 0), (DEFAULT, 1)])
 def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
     """Two of three named the one that they waited for, or that had left as it waited in vain."""
@@ -114,6 +117,7 @@ def test_one_that_is_stopped_is_named_by_all(tmp_path, rule, victim):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "said"),
     [
@@ -135,6 +139,7 @@ def test_what_one_is_refused_all_hear_though_none_leaves(tmp_path, way, said):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed(tmp_path):
     with pytest.raises(RunError, match=r"^rank 1 is still at work, too long to be waited for: "):
         launch(RANKS, ["silent", str(tmp_path)], 2)
@@ -148,6 +153,7 @@ def test_out_of_memory_is_one_clear_line(capfd):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_torchrun_starts_them_again(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += ["--nproc-per-node", "2", "--max-restarts", "1", RANKS, "elastic", DEFAULT]

@@ -33,6 +33,7 @@ def told(folder, case, timeout):
     return [Path(folder, str(rank)).read_text().split(" ", 1)[1] for rank in range(2)]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("case", "said"),
@@ -49,6 +50,7 @@ def test_other_calls_are_refused_at_once(tmp_path, case, said):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("case", "calls"),
     [

@@ -40,6 +40,7 @@ def test_loops_in_two_processes(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("k", "plans"), [(2, ["horizontal", "data-parallel"]), (3, ["layerwise", "coarse"])]
 )

@@ -232,6 +232,7 @@ def test_state_that_a_pass_changes_is_as_it_was_when_chunks_are_computed_again(k
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_compiled_steps_are_computed_again():
     model, inputs = model_of("grouped")
     inputs = batch_of(inputs, 5)
@@ -260,6 +261,7 @@ def streamed(placement, order, batches):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "in_flight"),
     [

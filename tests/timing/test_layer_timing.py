@@ -54,6 +54,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layer_timing, "whole_model", lambda *what: None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_can_be_measured(name: str, once: list[float]) -> None:
     model, shape = unlike(name)

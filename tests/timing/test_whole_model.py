@@ -34,6 +34,7 @@ def whole_of(what: tuple[nn.Module, TracedModel, ChannelGraph], *samples: int) -
     return whole
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", each_model(names=UNLIKE, quick=("lenet5",)))
 def test_every_layer_of_every_model_takes_time_in_a_step(name: str) -> None:
     model, shape = unlike(name)

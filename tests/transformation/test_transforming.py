@@ -222,6 +222,7 @@ def test_a_stage_that_is_not_there_is_refused() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "kind", "cells"),  # cells of each stage
     [
@@ -241,6 +242,7 @@ def test_models_of_packages(name: str, kind: str, cells: list[int]) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "side", "kind", "parts", "partition", "cells"),
     [  # benchmarks/transformations.py verifies every kind of each, both ways

@@ -91,6 +91,7 @@ PRINTED = {"parallel": 4_615_936, "grouped": 3_122_816, "split": 839_552}
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("kind", FORMULAS)
 def test_inception_resnet_v2_moves_what_the_thesis_says_to_the_element(kind: str) -> None:
     """Of two parts; benchmarks/transformations.py counts others, and all cells of the thesis."""

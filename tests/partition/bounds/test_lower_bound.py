@@ -62,6 +62,7 @@ GROUPED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, pytest.param(4, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     "name", ["depthwise", *(pytest.param(n, marks=pytest.mark.full) for n in [*GROUPED][1:])]

@@ -159,6 +159,7 @@ def test_numbers_of_parts_that_are_no_power_of_two_balance_exactly(k: int) -> No
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_a_hundred_parts(grain: str) -> None:
     graph, work = chain([128, 256, 256], [128_000, 256_000, 256_000], [8, 4, 1])

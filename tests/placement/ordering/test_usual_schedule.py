@@ -82,6 +82,7 @@ def test_a_step_is_run_in_them_where_that_gives_the_loss_of_the_batch() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_batch_is_not_divided_where_results_would_differ() -> None:
     """Losses that compare samples, and norms that take their statistics."""
     assert micro_batches(cut(network()), lambda result, labels: result.std()) == 1

@@ -55,6 +55,7 @@ def batch_for(model_inputs, samples):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     name=st.sampled_from(NAMES),
     slices=st.integers(2, 4),

@@ -11,6 +11,7 @@ from hgpart.run.processes.launch import launch
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("k", "known_by", "cases"),
     [
@@ -26,6 +27,7 @@ def test_processes_do_what_threads_do(k, known_by, cases, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_data_parallelism_is_torchs(tmp_path):
     file = tmp_path / "found.json"
     launch(sliced_ranks.__file__, ["ddp", str(file)], 2)
@@ -40,6 +42,7 @@ def test_data_parallelism_is_torchs(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_batches_of_several_sizes_by_one_schedule_then_compiled_steps_and_a_refusal(
     tmp_path,
 ):

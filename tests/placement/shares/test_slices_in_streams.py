@@ -117,6 +117,7 @@ def agrees(model, placement: Placement, order: Schedule, batches) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     name=st.sampled_from(NAMES),
     slices=st.integers(2, 3),
@@ -214,6 +215,7 @@ def test_norms_of_the_batch_are_refused():
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(("k", "known_by"), [(2, ""), (3, ""), (3, sliced_ranks.BY_ORDER)])
 def test_processes_do_what_threads_do(k, known_by, tmp_path):
     file = tmp_path / "found.json"

@@ -44,6 +44,7 @@ def in_slices(
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     name=st.sampled_from(NAMES),
     slices=st.integers(2, 4),

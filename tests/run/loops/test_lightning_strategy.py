@@ -40,6 +40,7 @@ def test_without_lightning_the_command_that_installs_it_is_named(monkeypatch):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_weights_and_logged_values_are_those_of_one_process(tmp_path):
     names = "plain", "resumed", "adversaries", "slices", "quasi_newton"
     for found in of_ranks(tmp_path, *names):
@@ -47,12 +48,14 @@ def test_weights_and_logged_values_are_those_of_one_process(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_in_mixed_precision(tmp_path):
     for found in of_ranks(tmp_path, "mixed", "scaled"):
         assert {name: apart for name, apart in found.items() if not apart < 2e-2} == {}
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_would_be_wrong_in_processes_is_refused_in_all(name, tmp_path):
     for found in of_ranks(tmp_path, name):

@@ -17,6 +17,7 @@ from hgpart.run.processes.launch import launch
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_processes_read_their_own_samples_and_learn_what_one_does(tmp_path):
     file = tmp_path / "found.json"
     launch(data_ranks.__file__, [str(file)], 3)
