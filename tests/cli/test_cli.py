@@ -228,9 +228,11 @@ def test_a_machine_of_devices_that_differ_gives_speeds(tmp_path, capsys):
         assert without_seconds(figures)["speeds"] == [1, 1, 2]
     hgpart("partition", "lenet5", "--k", 3, *options, "--speeds", "3,1,1")
     assert without_seconds(figures)["speeds"] == [3, 1, 1]
-    line = ["partition", "lenet5", "--k", 2, *options]
+    hgpart("partition", "lenet5", "--k", 2, *options)  # the fastest two
+    assert without_seconds(figures)["speeds"] == [1, 2]
+    line = ["partition", "lenet5", "--k", 4, *options]
     assert run([*map(str, line)]) == 3
-    assert "is for 3 devices, expected k=2" in capsys.readouterr().err
+    assert "is for 3 devices, expected k=4" in capsys.readouterr().err
 
 
 def test_work_is_measured_kept_and_passed_back(tmp_path):

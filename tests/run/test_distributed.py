@@ -43,10 +43,9 @@ def kill_when_all_work(folder, k, victim):
     return thread
 
 
+@pytest.mark.full
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("seeds", "micro_batches"), [(2, "3"), pytest.param(12, "123", marks=pytest.mark.full)]
-)
+@pytest.mark.parametrize(("seeds", "micro_batches"), [(2, "3"), (12, "123")])
 def test_parts_in_processes_do_what_the_model_does(seeds, micro_batches, capfd):
     launch(RANKS, ["agree", str(seeds), *micro_batches], 3)
     assert capfd.readouterr().out == "all agree\n"

@@ -33,8 +33,8 @@ def told(folder, case, timeout):
     return [Path(folder, str(rank)).read_text().split(" ", 1)[1] for rank in range(2)]
 
 
+@pytest.mark.full
 @pytest.mark.long
-@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("case", "said"),
     [

@@ -209,6 +209,7 @@ def test_progress_is_shown_on_a_terminal_only(
     assert "profile" in terminal.getvalue()
 
 
+@pytest.mark.full
 def test_ctrl_c_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(run: Any, enough: float) -> Any:
         raise KeyboardInterrupt
