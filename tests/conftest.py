@@ -23,7 +23,7 @@ from hgpart.work.watching import Spent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 
-for name, examples in (("quick", 4), ("full", 8)):
+for name, examples in (("quick", 3), ("full", 8)):
     settings.register_profile(
         name,
         max_examples=examples,

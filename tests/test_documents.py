@@ -44,7 +44,15 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.parametrize("name", [page for page in EXECUTED if of_page(page, full=False)])
+SLOW = ("docs/guides/python.md", "docs/guides/run-and-train.md")
+QUICK = [
+    pytest.param(page, marks=pytest.mark.full) if page in SLOW else page
+    for page in EXECUTED
+    if of_page(page, full=False)
+]
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(name, capfd)
     for block in blocks(TEXTS[name]):

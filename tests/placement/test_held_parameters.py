@@ -146,7 +146,7 @@ def traced(name: str) -> tuple[Any, ...]:
     return model, inputs, *placements.traced_model(model, inputs)
 
 
-@pytest.mark.few(8)
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "grain"),
     [
