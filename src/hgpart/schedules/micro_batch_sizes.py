@@ -16,7 +16,7 @@ def micro_batch_sizes(batch_size: int, micro_batches: int) -> tuple[int, ...]:
     >>> micro_batch_sizes(10, 4)
     (3, 3, 2, 2)
     """
-    check_whole("batch size", batch_size, 0)
+    check_whole("batch size", batch_size, 1)
     if not 1 <= micro_batches <= batch_size:
         raise ArgumentError(
             f"{micro_batches} micro-batches of a batch of {batch_size}: accepted are 1 to "
