@@ -368,7 +368,7 @@ def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     hgpart("run", "--plan", plan, "--backend", "threads", "--steps", 1, "--backward")
     shown = capsys.readouterr().out
     assert "lenet5 on 2 devices (one process), 1 step of 32 samples, forward and" in shown
-    assert shown.splitlines()[-1] == f"Next: {then}"
+    assert shown.splitlines()[-1] == f"Next: hgpart train --plan {plan}"
     fails(capsys, ["verify", "--k", 2], 3, "no MODEL given")
     # A plan of what another tool found is that of the partition.
     hgpart("partition", "lenet5", "--partition", parts, "-o", named)
