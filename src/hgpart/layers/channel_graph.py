@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from hgpart.arrays import Int64
+from hgpart.operators.windows import Windows
 
 INPUT, PARAMETER, LINEAR, WHOLE, OUTPUT = "input", "parameter", "linear", "whole", "output"
 
@@ -167,6 +168,80 @@ class Mixing:
     def of_norms(self, norms: str) -> str:
         """The obstacle where norms take their statistics of each "slice", or of the "batch"."""
         return self.operator or (self.norm if norms != "batch" else "")
+
+
+@dataclass(frozen=True, eq=False)
+class SourceRows:
+    """The rows of another layer's maps that a layer's rows are computed from.
+
+    Attributes
+    ----------
+    source : int
+        Index of the other layer.
+    windows : Windows
+        For each row of the layer, exactly the rows of the source. A layer or source without bands
+        counts as one row.
+    is_summed : bool
+        Whether the layer needs no more of the source than a sum of its rows; see `RowSum`.
+    """
+
+    source: int
+    windows: Windows
+    is_summed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class RowSum:
+    """A sum or mean over rows that ends a layer's bands: partial sums of rows can travel.
+
+    Attributes
+    ----------
+    operator : str
+        The graph node that sums. What the layer computes before has rows, what it computes behind
+        has none.
+    height : int
+        Number of rows that are summed.
+    reads : tuple of SourceRows
+        What each row that is summed is computed from.
+    """
+
+    operator: str
+    height: int
+    reads: tuple[SourceRows, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """The rows of a layer's maps, and what each of them is computed from.
+
+    Attributes
+    ----------
+    height : int or None
+        Number of rows; None if the layer has one band, whatever the rows of its maps.
+    dim : int or None
+        Dimension of the rows in the layer's result.
+    reads : tuple of SourceRows
+        One for each layer that this one reads, in ascending order.
+    total : RowSum or None
+        The sum over rows that ends the bands, if one does.
+    ended_by : str
+        The graph node that ends the bands: it needs all rows of a map that has several. Empty if
+        the layer has rows, or reads none.
+    reason : str
+        Why the layer has one band, in words; empty if it has rows.
+    """
+
+    height: int | None = None
+    dim: int | None = None
+    reads: tuple[SourceRows, ...] = ()
+    total: RowSum | None = None
+    ended_by: str = ""
+    reason: str = ""
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether there are rows to divide."""
+        return self.height is not None and self.height > 1
 
 
 @dataclass(frozen=True)

@@ -8,3 +8,8 @@ from .effects import SameIndex as SameIndex
 from .effects import Whole as Whole
 from .moving import moved as moved
 from .products import Product as Product
+from .rows import AllRows as AllRows
+from .rows import Local as Local
+from .rows import Rows as Rows
+from .rows import Summed as Summed
+from .windows import Windows as Windows

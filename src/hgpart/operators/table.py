@@ -16,11 +16,20 @@ import torch
 from torch import fx
 
 from hgpart.errors import ArgumentError, TraceError, not_one_of
-from hgpart.operators import channelwise, complex_numbers, moving, sample_places, samples
+from hgpart.operators import channelwise, complex_numbers, moving, sample_places, samples, spatial
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
 from hgpart.operators.products import Product
+from hgpart.operators.rows import (
+    AllRows,
+    Local,
+    RowEffect,
+    RowRule,
+    Summed,
+    of_effect,
+    operands_with_rows,
+)
 from hgpart.operators.samples import Average
 
 Cut = Literal[
@@ -91,6 +100,9 @@ class Operator:
     samples : callable or None
         What the operator does to samples of a batch, a rule of `hgpart.operators.samples`; None if
         the channel rule tells that too.
+    rows : callable or None
+        How rows of the result depend on rows of operands, a rule of `hgpart.operators.spatial`;
+        None if they are kept apart where the rule for samples keeps samples apart.
     linear : str
         "sum" if the operator turns means over samples into the mean of its results; "product" if
         that holds for its first operand alone. Operators that move elements always do.
@@ -113,6 +125,7 @@ class Operator:
     is_batch_norm: bool = False
     draws_in_order: bool = False
     samples: SamplesRule | None = None
+    rows: RowRule | None = None
     linear: Literal["", "sum", "product"] = ""
 
     @property
@@ -139,10 +152,16 @@ aten = torch.ops.aten
 # fmt: off
 _ATEN: tuple[tuple[Any, ...], ...] = (
     # ---- products
-    (Operator(Product(is_matrix=False)), aten.conv1d, aten.conv3d, aten.convolution),
-    (Operator(Product(is_matrix=False), frees_result=True), aten.conv2d),
     (
-        Operator(Product(row_dim=1, is_matrix=False)),
+        Operator(Product(is_matrix=False), rows=spatial.convolution),
+        aten.conv1d, aten.conv3d, aten.convolution,
+    ),
+    (
+        Operator(Product(is_matrix=False), frees_result=True, rows=spatial.convolution),
+        aten.conv2d,
+    ),
+    (
+        Operator(Product(row_dim=1, is_matrix=False), rows=spatial.transposed_convolution),
         aten.conv_transpose1d, aten.conv_transpose2d, aten.conv_transpose3d,
     ),
     (Operator(Product(), frees_result=True), aten.linear),
@@ -189,30 +208,53 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.prelu), aten.prelu),
     # ---- along dimensions
     (Operator(channelwise.feature_dropout), aten.feature_dropout, aten.feature_alpha_dropout),
+    (Operator(over_last(1), rows=spatial.pooling(1)), aten.max_pool1d),
+    (Operator(over_last(1), rows=spatial.pooling(1, adds=True)), aten.avg_pool1d),
+    (Operator(over_last(1), rows=spatial.adaptive_pooling(1)), aten.adaptive_max_pool1d),
     (
-        Operator(over_last(1)),
-        aten.max_pool1d, aten.avg_pool1d, aten.adaptive_avg_pool1d, aten.adaptive_max_pool1d,
+        Operator(over_last(1), rows=spatial.adaptive_pooling(1, adds=True)),
+        aten.adaptive_avg_pool1d,
     ),
     (
-        Operator(over_last(2)),
-        aten.max_pool2d, aten.max_pool2d_with_indices, aten.avg_pool2d,
-        aten.adaptive_avg_pool2d, aten._adaptive_avg_pool2d, aten.adaptive_max_pool2d,
+        Operator(over_last(2), rows=spatial.pooling(2)),
+        aten.max_pool2d, aten.max_pool2d_with_indices,
+    ),
+    (Operator(over_last(2), rows=spatial.pooling(2, adds=True)), aten.avg_pool2d),
+    (Operator(over_last(2), rows=spatial.adaptive_pooling(2)), aten.adaptive_max_pool2d),
+    (
+        Operator(over_last(2), rows=spatial.adaptive_pooling(2, adds=True)),
+        aten.adaptive_avg_pool2d, aten._adaptive_avg_pool2d,
+    ),
+    (
+        Operator(over_last(2), rows=spatial.interpolation(2)),
         aten.upsample_nearest2d, aten._upsample_nearest_exact2d,
         aten.upsample_bilinear2d, aten._upsample_bilinear2d_aa,
         aten.upsample_bicubic2d, aten._upsample_bicubic2d_aa,
     ),
     (
-        Operator(over_last(3)),
-        aten.max_pool3d, aten.max_pool3d_with_indices, aten.avg_pool3d,
-        aten.adaptive_avg_pool3d, aten.adaptive_max_pool3d,
+        Operator(over_last(3), rows=spatial.pooling(3)),
+        aten.max_pool3d, aten.max_pool3d_with_indices,
+    ),
+    (Operator(over_last(3), rows=spatial.pooling(3, adds=True)), aten.avg_pool3d),
+    (Operator(over_last(3), rows=spatial.adaptive_pooling(3)), aten.adaptive_max_pool3d),
+    (
+        Operator(over_last(3), rows=spatial.adaptive_pooling(3, adds=True)),
+        aten.adaptive_avg_pool3d,
+    ),
+    (
+        Operator(over_last(3), rows=spatial.interpolation(3)),
         aten.upsample_nearest3d, aten.upsample_trilinear3d,
     ),
     (
-        Operator(channelwise.fractional_pool(2), samples=samples.by_first),
+        Operator(
+            channelwise.fractional_pool(2), samples=samples.by_first, rows=spatial.random_pooling
+        ),
         aten.fractional_max_pool2d,
     ),
     (
-        Operator(channelwise.fractional_pool(3), samples=samples.by_first),
+        Operator(
+            channelwise.fractional_pool(3), samples=samples.by_first, rows=spatial.random_pooling
+        ),
         aten.fractional_max_pool3d,
     ),
     (
@@ -256,8 +298,13 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax,
     ),
     (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
-    (Operator(channelwise.reduction, linear="sum", samples=samples.averaged), aten.mean),
-    (Operator(channelwise.reduction, linear="sum"), aten.sum),
+    (
+        Operator(
+            channelwise.reduction, linear="sum", samples=samples.averaged, rows=spatial.total
+        ),
+        aten.mean,
+    ),
+    (Operator(channelwise.reduction, linear="sum", rows=spatial.total), aten.sum),
     (
         Operator(channelwise.reduction),
         aten.prod, aten.amax, aten.amin, aten.linalg_vector_norm,
@@ -299,9 +346,15 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(samples=samples.by_first),
         aten.grid_sampler, aten.grid_sampler_2d, aten.grid_sampler_3d,
         aten.affine_grid_generator, aten.im2col, aten.col2im,
-        aten.max_unpool2d, aten.max_unpool3d,
+        aten.max_unpool2d, aten.max_unpool3d, aten.view_as_complex,
+    ),
+    (
+        Operator(samples=samples.by_first, rows=spatial.interpolation(1)),
         aten.upsample_nearest1d, aten._upsample_nearest_exact1d, aten.upsample_linear1d,
-        aten._upsample_nearest_exact3d, aten.view_as_complex,
+    ),
+    (
+        Operator(samples=samples.by_first, rows=spatial.interpolation(3)),
+        aten._upsample_nearest_exact3d,
     ),
     (Operator(samples=samples.recurrent), aten.lstm.input, aten.gru.input),
     (Operator(samples=samples.recurrent), aten.rnn_tanh.input, aten.rnn_relu.input),
@@ -312,8 +365,11 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.broadcast_to, aten.expand_as, aten.view_as, aten.reshape_as,
     ),
     (
-        Operator(samples=moving.padded),
+        Operator(samples=moving.padded, rows=spatial.padding("reflect")),
         aten.reflection_pad1d, aten.reflection_pad3d,
+    ),
+    (
+        Operator(samples=moving.padded, rows=spatial.padding("replicate")),
         aten.replication_pad1d, aten.replication_pad3d,
     ),
     (Operator(samples=samples.broadcast), aten.broadcast_tensors),
@@ -329,10 +385,9 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.nll_loss_forward, aten.nll_loss2d_forward,
     ),
     # ---- elements moved about
-    (
-        Operator(moving.padded),
-        aten.constant_pad_nd, aten.pad, aten.reflection_pad2d, aten.replication_pad2d,
-    ),
+    (Operator(moving.padded, rows=spatial.padding()), aten.constant_pad_nd, aten.pad),
+    (Operator(moving.padded, rows=spatial.padding("reflect")), aten.reflection_pad2d),
+    (Operator(moving.padded, rows=spatial.padding("replicate")), aten.replication_pad2d),
     (
         Operator(moving.copied, "copy"),
         aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy,
@@ -420,17 +475,27 @@ def operator_of(node: fx.Node) -> Operator:
 
 def record_of(target: Any) -> Operator:
     """What hgpart knows of an operator: of an overload, else of its packet."""
+    replaced = _of_users(target)
+    known = _own_record(target)
+    return replace(known, **replaced) if replaced else known
+
+
+def _own_record(target: Any) -> Operator:
+    """What hgpart knows of an operator by itself, whatever the rules of users say."""
     packet = getattr(target, "overloadpacket", None)
     default = _POINTWISE if torch.Tag.pointwise in getattr(target, "tags", ()) else _UNKNOWN
-    known = _records.get(target) or _records.get(packet) or default
-    replaced = _users.get(target) or _users.get(packet)
-    return replace(known, **replaced) if replaced else known
+    return _records.get(target) or _records.get(packet) or default
+
+
+def _of_users(target: Any) -> dict[str, Any] | None:
+    return _users.get(target) or _users.get(getattr(target, "overloadpacket", None))
 
 
 def channel_rule(
     *operators: Any,
     cut: Cut | None = None,
     macs: Callable[[Call], int | None] | None = None,
+    rows: RowRule | None = None,
 ) -> Callable[[Rule], Rule]:
     """Register what operators are, as ``@channel_rule(torch.ops.my_library.my_operator)``.
 
@@ -454,6 +519,11 @@ def channel_rule(
     macs : callable, optional
         Multiply-accumulates of a `Call`, or None. Default: those of a `Product`, else those that
         torch counts.
+    rows : callable, optional
+        How rows of maps depend on each other: a function from a `Call`, with `Rows` for operands
+        that have rows, to `Local`, `Summed` or `AllRows`; or `same_place`. All these are in
+        `hgpart.operators`. Default: as hgpart knows of the operator; one of your own needs all
+        rows, so that it ends the bands.
 
     Raises
     ------
@@ -470,6 +540,7 @@ def channel_rule(
             for overload in overloads:
                 _check_names(rule, overload)
         given = {"rule": rule, "macs": macs} | ({"cut": cut} if cut else {})
+        given |= {"rows": rows} if rows else {}
         for operator in (*overloads, *operators):
             _users.pop(operator, None)
         _users.update(dict.fromkeys(operators, given))
@@ -530,6 +601,54 @@ def effect_on_samples(call: Call) -> Effect | Average:
         return Whole()
     effect: Effect | Average = _answer(call, "rule for samples", rule)[0]
     return effect
+
+
+def keeps_rows(node: fx.Node) -> bool:
+    """Whether a moving operator may be run on numbers of rows: users' rules say so by `rows`."""
+    return not _of_users(node.target) or _own_record(node.target) is not _UNKNOWN
+
+
+def effect_on_rows(call: Call) -> RowEffect:
+    """Apply what is known of an operator and rows to a call whose operands may be `Rows`.
+
+    Raises
+    ------
+    TraceError
+        If a rule raises anything, or a user's answers with anything that does not fit the call.
+    """
+    name = short_name(call.node)
+    rule, reason = operator_of(call.node).rows, f"{name} needs all rows"
+    if rule is None:
+        own = _own_record(call.node.target)
+        rule = own.samples or (own.product.of_samples if own.product else own.rule)
+    if rule is None:
+        return AllRows(f"no rule for {name}")
+    effect, where = _answer(call, "rule for rows", rule)
+    if not isinstance(effect, Local | Summed | AllRows | Effect | Average):
+        raise TraceError(f"{where} returns {effect!r}: accepted are Local, Summed and AllRows")
+    if isinstance(effect, Local):
+        _check_local(call, effect, where)
+    is_settled = isinstance(effect, Local | Summed | AllRows)
+    return effect if is_settled else of_effect(call, effect, reason)
+
+
+def _check_local(call: Call, local: Local, where: str) -> None:
+    """Raise an error unless windows are those of the result's rows on each operand's."""
+    rows = call.shape[local.dim] if -len(call.shape) <= local.dim < len(call.shape) else None
+    heights = [operand.height for operand in operands_with_rows(call)]
+    if rows is None or [(len(w), w.height) for w in local.windows] != [(rows, h) for h in heights]:
+        said = ", ".join(f"{len(w)} rows on {w.height}" for w in local.windows)
+        raise TraceError(
+            f"{where} returns windows of {said or 'no operand'} along dimension {local.dim}: "
+            f"accepted are windows of {rows or 'all'} rows on "
+            f"{', '.join(map(str, heights))}, one for each operand with rows"
+        )
+
+
+def short_name(node: fx.Node) -> str:
+    """An operator as a sentence names it: without namespace of ATen and overload."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet or node.target).removeprefix("aten.")
 
 
 def macs_of(call: Call) -> int | None:

@@ -1,0 +1,226 @@
+"""Rules for rows of operators with windows: convolutions, pooling, interpolation, padding, sums."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from hgpart.operators.channelwise import reduction
+from hgpart.operators.effects import Call, Effect
+from hgpart.operators.rows import (
+    AllRows,
+    Local,
+    RowEffect,
+    RowRule,
+    Rows,
+    Summed,
+    operands_with_rows,
+)
+from hgpart.operators.windows import Windows
+
+
+def setting(call: Call, name: str, at: int, default: int | None = None) -> Any:
+    """An argument that is a number for each spatial dimension, or one for all: that of one."""
+    value = call.argument(name)
+    if value is None or value == []:
+        return default
+    if isinstance(value, (list, tuple)):
+        return value[at] if len(value) > 1 else value[0]
+    return value
+
+
+def _kept(value: Rows) -> Local:
+    """What an operator does to rows in a dimension that it leaves alone."""
+    return Local(value.dim, (Windows.identity(value.height),))
+
+
+# ------------------------------------------------------------------ convolutions
+
+
+def convolution(call: Call) -> RowEffect:
+    """A convolution, transposed if its argument ``transposed`` says so."""
+    return _convolved(call, bool(call.argument("transposed")))
+
+
+def transposed_convolution(call: Call) -> RowEffect:
+    """A transposed convolution."""
+    return _convolved(call, True)
+
+
+def _convolved(call: Call, transposed: bool) -> RowEffect:
+    value, weight = call.argument("input"), call.argument("weight")
+    if not isinstance(value, Rows) or len(operands_with_rows(call)) > 1:
+        return AllRows("a convolution whose weight is computed from rows")
+    at = value.dim - (len(value.shape) - (len(weight.shape) - 2))  # among the spatial dimensions
+    if at == -1:
+        return AllRows("a convolution whose channels are rows")
+    if at < 0:
+        return _kept(value)
+    kernel, height, count = weight.shape[2 + at], value.height, call.shape[value.dim]
+    dilation = setting(call, "dilation", at, 1)
+    padding = call.argument("padding")
+    if isinstance(padding, str):  # of even kernels, the row more is padded behind
+        padding = dilation * (kernel - 1) // 2 if padding == "same" else 0
+    else:
+        padding = setting(call, "padding", at, 0)
+    moves = Windows.spread if transposed else Windows.sliding
+    stride = setting(call, "stride", at, 1)
+    windows = moves(kernel, height, count, stride=stride, dilation=dilation, padding=padding)
+    return Local(value.dim, (windows,))
+
+
+# ------------------------------------------------------------------ pooling
+
+
+def pooling(count: int, adds: bool = False) -> RowRule:
+    """The rule of pooling over the last `count` dimensions; `adds` if it is a mean."""
+
+    def rule(call: Call) -> RowEffect:
+        value = call.args[0]
+        at = value.dim - (len(value.shape) - count)
+        if at < 0:
+            return _kept(value)
+        kernel = setting(call, "kernel_size", at)
+        windows = Windows.sliding(
+            kernel,
+            value.height,
+            call.shape[value.dim],
+            stride=setting(call, "stride", at, kernel),
+            dilation=setting(call, "dilation", at, 1) if not adds else 1,
+            padding=setting(call, "padding", at, 0),
+        )
+        if adds and len(windows) == 1 and windows.widest == value.height > 1:
+            return Summed()
+        return Local(value.dim, (windows,))
+
+    return rule
+
+
+def adaptive_pooling(count: int, adds: bool = False) -> RowRule:
+    """The rule of pooling to a given size over the last `count` dimensions."""
+
+    def rule(call: Call) -> RowEffect:
+        value = call.args[0]
+        if value.dim < len(value.shape) - count:
+            return _kept(value)
+        height, rows = value.height, call.shape[value.dim]
+        if rows == 1 and height > 1:
+            return Summed() if adds else AllRows("a maximum over all rows")
+        numbers = np.arange(rows)
+        first, last = numbers * height // rows, -(-(numbers + 1) * height // rows)
+        return Local(value.dim, (Windows.of_spans(first, last, height),))
+
+    return rule
+
+
+def random_pooling(call: Call) -> RowEffect:
+    """Pooling whose windows are drawn."""
+    return AllRows("its windows are drawn as the model runs")
+
+
+# ------------------------------------------------------------------ interpolation
+
+_SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+
+
+def interpolation(count: int) -> RowRule:
+    """The rule of interpolation over the last `count` dimensions.
+
+    The operator itself is run on rows that are zero but for some of them: what is not zero in the
+    result reads these. So a row counts as read if its weight is not zero.
+    """
+
+    def rule(call: Call) -> RowEffect:
+        value = call.args[0]
+        at = value.dim - (len(value.shape) - count)
+        if at < 0:
+            return _kept(value)
+        return Local(value.dim, (_interpolated(call, value, count, at),))
+
+    return rule
+
+
+def _interpolated(call: Call, value: Rows, count: int, at: int) -> Windows:
+    height, rows = value.height, call.shape[value.dim]
+    scale = setting(call, "scale_factors", at) or call.argument(_SCALES[count][at])
+    step = 1 / scale if scale else height / rows
+    # Marked rows lie further apart than a window is wide, so each is told by where it is met.
+    apart = min(height, 8 * math.ceil(max(1.0, step, height / rows)) + 8)
+    double = call.node.meta["val"].dtype == torch.float64
+    marked = torch.zeros(1, apart, height, dtype=torch.float64 if double else torch.float32)
+    marked[0, torch.arange(height) % apart, torch.arange(height)] = 1
+    sizes = [1] * count
+    met = _run_along_rows(call, marked.reshape(1, apart, *_at(sizes, at, height)), count, at, scale)
+    marks, read_by = np.nonzero(met.reshape(apart, rows).numpy())
+    if call.argument("align_corners"):
+        centres = read_by * ((height - 1) / max(1, rows - 1))
+    else:
+        centres = (read_by + 0.5) * step - 0.5
+    read = marks + apart * np.rint((centres - marks) / apart).astype(np.int64)
+    read = np.where(read < 0, read + apart, np.where(read >= height, read - apart, read))
+    return Windows.of_pairs(read_by, read, rows, height)
+
+
+def _run_along_rows(
+    call: Call, marked: torch.Tensor, count: int, at: int, scale: float | None
+) -> torch.Tensor:
+    """An interpolation of a tensor that has rows, and size 1 in other spatial dimensions."""
+    rows = call.shape[-count + at]
+    given: list[Any] = []
+    for declared in call.node.target._schema.arguments:  # type: ignore[union-attr]
+        name, argument = declared.name, call.argument(declared.name)
+        if name in ("input", "self"):
+            argument = marked
+        elif name == "output_size" and argument is not None:
+            argument = _at([1] * count, at, rows)
+        elif name == "scale_factors" and argument is not None:
+            argument = _at([1.0] * count, at, scale)
+        elif name in _SCALES[count]:
+            argument = scale if name == _SCALES[count][at] else None
+        given.append(argument)
+    result: torch.Tensor = call.node.target(*given)  # type: ignore[operator]
+    return result
+
+
+def _at(sizes: list[Any], at: int, size: Any) -> list[Any]:
+    return [*sizes[:at], size, *sizes[at + 1 :]]
+
+
+# ------------------------------------------------------------------ padding
+
+
+def padding(mode: str = "constant") -> RowRule:
+    """The rule of padding; an argument ``mode`` overrides the one given here."""
+
+    def rule(call: Call) -> RowEffect:
+        value = call.args[0]
+        widths = call.argument("pad", call.argument("padding"))
+        at = 2 * (len(value.shape) - 1 - value.dim)
+        if not any(widths[at : at + 2]):
+            return _kept(value)
+        numbers = torch.arange(value.height, dtype=torch.float64).reshape(1, 1, -1)
+        how = call.argument("mode") or mode
+        nothing = {"value": -1.0} if how == "constant" else {}
+        read = functional.pad(numbers, list(widths[at : at + 2]), how, **nothing)
+        numbers_read = read.flatten().numpy().astype(np.int64)
+        inside = np.flatnonzero(numbers_read >= 0)
+        windows = Windows.of_pairs(inside, numbers_read[inside], len(numbers_read), value.height)
+        return Local(value.dim, (windows,))
+
+    return rule
+
+
+# ------------------------------------------------------------------ sums
+
+
+def total(call: Call) -> RowEffect | Effect:
+    """A sum or mean along some dimensions, or all."""
+    value, dims = call.args[0], call.argument("dim")
+    rank = len(value.shape)
+    of_all = dims is None or dims == []
+    dims = range(rank) if of_all else [dims] if isinstance(dims, int) else dims
+    return Summed() if value.dim in {dim % rank for dim in dims} else reduction(call)
