@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 
@@ -244,6 +244,10 @@ class LayerRows:
         return self.height is not None and self.height > 1
 
 
+def _without_rows(graph: ChannelGraph) -> tuple[LayerRows, ...]:
+    return tuple(LayerRows() for _ in graph.layers)
+
+
 @dataclass(frozen=True)
 class ChannelGraph:
     """What a model does, per channel.
@@ -252,13 +256,21 @@ class ChannelGraph:
     traced graph, the channel of each element of its result (-1 for constants). `rows` holds, for
     each node that is computed from parameters with every element made from one row (dimension 0),
     that row: a tensor of the node's shape, parameters included. `mixing` says what computes a
-    sample of the batch from others.
+    sample of the batch from others. `find_rows` is asked for `layer_rows` once these are wanted.
     """
 
     layers: tuple[Layer, ...]
     ids: Mapping[str, torch.Tensor]
     rows: Mapping[str, torch.Tensor] = field(default_factory=dict)
     mixing: Mixing = Mixing()
+    find_rows: Callable[[ChannelGraph], tuple[LayerRows, ...]] = field(
+        default=_without_rows, repr=False, compare=False
+    )
+
+    @cached_property
+    def layer_rows(self) -> tuple[LayerRows, ...]:
+        """The rows of each layer's maps, and what they are computed from."""
+        return self.find_rows(self)
 
     @cached_property
     def first_channel(self) -> Int64:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 
@@ -11,6 +13,7 @@ from hgpart.layers.holdings import count_needed
 from hgpart.layers.mixed_samples import mixed_samples
 from hgpart.layers.open_layers import OpenLayers
 from hgpart.layers.operations import operations_of
+from hgpart.layers.row_windows import row_windows
 from hgpart.operators.effects import Channels, Constant
 from hgpart.operators.ids import NO_CHANNEL, compact, core
 
@@ -92,6 +95,7 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
             if isinstance(value, Constant) and value.origins and of_rows(value.rows)
         },
         mixing=mixed_samples(open_layers.traced),
+        find_rows=partial(row_windows, open_layers.traced),
     )
 
 

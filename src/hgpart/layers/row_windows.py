@@ -109,9 +109,18 @@ class _Map:
         ]
 
     @cached_property
-    def has_columns_apart(self) -> bool:
-        """Whether no dimension holds both rows and columns."""
-        return all(constant_along(self.columns, dim) for dim in self.dims)
+    def keeps_rows(self) -> bool:
+        """Whether a dimension still counts rows, if there are any.
+
+        It holds no columns. Where another one holds both, as channels do behind a pixel unshuffle,
+        rows that come together there have been next to each other.
+        """
+        apart = [dim for dim in self.dims if constant_along(self.columns, dim)]
+        if len(apart) == len(self.dims):
+            return True
+        if not apart or self.rows_along is None:
+            return False
+        return all(map(_in_order, self.rows_along[1].values()))
 
     def windows(self, dim: int) -> dict[_Maker, Windows]:
         """What the places along a dimension read."""
@@ -135,7 +144,8 @@ class _Map:
 
         Where rows lie along several, as in a pixel unshuffle, it is the one with least windows.
         """
-        choices = [(dim, self.windows(dim)) for dim in self.dims]
+        apart = (dim for dim in self.dims if constant_along(self.columns, dim))
+        choices = [(dim, self.windows(dim)) for dim in apart]
         if len(choices) <= 1:
             return choices[0] if choices else None
 
@@ -149,14 +159,22 @@ class _Map:
 
 def _differs(rows: torch.Tensor, makers: Iterable[_Maker], dim: int) -> bool:
     """Whether rows of these makers differ along a dimension."""
-    rows = core(rows)
-    own = torch.zeros(rows.shape, dtype=torch.bool)
+    numbers = core(rows).numpy()
+    own = np.zeros(numbers.shape, dtype=np.bool_)
     for maker in makers:
-        own |= (rows >= maker.start) & (rows < maker.start + maker.height)
-    top = torch.iinfo(rows.dtype).max
-    least = torch.where(own, rows, top).amin(dim)
-    most = torch.where(own, rows, -1).amax(dim)
+        own |= (numbers >= maker.start) & (numbers < maker.start + maker.height)
+    least = np.where(own, numbers, np.iinfo(numbers.dtype).max).min(axis=dim)
+    most = np.where(own, numbers, NO_CHANNEL).max(axis=dim)
     return bool((least < most).any())
+
+
+def _in_order(windows: Windows) -> bool:
+    """Whether no window reaches into another."""
+    reads = windows.reads
+    filled = np.flatnonzero(reads.lengths)
+    first, last = reads.values[reads.pointers[filled]], reads.values[reads.pointers[filled + 1] - 1]
+    order = np.argsort(first)
+    return bool((first[order][1:] > last[order][:-1]).all())
 
 
 def row_windows(traced: TracedModel, graph: ChannelGraph) -> tuple[LayerRows, ...]:
@@ -165,7 +183,7 @@ def row_windows(traced: TracedModel, graph: ChannelGraph) -> tuple[LayerRows, ..
     >>> from torch import nn
     >>> from hgpart.layers.layering import channel_graph
     >>> from hgpart.tracing.traced_model import example_inputs, trace
-    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.ReLU(), nn.Flatten(), nn.Linear(392, 4))
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2), nn.Flatten(), nn.Linear(392, 4))
     >>> traced = trace(model, example_inputs(model, (3, 16, 16)))
     >>> rows = row_windows(traced, channel_graph(traced))
     >>> [layer.height for layer in rows], rows[2].reason
@@ -234,16 +252,20 @@ class _RowWalk:
         if maker.dim is None:
             return _Map(nothing + maker.start, nothing, (maker,))
         ids = self._channels(maker.node)
-        columns = nothing
         apart = [
             dim
             for dim in range(len(shape))
             if dim != maker.dim
-            and not (ids is not None and dim < ids.dim() and not constant_along(ids, dim))
+            and not (ids is not None and dim < ids.dim() and ids.stride(dim) and ids.shape[dim] > 1)
         ]
         sizes = [size if dim in apart else 1 for dim, size in enumerate(shape)]
         columns = torch.arange(int(np.prod(sizes)), dtype=torch.int32).reshape(sizes).expand(shape)
-        return _Map(rows_in(shape, maker.dim, maker.start).ids, columns, (maker,))
+        value = _Map(rows_in(shape, maker.dim, maker.start).ids, columns, (maker,))
+        several = maker.height > 1
+        value.dims = [maker.dim] if several else []
+        own = {maker: Windows.identity(maker.height)}
+        value.rows_along = (maker.dim, own) if several else None
+        return value
 
     def _channels(self, node: fx.Node) -> torch.Tensor | None:
         """The channel of each element of a node's (first) result."""
@@ -272,7 +294,9 @@ class _RowWalk:
     # -------------------------------------------------------------- operators that move elements
 
     def _moved(self, call: Call, maps: list[_Map]) -> Any:
-        merged = f"{short_name(call.node)} merges rows with other dimensions"
+        flattens = len(call.shape) < len(maps[0].shape)
+        name = "flatten" if flattens else short_name(call.node)
+        merged = f"{name} merges rows with other dimensions"
         rows = _reindexed(call, "rows") if keeps_rows(call.node) else None
         columns = _reindexed(call, "columns") if rows is not None else None
         makers = tuple(dict.fromkeys(maker for value in maps for maker in value.makers))
@@ -284,7 +308,7 @@ class _RowWalk:
         moved = []
         for own, own_columns in zip(rows, columns, strict=True):
             value = _Map(own, own_columns, makers)
-            if not (keeps and value.has_columns_apart):
+            if not (keeps and value.keeps_rows):
                 value.lost = reason or merged
             moved.append(value)
         return moved if isinstance(call.node.meta["val"], (list, tuple)) else moved[0]

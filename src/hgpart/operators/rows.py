@@ -21,9 +21,10 @@ from hgpart.operators.windows import Windows
 
 @dataclass(frozen=True)
 class Rows(Channels):
-    """A tensor with rows: `ids` are their numbers, which differ along dimension `dim` alone."""
+    """A tensor with rows along dimension `dim`: `ids` are their numbers, from `first` on."""
 
     dim: int
+    first: int = 0
 
     @property
     def height(self) -> int:
@@ -68,7 +69,7 @@ def rows_in(shape: Sequence[int], dim: int, first: int = 0) -> Rows:
     view = [1] * len(shape)
     view[dim] = -1
     numbers = torch.arange(first, first + shape[dim], dtype=torch.int32).reshape(view)
-    return Rows(numbers.expand(tuple(shape)), dim)
+    return Rows(numbers.expand(tuple(shape)), dim, first)
 
 
 def operands_with_rows(call: Call) -> tuple[Rows, ...]:
@@ -113,5 +114,5 @@ def of_effect(call: Call, effect: object, reason: str) -> RowEffect:
         return AllRows(reason)
     (dim,) = dims
     operands = operands_with_rows(call)
-    numbered = [(int(operand.ids.min()), operand.height) for operand in operands]
+    numbered = [(operand.first, operand.height) for operand in operands]
     return Local(dim, tuple(windows_along(tensors, dim, numbered)))

@@ -124,6 +124,7 @@ def random_pooling(call: Call) -> RowEffect:
 
 # ------------------------------------------------------------------ interpolation
 
+ACROSS = 2  # places across rows where torch interpolates: along one place it aligns no corners
 _SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
@@ -147,19 +148,21 @@ def interpolation(count: int) -> RowRule:
 def _interpolated(call: Call, value: Rows, count: int, at: int) -> Windows:
     height, rows = value.height, call.shape[value.dim]
     scale = setting(call, "scale_factors", at) or call.argument(_SCALES[count][at])
-    step = 1 / scale if scale else height / rows
+    aligns = bool(call.argument("align_corners"))
+    step = 1 / scale if scale and not aligns else height / rows
+    if aligns:
+        step = (height - 1) / max(1, rows - 1)
     # Marked rows lie further apart than a window is wide, so each is told by where it is met.
     apart = min(height, 8 * math.ceil(max(1.0, step, height / rows)) + 8)
     double = call.node.meta["val"].dtype == torch.float64
     marked = torch.zeros(1, apart, height, dtype=torch.float64 if double else torch.float32)
     marked[0, torch.arange(height) % apart, torch.arange(height)] = 1
-    sizes = [1] * count
-    met = _run_along_rows(call, marked.reshape(1, apart, *_at(sizes, at, height)), count, at, scale)
-    marks, read_by = np.nonzero(met.reshape(apart, rows).numpy())
-    if call.argument("align_corners"):
-        centres = read_by * ((height - 1) / max(1, rows - 1))
-    else:
-        centres = (read_by + 0.5) * step - 0.5
+    marked = marked.reshape(1, apart, *_at([1] * count, at, height))
+    marked = marked.expand(1, apart, *_at([ACROSS] * count, at, height)).contiguous()
+    met = _run_along_rows(call, marked, count, at, scale)
+    met = met[0].movedim(1 + at, 1).flatten(2)[:, :, 0]
+    marks, read_by = np.nonzero(met.numpy())
+    centres = read_by * step if aligns else (read_by + 0.5) * step - 0.5
     read = marks + apart * np.rint((centres - marks) / apart).astype(np.int64)
     read = np.where(read < 0, read + apart, np.where(read >= height, read - apart, read))
     return Windows.of_pairs(read_by, read, rows, height)
@@ -168,7 +171,7 @@ def _interpolated(call: Call, value: Rows, count: int, at: int) -> Windows:
 def _run_along_rows(
     call: Call, marked: torch.Tensor, count: int, at: int, scale: float | None
 ) -> torch.Tensor:
-    """An interpolation of a tensor that has rows, and size 1 in other spatial dimensions."""
+    """An interpolation of a tensor whose other spatial dimensions have `ACROSS` places and keep."""
     rows = call.shape[-count + at]
     given: list[Any] = []
     for declared in call.node.target._schema.arguments:  # type: ignore[union-attr]
@@ -176,7 +179,7 @@ def _run_along_rows(
         if name in ("input", "self"):
             argument = marked
         elif name == "output_size" and argument is not None:
-            argument = _at([1] * count, at, rows)
+            argument = _at([ACROSS] * count, at, rows)
         elif name == "scale_factors" and argument is not None:
             argument = _at([1.0] * count, at, scale)
         elif name in _SCALES[count]:
@@ -205,7 +208,10 @@ def padding(mode: str = "constant") -> RowRule:
         numbers = torch.arange(value.height, dtype=torch.float64).reshape(1, 1, -1)
         how = call.argument("mode") or mode
         nothing = {"value": -1.0} if how == "constant" else {}
-        read = functional.pad(numbers, list(widths[at : at + 2]), how, **nothing)
+        try:
+            read = functional.pad(numbers, list(widths[at : at + 2]), how, **nothing)
+        except RuntimeError:  # a circle of more rows than a negative width leaves
+            return AllRows(f"padding by {list(widths[at : at + 2])} rows of {value.height}")
         numbers_read = read.flatten().numpy().astype(np.int64)
         inside = np.flatnonzero(numbers_read >= 0)
         windows = Windows.of_pairs(inside, numbers_read[inside], len(numbers_read), value.height)

@@ -1,0 +1,120 @@
+"""Slow, obvious proof of a graph's rows: differentiate each row of a layer by its sources' rows.
+
+It knows no windows: it runs the operators of a layer from the maps of its sources, all positive so
+that no terms cancel, and asks autograd which rows of these each row of the result depends on. What
+hides a dependence (the smaller elements that a maximum leaves out) is tried with other numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from perturbation import LayerRun
+from torch import fx, nn
+
+from hgpart.layers.channel_graph import ChannelGraph, LayerRows
+from hgpart.layers.layering import channel_graph
+from hgpart.tracing.traced_model import TracedModel, trace
+
+TRIES = 40
+
+
+class Calls(nn.Module):
+    """A model that is a function of one map."""
+
+    def __init__(self, function: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.function(image)
+
+
+def traced_graph(model: nn.Module, *shape: int) -> tuple[TracedModel, ChannelGraph]:
+    traced = trace(model.double().eval(), torch.zeros(2, *shape, dtype=torch.float64))
+    return traced, channel_graph(traced)
+
+
+def rows_of(
+    function: Callable[..., torch.Tensor], *shape: int
+) -> tuple[tuple[LayerRows, ...], TracedModel, ChannelGraph]:
+    traced, graph = traced_graph(Calls(function), *shape)
+    return graph.layer_rows, traced, graph
+
+
+def said(rows: LayerRows) -> dict[int, list[list[int]]]:
+    """For each source, the rows of it that each row of a layer reads."""
+    return {
+        item.source: [item.windows.reads[row].tolist() for row in range(len(item.windows))]
+        for item in rows.reads
+    }
+
+
+def seen(traced: TracedModel, graph: ChannelGraph, at: int, seed: int) -> dict[int, list[set[int]]]:
+    """The same, as autograd finds it for one choice of numbers."""
+    run, own = LayerRun(traced, graph, at), graph.layer_rows[at]
+    values = {node: _positive(value) for node, value in run.values(seed).items()}
+    sources = {}
+    for node in run.sources:
+        if node.name in graph.ids and values[node].is_floating_point():
+            values[node].requires_grad_()
+            sources[node] = _layer_of(run, node)
+    for step in run.steps:
+        args, kwargs = fx.map_arg((step.args, dict(step.kwargs)), values.__getitem__)
+        values[step] = step.target(*args, **kwargs)
+    dependence: dict[int, list[set[int]]] = {}
+    result = values[run.ends[0]]
+    lines = result.flatten()[None] if own.dim is None else result.movedim(own.dim, 0)
+    for line in lines:
+        gradients = [None] * len(sources)
+        if line.requires_grad:
+            weights = torch.rand_like(line) + 0.5
+            total = (line * weights).sum()
+            gradients = torch.autograd.grad(
+                total, [values[node] for node in sources], retain_graph=True, allow_unused=True
+            )
+        for (node, source), gradient in zip(sources.items(), gradients, strict=True):
+            gradient = torch.zeros_like(values[node]) if gradient is None else gradient
+            dim = graph.layer_rows[source].dim
+            rows = gradient.flatten()[None] if dim is None else gradient.movedim(dim, 0).flatten(1)
+            read = set(torch.nonzero((rows != 0).any(1)).flatten().tolist())
+            dependence.setdefault(source, []).append(read)
+    return dependence
+
+
+def check_rows(traced: TracedModel, graph: ChannelGraph) -> None:
+    """For every layer, each row depends on exactly the rows that are said."""
+    for at, layer in enumerate(graph.layers):
+        if not layer.operators:
+            continue
+        expected = {
+            source: [*map(set, rows)] for source, rows in said(graph.layer_rows[at]).items()
+        }
+        parameters = {s for s in expected if graph.layers[s].kind == "parameter"}
+        expected = {source: rows for source, rows in expected.items() if source not in parameters}
+        union: dict[int, list[set[int]]] = {}
+        for attempt in range(TRIES):
+            now = seen(traced, graph, at, attempt)
+            for source, rows in now.items():
+                known = union.setdefault(source, [set() for _ in rows])
+                for before, more in zip(known, rows, strict=True):
+                    before |= more
+            nonempty = {source: rows for source, rows in union.items() if any(rows)}
+            if nonempty == expected:
+                break
+        assert nonempty == expected, (layer.name, layer.operators)
+
+
+def _layer_of(run: LayerRun, node: fx.Node) -> int:
+    while node.name not in run.makers and node.op != "placeholder":
+        node = node.all_input_nodes[0]
+    if node.op == "placeholder":
+        inputs = [at for at, layer in enumerate(run.graph.layers) if layer.kind == "input"]
+        return inputs[run.traced.inputs.index(node.name)]
+    return run.makers[node.name]
+
+
+def _positive(value: object) -> object:
+    floating = isinstance(value, torch.Tensor) and value.is_floating_point()
+    return (value.double().abs() + 0.1).contiguous() if floating else value
