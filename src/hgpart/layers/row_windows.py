@@ -13,9 +13,7 @@ shuffle, they go on. A convolution, pooling or interpolation of a map without ba
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -36,14 +34,19 @@ from hgpart.layers.channel_graph import (
 from hgpart.layers.constants import constant_of, integers
 from hgpart.operators.calls import only_updated
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex
-from hgpart.operators.ids import NO_CHANNEL, constant_along, core
+from hgpart.operators.ids import constant_along, core
+from hgpart.operators.numbered_rows import (
+    NumberedRows,
+    RowMaker,
+    add_windows,
+    unknown_rows,
+)
 from hgpart.operators.rows import (
     AllRows,
     Local,
     RowEffect,
     Summed,
     rows_in,
-    windows_along,
 )
 from hgpart.operators.table import effect_of, effect_on_rows, keeps_rows, operator_of, short_name
 from hgpart.operators.windows import Windows
@@ -58,123 +61,6 @@ from hgpart.tracing.traced_nodes import (
 )
 
 FIRST_SPATIAL = 2  # dimension of the rows of a batch of maps
-
-
-@dataclass(eq=False)
-class _Maker:
-    """A node that computes: its rows, numbered through all makers, and what they read.
-
-    `dim` is None where the result has no rows; then it counts as one row. `layer` is None for an
-    operator that only moves elements, by a rule for rows of a user.
-    """
-
-    node: fx.Node
-    layer: int | None
-    start: int
-    height: int
-    dim: int | None
-    reads: dict[_Maker, Windows] = field(default_factory=dict)
-    summed: dict[_Maker, Windows] | None = None
-
-
-@dataclass(eq=False)
-class _Map:
-    """A tensor: the row and the column of each element; `lost` says what merged rows with columns.
-
-    Rows are numbers through all makers, -1 for constants. Columns differ between places of a row
-    that are no channels, and between samples.
-    """
-
-    rows: torch.Tensor
-    columns: torch.Tensor
-    makers: tuple[_Maker, ...]
-    lost: str = ""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.rows.shape)
-
-    @cached_property
-    def dims(self) -> list[int]:
-        """Dimensions along which rows differ, of any one maker."""
-        varying = [
-            dim
-            for dim in range(self.rows.dim())
-            if self.rows.shape[dim] > 1 and self.rows.stride(dim) != 0
-        ]
-        if len(self.makers) == 1 or not varying:
-            return [dim for dim in varying if _differs(self.rows, self.makers, dim)]
-        return [
-            dim for dim in varying if any(_differs(self.rows, (own,), dim) for own in self.makers)
-        ]
-
-    @cached_property
-    def keeps_rows(self) -> bool:
-        """Whether a dimension still counts rows, if there are any.
-
-        It holds no columns. Where another one holds both, as channels do behind a pixel unshuffle,
-        rows that come together there have been next to each other.
-        """
-        apart = [dim for dim in self.dims if constant_along(self.columns, dim)]
-        if len(apart) == len(self.dims):
-            return True
-        if not apart or self.rows_along is None:
-            return False
-        return all(map(_in_order, self.rows_along[1].values()))
-
-    def windows(self, dim: int) -> dict[_Maker, Windows]:
-        """What the places along a dimension read."""
-        numbered = [(maker.start, maker.height) for maker in self.makers]
-        return dict(zip(self.makers, windows_along([self.rows], dim, numbered), strict=True))
-
-    @cached_property
-    def all_read(self) -> dict[_Maker, Windows]:
-        """The rows that are in it at all, read by a single row."""
-        numbers = np.unique(core(self.rows).numpy())
-        reads = {}
-        for maker in self.makers:
-            own = numbers[(numbers >= maker.start) & (numbers < maker.start + maker.height)]
-            places = np.zeros(len(own), np.int64)
-            reads[maker] = Windows.of_pairs(places, own - maker.start, 1, maker.height)
-        return reads
-
-    @cached_property
-    def rows_along(self) -> tuple[int, dict[_Maker, Windows]] | None:
-        """The dimension that counts rows, and what each row reads; None without rows.
-
-        Where rows lie along several, as in a pixel unshuffle, it is the one with least windows.
-        """
-        apart = (dim for dim in self.dims if constant_along(self.columns, dim))
-        choices = [(dim, self.windows(dim)) for dim in apart]
-        if len(choices) <= 1:
-            return choices[0] if choices else None
-
-        def size(choice: tuple[int, dict[_Maker, Windows]]) -> tuple[int, int]:
-            windows = choice[1].values()
-            most = max(reads.widest for reads in windows)
-            return most, sum(len(reads.reads.values) for reads in windows)
-
-        return min(choices, key=size)
-
-
-def _differs(rows: torch.Tensor, makers: Iterable[_Maker], dim: int) -> bool:
-    """Whether rows of these makers differ along a dimension."""
-    numbers = core(rows).numpy()
-    own = np.zeros(numbers.shape, dtype=np.bool_)
-    for maker in makers:
-        own |= (numbers >= maker.start) & (numbers < maker.start + maker.height)
-    least = np.where(own, numbers, np.iinfo(numbers.dtype).max).min(axis=dim)
-    most = np.where(own, numbers, NO_CHANNEL).max(axis=dim)
-    return bool((least < most).any())
-
-
-def _in_order(windows: Windows) -> bool:
-    """Whether no window reaches into another."""
-    reads = windows.reads
-    filled = np.flatnonzero(reads.lengths)
-    first, last = reads.values[reads.pointers[filled]], reads.values[reads.pointers[filled + 1] - 1]
-    order = np.argsort(first)
-    return bool((first[order][1:] > last[order][:-1]).all())
 
 
 def row_windows(traced: TracedModel, graph: ChannelGraph) -> tuple[LayerRows, ...]:
@@ -202,15 +88,15 @@ class _RowWalk:
         self.graph = graph
         self.values: dict[fx.Node, Any] = {}
         self.next_row = 0
-        self.makers: dict[str, _Maker] = {}  # those of nodes that layers compute
-        self.finals: dict[int, _Maker] = {}  # the last one of each layer
+        self.makers: dict[str, RowMaker] = {}  # those of nodes that layers compute
+        self.finals: dict[int, RowMaker] = {}  # the last one of each layer
         self.layer_of = {
             name: at for at, layer in enumerate(graph.layers) for name in layer.operators
         }
         self.inputs = iter(at for at, layer in enumerate(graph.layers) if layer.kind == INPUT)
         self.ends: dict[int, tuple[fx.Node, str]] = {}  # what ends the bands of a layer, and why
-        self.outer: dict[_Maker, dict[int, Windows]] = {}
-        self.unsummed: dict[_Maker, set[int]] = {}
+        self.outer: dict[RowMaker, dict[int, Windows]] = {}
+        self.unsummed: dict[RowMaker, set[int]] = {}
 
     # -------------------------------------------------------------- the walk over the graph
 
@@ -241,16 +127,16 @@ class _RowWalk:
 
     def _maker(
         self, node: fx.Node, layer: int | None, shape: tuple[int, ...], dim: int | None
-    ) -> _Maker:
-        maker = _Maker(node, layer, self.next_row, 1 if dim is None else shape[dim], dim)
+    ) -> RowMaker:
+        maker = RowMaker(node, layer, self.next_row, 1 if dim is None else shape[dim], dim)
         self.next_row += maker.height
         return maker
 
-    def _map(self, maker: _Maker, shape: tuple[int, ...]) -> _Map:
+    def _map(self, maker: RowMaker, shape: tuple[int, ...]) -> NumberedRows:
         """The result of a node that computes."""
         nothing = torch.zeros((), dtype=torch.int32).expand(shape)
         if maker.dim is None:
-            return _Map(nothing + maker.start, nothing, (maker,))
+            return NumberedRows(nothing + maker.start, nothing, (maker,))
         ids = self._channels(maker.node)
         apart = [
             dim
@@ -260,7 +146,7 @@ class _RowWalk:
         ]
         sizes = [size if dim in apart else 1 for dim, size in enumerate(shape)]
         columns = torch.arange(int(np.prod(sizes)), dtype=torch.int32).reshape(sizes).expand(shape)
-        value = _Map(rows_in(shape, maker.dim, maker.start).ids, columns, (maker,))
+        value = NumberedRows(rows_in(shape, maker.dim, maker.start).ids, columns, (maker,))
         several = maker.height > 1
         value.dims = [maker.dim] if several else []
         own = {maker: Windows.identity(maker.height)}
@@ -284,16 +170,19 @@ class _RowWalk:
         if operator_of(node).is_size or not holds_tensors(node):
             return concrete((node.meta["val"],))[0]
         call = Call(node, args, kwargs, shape_of(node))
-        maps = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, _Map)]
+        maps = [
+            leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, NumberedRows)
+        ]
         if operator_of(node).makes or not maps:
             return constant_of(call, self.traced.values.get(node.name))
-        if node.name in self.layer_of or operator_of(node).rows is not None:
+        has_rule = operator_of(node).rows is not None and not keeps_rows(node)  # one of a user
+        if node.name in self.layer_of or has_rule:
             return self._computed(call, maps)
         return self._moved(call, maps)
 
     # -------------------------------------------------------------- operators that move elements
 
-    def _moved(self, call: Call, maps: list[_Map]) -> Any:
+    def _moved(self, call: Call, maps: list[NumberedRows]) -> Any:
         flattens = len(call.shape) < len(maps[0].shape)
         name = "flatten" if flattens else short_name(call.node)
         merged = f"{name} merges rows with other dimensions"
@@ -303,17 +192,17 @@ class _RowWalk:
         reason = next((value.lost for value in maps if value.lost), "")
         if rows is None or columns is None:
             reason = reason or f"no rule for {short_name(call.node)}"
-            return self._results(call.node, lambda shape: _lost(shape, makers, reason))
+            return self._results(call.node, lambda shape: unknown_rows(shape, makers, reason))
         keeps = self._keeps_order(call, maps)
         moved = []
         for own, own_columns in zip(rows, columns, strict=True):
-            value = _Map(own, own_columns, makers)
+            value = NumberedRows(own, own_columns, makers)
             if not (keeps and value.keeps_rows):
                 value.lost = reason or merged
             moved.append(value)
         return moved if isinstance(call.node.meta["val"], (list, tuple)) else moved[0]
 
-    def _keeps_order(self, call: Call, maps: list[_Map]) -> bool:
+    def _keeps_order(self, call: Call, maps: list[NumberedRows]) -> bool:
         """Whether a view leaves rows in their order, with what they are merged with inside."""
         if operator_of(call.node).cut not in ("view", "reshape") or len(maps[0].dims) != 1:
             return True
@@ -337,7 +226,7 @@ class _RowWalk:
 
     # -------------------------------------------------------------- operators that compute
 
-    def _computed(self, call: Call, maps: list[_Map]) -> Any:
+    def _computed(self, call: Call, maps: list[NumberedRows]) -> Any:
         node, layer = call.node, self.layer_of.get(call.node.name)
         maps = [*dict.fromkeys(maps)]
         along = {value: value.rows_along for value in maps if not value.lost}
@@ -352,25 +241,28 @@ class _RowWalk:
         maker = self._maker(node, layer, concrete(shape), dim)
         if isinstance(effect, Local):
             windows = iter(effect.windows)
-            for value in _leaves(call):
+            for value in _operands(call):
                 rows = along[value]
                 if rows is None:
-                    _add(maker.reads, value.all_read, Windows.all_rows(maker.height, 1))
+                    add_windows(maker.reads, value.all_read, Windows.all_rows(maker.height, 1))
                 else:
-                    _add(maker.reads, rows[1], next(windows))
+                    add_windows(maker.reads, rows[1], next(windows))
         else:
             for value in maps:
-                _add(maker.reads, value.all_read)
-            self._end(call, effect, lost, along, maker)
+                add_windows(maker.reads, value.all_read)
+            reason = self._end(call, effect, lost, along, maker)
+            if layer is None and reason:
+                makers = tuple(maker.reads)
+                return self._results(node, lambda size: unknown_rows(size, makers, reason))
         if layer is not None:
             self.makers[node.name] = self.finals[layer] = maker
         return self._results(node, lambda size: self._part(maker, size))
 
-    def _effect(self, call: Call, along: Mapping[_Map, Any]) -> RowEffect:
+    def _effect(self, call: Call, along: Mapping[NumberedRows, Any]) -> RowEffect:
         """What the operator does to the rows of its operands, which are numbered one by one."""
         first = 0
 
-        def numbered(value: _Map) -> Channels | Constant:
+        def numbered(value: NumberedRows) -> Channels | Constant:
             nonlocal first
             rows = along[value]
             if rows is None:
@@ -381,11 +273,12 @@ class _RowWalk:
 
         return effect_on_rows(_with(call, numbered))
 
-    def _begun(self, call: Call, along: dict[_Map, Any]) -> Local | None:
+    def _begun(self, call: Call, along: dict[NumberedRows, Any]) -> Local | None:
         """Rows of a result whose operands have none, if the operator has windows."""
         value = call.args[0] if call.args else None
-        begins = isinstance(value, _Map) and len(value.shape) > FIRST_SPATIAL
-        if not begins or operator_of(call.node).rows is None:
+        if not isinstance(value, NumberedRows) or operator_of(call.node).rows is None:
+            return None
+        if len(value.shape) <= FIRST_SPATIAL:
             return None
         given = {**along, value: (FIRST_SPATIAL, value.windows(FIRST_SPATIAL))}
         effect = self._effect(call, given)
@@ -395,23 +288,30 @@ class _RowWalk:
         return effect
 
     def _end(
-        self, call: Call, effect: Any, lost: str, along: Mapping[_Map, Any], maker: _Maker
-    ) -> None:
-        """Note what ends the bands of a layer that reads rows."""
+        self,
+        call: Call,
+        effect: RowEffect | None,
+        lost: str,
+        along: Mapping[NumberedRows, Any],
+        maker: RowMaker,
+    ) -> str:
+        """Note what ends the bands of a layer that reads rows, and say why."""
         layer = maker.layer
         if layer in self.ends or not (lost or any(along.values())):
-            return
-        if isinstance(effect, Summed):
+            return ""
+        reason = lost
+        if isinstance(effect, AllRows):
+            reason = effect.reason
+        elif isinstance(effect, Summed):
+            reason = f"{short_name(call.node)} sums all rows, so partial sums can travel"
             maker.summed = {}
             for rows in filter(None, along.values()):
-                _add(maker.summed, rows[1])
-        reason = effect.reason if isinstance(effect, AllRows) else lost
-        if isinstance(effect, Summed):
-            reason = f"{short_name(call.node)} sums all rows"
+                add_windows(maker.summed, rows[1])
         if layer is not None:
             self.ends[layer] = call.node, reason
+        return reason
 
-    def _part(self, maker: _Maker, shape: tuple[int, ...]) -> _Map:
+    def _part(self, maker: RowMaker, shape: tuple[int, ...]) -> NumberedRows:
         """One of the results of a node: those without its rows are computed from all of them."""
         dim = maker.dim
         if dim is None or (dim < len(shape) and shape[dim] == maker.height):
@@ -436,13 +336,18 @@ class _RowWalk:
         if own:
             reads = self.outer[final]
         sources = self._sources(at, final.height, reads, self.unsummed.get(final, set()))
-        if final.dim is not None:
+        if final.dim is not None and final.height > 1:
             return LayerRows(final.height, final.dim, sources)
         total = next((self._total(at, maker) for maker in own if maker.summed is not None), None)
-        node, reason = self.ends.get(at, (None, ""))
-        return LayerRows(
-            None, None, sources, total, node.name if node else "", reason or self._inherited(at)
-        )
+        node, reason = self.ends.get(at) or self._without_end(at, own)
+        return LayerRows(None, None, sources, total, node.name if node else "", reason)
+
+    def _without_end(self, at: int, own: list[RowMaker]) -> tuple[fx.Node | None, str]:
+        """What ends the bands, and why, where no operator needs all rows: shapes or sources do."""
+        for maker in own:
+            if maker.height == 1 and any(source.height > 1 for source in maker.reads):
+                return maker.node, "its maps have one row"
+        return None, self._inherited(at)
 
     def _inherited(self, at: int) -> str:
         """Why a layer has one band where none of its operators ends any."""
@@ -452,24 +357,24 @@ class _RowWalk:
         return f"reads {', '.join(layer.name for layer in kinds[:2])}, without bands"
 
     def _output(self, at: int) -> LayerRows:
-        final = {}
+        final: dict[RowMaker, Windows] = {}
         for value in (self.values[node] for node in dict.fromkeys(self.traced.results)):
-            if isinstance(value, _Map):
-                _add(final, value.all_read)
-        maker = _Maker(self.traced.results[-1], at, -1, 1, None, final)
+            if isinstance(value, NumberedRows):
+                add_windows(final, value.all_read)
+        maker = RowMaker(self.traced.results[-1], at, -1, 1, None, final)
         self._compose(maker)
         reads = self._sources(at, 1, self.outer[maker], self.unsummed[maker])
         return LayerRows(reads=reads, reason="the model's result")
 
-    def _total(self, at: int, maker: _Maker) -> RowSum:
+    def _total(self, at: int, maker: RowMaker) -> RowSum:
         summed = maker.summed or {}
         height = len(next(iter(summed.values())))
-        before = _Maker(maker.node, at, -1, height, None, summed)
+        before = RowMaker(maker.node, at, -1, height, None, summed)
         self._compose(before)
         sources = self._of(self.outer[before], set(self.outer[before]))
         return RowSum(maker.node.name, height, sources)
 
-    def _compose(self, maker: _Maker) -> None:
+    def _compose(self, maker: RowMaker) -> None:
         """Windows of a maker's rows on other layers."""
         if maker in self.outer:
             return
@@ -512,15 +417,16 @@ class _RowWalk:
         )
 
 
-def _leaves(call: Call) -> list[_Map]:
+def _operands(call: Call) -> list[NumberedRows]:
     leaves = pytree.tree_leaves((call.args, call.kwargs))
-    return [leaf for leaf in leaves if isinstance(leaf, _Map)]
+    return [leaf for leaf in leaves if isinstance(leaf, NumberedRows)]
 
 
 def _with(call: Call, given: Any) -> Call:
     """A call with something else in place of each map."""
     args, kwargs = pytree.tree_map(
-        lambda leaf: given(leaf) if isinstance(leaf, _Map) else leaf, (call.args, call.kwargs)
+        lambda leaf: given(leaf) if isinstance(leaf, NumberedRows) else leaf,
+        (call.args, call.kwargs),
     )
     return Call(call.node, args, kwargs, call.shape)
 
@@ -536,20 +442,3 @@ def _reindexed(call: Call, which: str) -> list[torch.Tensor] | None:
     if isinstance(effect, SameIndex) and len(effect.operands) == 1:
         return [effect.operands[0].expand(call.shape)]
     return None
-
-
-def _lost(shape: tuple[int, ...], makers: tuple[_Maker, ...], reason: str) -> _Map:
-    """A map of which only the makers are known, not which of their rows are where."""
-    nothing = torch.full((), NO_CHANNEL, dtype=torch.int32).expand(shape)
-    value = _Map(nothing, nothing, makers, reason)
-    value.all_read = {maker: Windows.all_rows(1, maker.height) for maker in makers}
-    return value
-
-
-def _add(
-    reads: dict[_Maker, Windows], inner: Mapping[_Maker, Windows], windows: Windows | None = None
-) -> None:
-    """Add what an operand is computed from, by windows of the rows that read it."""
-    for maker, own in inner.items():
-        composed = own if windows is None else windows.compose(own)
-        reads[maker] = reads[maker].union(composed) if maker in reads else composed

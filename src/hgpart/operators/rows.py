@@ -100,19 +100,24 @@ def windows_along(
 
 
 def of_effect(call: Call, effect: object, reason: str) -> RowEffect:
-    """What an effect on the numbers of rows says; `reason` where it mixes them."""
+    """What an effect on the numbers of rows says; `reason` where it mixes them.
+
+    Where an operator that moves elements leaves rows along several dimensions, as sliding windows
+    do, that with the least windows counts rows.
+    """
     if isinstance(effect, SameIndex):
         tensors = [ids.expand(call.shape) for ids in effect.operands]
     elif isinstance(effect, Reindex) and isinstance(effect.ids, torch.Tensor):
         tensors = [effect.ids]
     else:
         return AllRows(reason)
-    dims = {dim for ids in tensors for dim in range(ids.dim()) if not constant_along(ids, dim)}
-    if len(dims) > 1:
+    dims = sorted(
+        {dim for ids in tensors for dim in range(ids.dim()) if not constant_along(ids, dim)}
+    )
+    if len(dims) > 1 and isinstance(effect, SameIndex):
         return AllRows(f"{reason}: rows of its operands lie along different dimensions")
     if not dims:
         return AllRows(reason)
-    (dim,) = dims
-    operands = operands_with_rows(call)
-    numbered = [(operand.first, operand.height) for operand in operands]
-    return Local(dim, tuple(windows_along(tensors, dim, numbered)))
+    numbered = [(operand.first, operand.height) for operand in operands_with_rows(call)]
+    choices = [Local(dim, tuple(windows_along(tensors, dim, numbered))) for dim in dims]
+    return min(choices, key=lambda local: max(windows.widest for windows in local.windows))

@@ -160,7 +160,7 @@ def _interpolated(call: Call, value: Rows, count: int, at: int) -> Windows:
     marked = marked.reshape(1, apart, *_at([1] * count, at, height))
     marked = marked.expand(1, apart, *_at([ACROSS] * count, at, height)).contiguous()
     met = _run_along_rows(call, marked, count, at, scale)
-    met = met[0].movedim(1 + at, 1).flatten(2)[:, :, 0]
+    met = met[0].movedim(1 + at, 1).reshape(apart, rows, -1)[:, :, 0]
     marks, read_by = np.nonzero(met.numpy())
     centres = read_by * step if aligns else (read_by + 0.5) * step - 0.5
     read = marks + apart * np.rint((centres - marks) / apart).astype(np.int64)

@@ -539,8 +539,8 @@ def channel_rule(
         if isinstance(rule, Product):
             for overload in overloads:
                 _check_names(rule, overload)
-        given = {"rule": rule, "macs": macs} | ({"cut": cut} if cut else {})
-        given |= {"rows": rows} if rows else {}
+        given: dict[str, Any] = {"rule": rule, "macs": macs}
+        given |= {name: value for name, value in (("cut", cut), ("rows", rows)) if value}
         for operator in (*overloads, *operators):
             _users.pop(operator, None)
         _users.update(dict.fromkeys(operators, given))
@@ -617,19 +617,26 @@ def effect_on_rows(call: Call) -> RowEffect:
         If a rule raises anything, or a user's answers with anything that does not fit the call.
     """
     name = short_name(call.node)
-    rule, reason = operator_of(call.node).rows, f"{name} needs all rows"
+    rule: Callable[[Call], Any] | None = operator_of(call.node).rows
     if rule is None:
         own = _own_record(call.node.target)
         rule = own.samples or (own.product.of_samples if own.product else own.rule)
     if rule is None:
         return AllRows(f"no rule for {name}")
-    effect, where = _answer(call, "rule for rows", rule)
-    if not isinstance(effect, Local | Summed | AllRows | Effect | Average):
-        raise TraceError(f"{where} returns {effect!r}: accepted are Local, Summed and AllRows")
+    try:
+        effect, where = _answer(call, "rule for rows", rule)
+    except TraceError:
+        if (_of_users(call.node.target) or {}).get("rows") is not None:
+            raise
+        return AllRows(f"no rule for {name}")
     if isinstance(effect, Local):
         _check_local(call, effect, where)
-    is_settled = isinstance(effect, Local | Summed | AllRows)
-    return effect if is_settled else of_effect(call, effect, reason)
+        return effect
+    if isinstance(effect, Summed | AllRows):
+        return effect
+    if not isinstance(effect, Effect | Average):
+        raise TraceError(f"{where} returns {effect!r}: accepted are Local, Summed and AllRows")
+    return of_effect(call, effect, f"{name} needs all rows")
 
 
 def _check_local(call: Call, local: Local, where: str) -> None:

@@ -7,15 +7,18 @@ from hgpart.report.models import print_models
 from hgpart.report.partition.columns import as_csv, as_json
 from hgpart.report.partition.printing import print_report
 from hgpart.report.partition.record import Report
+from hgpart.report.rows import as_rows_json, print_rows
 
 __all__ = [
     "UNITS",
     "Report",
     "as_csv",
     "as_json",
+    "as_rows_json",
     "print_comparison",
     "print_layer_times",
     "print_models",
     "print_report",
+    "print_rows",
     "print_trace",
 ]
