@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
+from builtin_graphs import builtin_graph, each_model, unlike
 from hypothesis import given
 from hypothesis import strategies as st
-from row_dependence import check_rows, traced_graph
+from row_dependence import check_rows, said, traced_graph
 from torch import Tensor, nn
 from torch.nn import functional
+
+from hgpart.errors import TraceError
+from hgpart.layers.channel_graph import ChannelGraph, LayerRows
+from hgpart.layers.layering import channel_graph
+from hgpart.operators import table
+from hgpart.operators.channelwise import same_place
+from hgpart.operators.effects import Call
+from hgpart.operators.moving import moved
+from hgpart.operators.rows import AllRows, Local, Summed
+from hgpart.operators.table import channel_rule
+from hgpart.operators.windows import Windows
+from hgpart.tracing.traced_model import trace
 
 CHANNELS, WIDTH, MIN, TALLEST = 4, 2, 2, 26
 
@@ -187,3 +202,207 @@ def test_rows_are_exactly_those_that_a_row_depends_on(network: tuple[Net, int]) 
     traced, graph = traced_graph(model, CHANNELS, height, WIDTH)
     assert {rows.ended_by for rows in graph.layer_rows} == {""}
     check_rows(traced, graph)
+
+
+# Of models on small images: layers with rows, all layers, most and fewest rows, sums over rows.
+COUNTS = {
+    "lenet5": (3, 7, 32, 5, 0),
+    "alexnet": (5, 10, 64, 3, 0),
+    "vgg11_bn": (9, 13, 64, 4, 0),
+    "resnet18": (20, 23, 64, 2, 1),
+    "resnet50": (53, 56, 64, 2, 1),
+    "squeezenet1_1": (29, 31, 64, 3, 1),
+    "googlenet": (69, 72, 64, 2, 1),
+    "inception_v3": (106, 109, 107, 2, 1),
+    "inception_resnet_v2": (247, 250, 107, 2, 1),
+    "densenet121": (182, 185, 64, 2, 1),
+    "mobilenet_v2": (52, 55, 64, 2, 1),
+    "efficientnet_b0": (74, 110, 64, 2, 17),
+    "shufflenet_v2_x1_0": (56, 59, 64, 2, 1),
+    "unet": (28, 29, 32, 2, 0),
+}
+
+
+@pytest.mark.parametrize("name", each_model())
+def test_layers_of_builtin_models_have_rows(name: str) -> None:
+    _, graph = builtin_graph(name)
+    heights = [rows.height for rows in graph.layer_rows if rows.height is not None]
+    sums = sum(rows.total is not None for rows in graph.layer_rows)
+    assert (len(heights), len(graph.layers), max(heights), min(heights), sums) == COUNTS[name]
+    for layer, rows in zip(graph.layers, graph.layer_rows, strict=True):
+        assert tuple(item.source for item in rows.reads) == graph.sources(layer)
+        for item in rows.reads:
+            assert len(item.windows) == (rows.height or 1)
+            assert item.windows.height == (graph.layer_rows[item.source].height or 1)
+        assert bool(rows.reason) == (rows.height is None)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["dense", "shufflenet_v2_x1_0", "unet"])
+def test_rows_of_models_are_exactly_those_that_a_row_depends_on(name: str) -> None:
+    model, shape = unlike(name)
+    model = model.to_empty(device="cpu").eval()
+    for weight in (*model.parameters(), *model.buffers()):
+        weight.data.fill_(1)
+    traced, graph = traced_graph(model, *shape)
+    check_rows(traced, graph)
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 8, 4, 4)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, image: Tensor) -> Tensor:
+        tokens = self.patches(image).flatten(2).transpose(1, 2)
+        return self.head(self.encoder(tokens)[:, 0])
+
+
+def test_tokens_of_a_transformer_have_no_bands() -> None:
+    _, graph = traced_graph(VisionTransformer(), 3, 16, 16)
+    rows = dict(zip((layer.name for layer in graph.layers), graph.layer_rows, strict=True))
+    banded = {name: own.height for name, own in rows.items() if own.height is not None}
+    assert banded == {"image": 16, "patches": 4}
+    ends = {own.reason for own in rows.values() if own.ended_by}
+    assert ends == {"flatten merges rows with other dimensions"}
+
+
+def test_a_model_without_rows_has_no_bands() -> None:
+    _, graph = traced_graph(nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 2)), 6)
+    assert [rows.height for rows in graph.layer_rows] == [None] * len(graph.layers)
+    assert {rows.ended_by for rows in graph.layer_rows} == {""}
+    reasons = [rows.reason for rows in graph.layer_rows]
+    assert reasons == [
+        "its maps have no rows",
+        "reads input, without bands",
+        "reads 0, without bands",
+        "the model's result",
+    ]
+
+
+def test_two_inputs_may_have_other_rows() -> None:
+    class Two(nn.Module):
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return left + functional.max_pool2d(right, 2)
+
+    example = (torch.zeros(2, 3, 4, 5), torch.zeros(2, 3, 8, 10))
+    graph = channel_graph(trace(Two(), example))
+    assert [rows.height for rows in graph.layer_rows] == [4, 8, 4, None]
+    assert said(graph.layer_rows[2])[1] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert said(graph.layer_rows[2])[0] == [[0], [1], [2], [3]]
+
+
+def test_a_parameter_is_read_as_a_whole() -> None:
+    class Positions(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places = nn.Parameter(torch.zeros(1, 1, 4, 5))
+
+        def forward(self, image: Tensor) -> Tensor:
+            return image + self.places
+
+    _, graph = traced_graph(Positions(), 3, 4, 5)
+    parameter = next(at for at, layer in enumerate(graph.layers) if layer.kind == "parameter")
+    (own,) = (rows for rows in graph.layer_rows if len(rows.reads) == 2)
+    assert said(own)[parameter] == [[0]] * 4
+    assert graph.layer_rows[parameter].reason == "a parameter"
+
+
+def test_a_graph_that_was_not_traced_has_no_rows() -> None:
+    _, graph = traced_graph(nn.Conv2d(3, 4, 3), 3, 6, 6)
+    bare = ChannelGraph(graph.layers, graph.ids)
+    assert [rows.height for rows in bare.layer_rows] == [None] * len(graph.layers)
+    assert bare.fingerprint == graph.fingerprint
+
+
+# ------------------------------------------------------------------ rules of users
+
+
+@torch.library.custom_op("row_tests::blur", mutates_args=())
+def blur(x: Tensor, reach: int) -> Tensor:
+    return functional.avg_pool2d(x, (2 * reach + 1, 1), 1, (reach, 0))
+
+
+@torch.library.custom_op("row_tests::turned", mutates_args=())
+def turned_round(x: Tensor) -> Tensor:
+    return x.flip(2)
+
+
+blur.register_fake(lambda x, reach: torch.empty_like(x))
+turned_round.register_fake(torch.empty_like)
+operators = torch.ops.row_tests
+
+
+class Blurred(nn.Module):
+    def forward(self, image: Tensor) -> Tensor:
+        return operators.blur(2 * image, 1)
+
+
+def blurred(call: Call) -> Local:
+    reach, rows = call.argument("reach"), call.args[0]
+    height = rows.height
+    windows = Windows.sliding(2 * reach + 1, height, height, padding=reach)
+    return Local(rows.dim, (windows,))
+
+
+def rows_of_blurred() -> LayerRows:
+    return traced_graph(Blurred(), 3, 5, 4)[1].layer_rows[-2]
+
+
+def test_a_rule_of_the_user_says_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "_users", {})
+    assert rows_of_blurred().reason == "no rule for row_tests.blur"
+    channel_rule(operators.blur)(same_place)  # channel by channel does not mean row by row
+    assert rows_of_blurred().reason == "no rule for row_tests.blur"
+    channel_rule(operators.blur, rows=blurred)(same_place)
+    assert said(rows_of_blurred()) == {0: [[0, 1], [0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4]]}
+    channel_rule(operators.blur, rows=same_place)(same_place)
+    assert said(rows_of_blurred()) == {0: [[row] for row in range(5)]}
+    channel_rule(operators.blur, rows=lambda call: AllRows("blurs all"))(same_place)
+    assert rows_of_blurred().reason == "blurs all"
+    channel_rule(operators.blur, rows=lambda call: Summed())(same_place)
+    assert rows_of_blurred().total is not None
+
+
+def test_a_moving_operator_of_the_user_moves_rows_if_its_rule_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Turned(nn.Module):
+        def forward(self, image: Tensor) -> Tensor:
+            return 2 * operators.turned(image)
+
+    def turned_rows() -> LayerRows:
+        return traced_graph(Turned(), 3, 4, 5)[1].layer_rows[1]
+
+    monkeypatch.setattr(table, "_users", {})
+    channel_rule(operators.turned)(moved)
+    assert turned_rows().reason == "no rule for row_tests.turned"
+    order = np.arange(4)
+    windows = Windows.of_pairs(order, order[::-1], 4, 4)
+    channel_rule(operators.turned, rows=lambda call: Local(2, (windows,)))(moved)
+    assert said(turned_rows()) == {0: [[3], [2], [1], [0]]}
+    channel_rule(operators.turned, rows=lambda call: AllRows("turns round"))(moved)
+    assert turned_rows().reason == "turns round"
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (lambda call: 1 / 0, "its rule for rows <lambda> raises ZeroDivisionError"),
+        (lambda call: 5, "returns 5: accepted are Local, Summed and AllRows"),
+        (
+            lambda call: Local(2, (Windows.identity(4),)),
+            "windows of 4 rows on 4 along dimension 2: accepted are windows of 5 rows on 5",
+        ),
+        (lambda call: Local(7, ()), "returns windows of no operand along dimension 7"),
+    ],
+)
+def test_a_wrong_rule_of_the_user_is_told(
+    rule: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_users", {})
+    channel_rule(operators.blur, rows=rule)(same_place)
+    with pytest.raises(TraceError, match=message):
+        rows_of_blurred()

@@ -21,7 +21,7 @@ def print_rows(
 ) -> None:
     """Print how many layers have bands, what ends these, and the windows of each layer."""
     shape = " x ".join(map(str, input_shape))
-    console.print(f"{name} at {shape}: {rows_said(graph)}", soft_wrap=True)
+    console.print(f"{name} at {shape}: {rows_said(graph)}")
     console.print()
     headings = ["layer", "rows", "window", "stride", "reads", "one band because"]
     lines = [
@@ -40,25 +40,22 @@ def print_rows(
 
 
 def rows_said(graph: ChannelGraph) -> str:
-    """How many layers have bands, and what ends them, in a clause.
-
-    A model whose maps have no rows has none.
-    """
+    """How many layers have bands, and what ends them, in a clause."""
     heights = [rows.height or 0 for rows in graph.layer_rows if rows.is_banded]
     count = len(graph.layers)
     if not heights:
-        return f"rows: none of {count} layers has bands"
+        return f"rows: none of {count} layers has bands, as no map has rows"
     most, least = max(heights), min(heights)
     between = f"{most:,} rows" if most == least else f"{most:,} to {least:,} rows"
-    ends = [
-        f"{layer.name}: {rows.reason}"
-        for layer, rows in zip(graph.layers, graph.layer_rows, strict=True)
-        if rows.ended_by
-    ]
-    if len(ends) > MAX_NAMED_ENDS + 1:
-        ends[MAX_NAMED_ENDS:] = [f"{len(ends) - MAX_NAMED_ENDS} more"]
-    said = f"; they end at {'; '.join(ends)}" if ends else "; nothing ends them"
-    return f"rows: {len(heights)} of {count} layers have bands ({between}){said}"
+    ended: dict[str, list[str]] = {}
+    for layer, rows in zip(graph.layers, graph.layer_rows, strict=True):
+        if rows.ended_by:
+            ended.setdefault(rows.reason, []).append(layer.name)
+    ends = "; ".join(
+        f"{reason} ({_shortened(names, MAX_NAMED_ENDS)})" for reason, names in ended.items()
+    )
+    said = f"what ends them: {ends}" if ends else "nothing ends them"
+    return f"rows: {len(heights)} of {count} layers have bands ({between}); {said}"
 
 
 def as_rows_json(name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work) -> str:
@@ -117,7 +114,12 @@ def _has_rows(graph: ChannelGraph, item: SourceRows) -> bool:
 
 def _figures(cells: Sequence[str]) -> str:
     """A figure for each source, or one where they are alike."""
-    shown = list(dict.fromkeys(cells)) if len(set(cells)) == 1 else list(cells)
-    if len(shown) > MAX_NAMED_SOURCES + 1:
-        shown[MAX_NAMED_SOURCES:] = [f"{len(shown) - MAX_NAMED_SOURCES} more"]
-    return ", ".join(shown) or "-"
+    shown = cells[:1] if len(set(cells)) == 1 else cells
+    return _shortened(shown, MAX_NAMED_SOURCES) or "-"
+
+
+def _shortened(names: Sequence[str], most: int) -> str:
+    shown = list(names)
+    if len(shown) > most + 1:
+        shown[most:] = [f"{len(shown) - most} more"]
+    return ", ".join(shown)
