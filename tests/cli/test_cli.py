@@ -331,6 +331,45 @@ def test_other_devices_than_the_file_names_are_idle(capsys, tmp_path):
     assert not shown["feasible"]
 
 
+def test_trace_shows_rows_and_what_ends_bands(capsys, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from torch import nn\n"
+        "def net():\n"
+        "    return nn.Sequential(\n"
+        "        nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Upsample(scale_factor=2),\n"
+        "        nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))\n"
+    )
+    figures = tmp_path / "rows.json"
+    command = ("trace", f"{file}:net", "--input-shape", "3,16,16")
+    hgpart(*command, "--rows", "--json", figures)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == (
+        f"{file}:net at 3 x 16 x 16: rows: 2 of 5 layers have bands (16 rows); what ends them: "
+        "adaptive_avg_pool2d sums all rows, so partial sums can travel (2)"
+    )
+    table = {line.split()[0]: line.split()[1:5] for line in lines[5:-1]}
+    assert table == {
+        "input": ["16", "-", "-", "-"],
+        "0": ["16", "3", "1", "input"],
+        "2": ["-", "16", "16", "0"],
+        "5": ["-", "-", "-", "2"],
+        "output": ["-", "-", "-", "5"],
+    }
+    assert lines[-1] == f"Next: hgpart partition {file}:net --input-shape 3,16,16 --k 4"
+    found = json.loads(figures.read_text())["layers"]
+    assert [layer["rows"] for layer in found] == [16, 16, None, None, None]
+    (read,) = found[1]["reads"]
+    assert read == {"layer": "input", "rows": 16, "window": 3, "stride": "1", "summed": False}
+    assert found[2]["sum"]["rows"] == 14
+    assert found[2]["sum"]["reads"][0]["window"] == 3
+    assert found[2]["reads"][0]["summed"]
+    assert found[2]["ended_by"] == "adaptive_avg_pool2d"
+    hgpart(*command, "--json", "-")
+    assert json.loads(capsys.readouterr().out)["layers"] == found
+    fails(capsys, [*command, "--json", str(tmp_path)], 11, "is a folder")
+
+
 def test_a_model_of_the_user_is_traced_with_what_was_kept_whole(capsys, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
@@ -421,6 +460,7 @@ def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypat
     hgpart("run", "--plan", plan, "--backend", "threads", "--steps", 1, "--backward")
     hgpart("compare", "lenet5", "--k", "2,3", "--ways", "layerwise,data-parallel")
     hgpart("trace", "lenet5")
+    hgpart("trace", "lenet5", "--rows")
     hgpart("show", plan, "--schedule", "greedy", "--micro-batches", 8)
     lines = capsys.readouterr().out.splitlines()
     assert sum("   " in line.strip() for line in lines) > 20  # tables

@@ -35,18 +35,16 @@ from hgpart.layers.constants import constant_of, integers
 from hgpart.operators.calls import only_updated
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex
 from hgpart.operators.ids import constant_along, core
-from hgpart.operators.numbered_rows import (
-    NumberedRows,
-    RowMaker,
-    add_windows,
-    unknown_rows,
-)
 from hgpart.operators.rows import (
     AllRows,
     Local,
+    NumberedRows,
     RowEffect,
+    RowMaker,
     Summed,
+    add_windows,
     rows_in,
+    unknown_rows,
 )
 from hgpart.operators.table import effect_of, effect_on_rows, keeps_rows, operator_of, short_name
 from hgpart.operators.windows import Windows

@@ -1,21 +1,25 @@
-"""Outcomes of rules for rows: how the rows of a result depend on the rows of each operand.
+"""Rows of tensors: how those of results depend on those of operands, and how operators move them.
 
 A rule gets a `Call` whose operands with rows are `Rows`; all others are constants to it. It
 answers that the operator is `Local`, that the result is `Summed` over all rows, or that it needs
 `AllRows`. An operator without such a rule keeps rows apart where it keeps samples apart: its rule
 for samples is asked, with rows in place of samples.
+
+Operators that only move elements have no rule for rows: they move the numbers of `NumberedRows`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import torch
+from torch import fx
 
 from hgpart.operators.effects import Call, Channels, Effect, Reindex, SameIndex, operands_of
-from hgpart.operators.ids import constant_along, core
+from hgpart.operators.ids import NO_CHANNEL, constant_along, core
 from hgpart.operators.windows import Windows
 
 
@@ -121,3 +125,143 @@ def of_effect(call: Call, effect: object, reason: str) -> RowEffect:
     numbered = [(operand.first, operand.height) for operand in operands_with_rows(call)]
     choices = [Local(dim, tuple(windows_along(tensors, dim, numbered))) for dim in dims]
     return min(choices, key=lambda local: max(windows.widest for windows in local.windows))
+
+
+# ------------------------------------------------------------------ rows that operators move
+
+
+@dataclass(eq=False)
+class RowMaker:
+    """A node that computes: its rows, numbered through all makers, and what they read.
+
+    `dim` is None where the result has no rows; then it counts as one row. `layer` is None for an
+    operator that only moves elements, by a rule for rows of a user.
+    """
+
+    node: fx.Node
+    layer: int | None
+    start: int
+    height: int
+    dim: int | None
+    reads: dict[RowMaker, Windows] = field(default_factory=dict)
+    summed: dict[RowMaker, Windows] | None = None
+
+
+@dataclass(eq=False)
+class NumberedRows:
+    """A tensor: the row and the column of each element; `lost` says what merged rows with columns.
+
+    Rows are numbers through all makers, -1 for constants. Columns differ between places of a row
+    that are no channels, and between samples.
+    """
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+    makers: tuple[RowMaker, ...]
+    lost: str = ""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the tensor."""
+        return tuple(self.rows.shape)
+
+    @cached_property
+    def dims(self) -> list[int]:
+        """Dimensions along which rows differ, of any one maker."""
+        varying = [
+            dim
+            for dim in range(self.rows.dim())
+            if self.rows.shape[dim] > 1 and self.rows.stride(dim) != 0
+        ]
+        if len(self.makers) == 1 or not varying:
+            return [dim for dim in varying if _differs(self.rows, self.makers, dim)]
+        return [
+            dim for dim in varying if any(_differs(self.rows, (own,), dim) for own in self.makers)
+        ]
+
+    @cached_property
+    def keeps_rows(self) -> bool:
+        """Whether a dimension still counts rows, if there are any.
+
+        It holds no columns. Where another one holds both, as channels do behind a pixel unshuffle,
+        rows that come together there have been next to each other.
+        """
+        apart = [dim for dim in self.dims if constant_along(self.columns, dim)]
+        if len(apart) == len(self.dims):
+            return True
+        if not apart or self.rows_along is None:
+            return False
+        return all(map(_in_order, self.rows_along[1].values()))
+
+    def windows(self, dim: int) -> dict[RowMaker, Windows]:
+        """What the places along a dimension read."""
+        numbered = [(maker.start, maker.height) for maker in self.makers]
+        return dict(zip(self.makers, windows_along([self.rows], dim, numbered), strict=True))
+
+    @cached_property
+    def all_read(self) -> dict[RowMaker, Windows]:
+        """The rows that are in it at all, read by a single row."""
+        numbers = np.unique(core(self.rows).numpy())
+        reads = {}
+        for maker in self.makers:
+            own = numbers[(numbers >= maker.start) & (numbers < maker.start + maker.height)]
+            places = np.zeros(len(own), np.int64)
+            reads[maker] = Windows.of_pairs(places, own - maker.start, 1, maker.height)
+        return reads
+
+    @cached_property
+    def rows_along(self) -> tuple[int, dict[RowMaker, Windows]] | None:
+        """The dimension that counts rows, and what each row reads; None without rows.
+
+        Where rows lie along several, as in a pixel unshuffle, it is the one with least windows.
+        """
+        apart = (dim for dim in self.dims if constant_along(self.columns, dim))
+        choices = [(dim, self.windows(dim)) for dim in apart]
+        if len(choices) <= 1:
+            return choices[0] if choices else None
+
+        def size(choice: tuple[int, dict[RowMaker, Windows]]) -> tuple[int, int]:
+            windows = choice[1].values()
+            most = max(reads.widest for reads in windows)
+            return most, sum(len(reads.reads.values) for reads in windows)
+
+        return min(choices, key=size)
+
+
+def _differs(rows: torch.Tensor, makers: Iterable[RowMaker], dim: int) -> bool:
+    """Whether rows of these makers differ along a dimension."""
+    numbers = core(rows).numpy()
+    own = np.zeros(numbers.shape, dtype=np.bool_)
+    for maker in makers:
+        own |= (numbers >= maker.start) & (numbers < maker.start + maker.height)
+    least = np.where(own, numbers, np.iinfo(numbers.dtype).max).min(axis=dim)
+    most = np.where(own, numbers, NO_CHANNEL).max(axis=dim)
+    return bool((least < most).any())
+
+
+def _in_order(windows: Windows) -> bool:
+    """Whether no window reaches into another."""
+    reads = windows.reads
+    filled = np.flatnonzero(reads.lengths)
+    first, last = reads.values[reads.pointers[filled]], reads.values[reads.pointers[filled + 1] - 1]
+    order = np.argsort(first)
+    return bool((first[order][1:] > last[order][:-1]).all())
+
+
+def unknown_rows(shape: tuple[int, ...], makers: tuple[RowMaker, ...], reason: str) -> NumberedRows:
+    """A map of which only the makers are known, not which of their rows are where."""
+    nothing = torch.full((), NO_CHANNEL, dtype=torch.int32).expand(shape)
+    value = NumberedRows(nothing, nothing, makers, reason)
+    value.all_read = {maker: Windows.all_rows(1, maker.height) for maker in makers}
+    return value
+
+
+def add_windows(
+    reads: dict[RowMaker, Windows],
+    inner: Mapping[RowMaker, Windows],
+    windows: Windows | None = None,
+) -> None:
+    """Add what an operand is computed from, by windows of the rows that read it."""
+    for maker, own in inner.items():
+        composed = own if windows is None else windows.compose(own)
+        reads[maker] = reads[maker].union(composed) if maker in reads else composed

@@ -2,12 +2,11 @@
 
 from hgpart.files.columns import UNITS
 from hgpart.report.comparison import print_comparison
-from hgpart.report.layers import print_layer_times, print_trace
+from hgpart.report.layers import as_rows_json, print_layer_times, print_rows, print_trace
 from hgpart.report.models import print_models
 from hgpart.report.partition.columns import as_csv, as_json
 from hgpart.report.partition.printing import print_report
 from hgpart.report.partition.record import Report
-from hgpart.report.rows import as_rows_json, print_rows
 
 __all__ = [
     "UNITS",
