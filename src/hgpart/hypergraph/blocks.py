@@ -56,7 +56,7 @@ class Blocks:
 
 def full_vertices(views: Sequence[LayerVertices]) -> int:
     """Number of vertices of the full hypergraph, which has `single_blocks`."""
-    return sum(view.count for view in views if view.is_own)
+    return sum(view.count * view.bands for view in views if view.is_own)
 
 
 def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
@@ -82,8 +82,8 @@ def _full_pins(views: Sequence[LayerVertices]) -> int:
     pins = 0
     for view in views:
         if view.exists:
-            pins += sum(len(read.channels) // read.groups * view.rows for read in view.layer.reads)
-            pins += view.count
+            read = sum(len(read.channels) // read.groups * view.rows for read in view.layer.reads)
+            pins += view.bands * (read + view.count)
     return pins
 
 

@@ -18,7 +18,7 @@ from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.channel_shares import row_shares
 from hgpart.hypergraph.cnn_nets import map_nets, parameter_nets, statistics_nets
-from hgpart.hypergraph.cnn_vertices import CnnVertices, Layout
+from hgpart.hypergraph.cnn_vertices import CnnVertices, Layout, band_by_band
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import Evaluation, evaluate
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
@@ -69,11 +69,13 @@ def cnn_hypergraph(
     ------
     ArgumentError
         If `work` is not one number >= 0 per layer, the blocks belong to another graph, work or
-        bytes exceed 64 bits, or the batch is in slices and the model mixes samples.
+        bytes exceed 64 bits, the batch is in slices and the model mixes samples, or there are bands
+        and no map has so many rows.
     """
     check_work(graph, work, modelling)
     check_bytes(graph, modelling)
     check_slices(graph, modelling)
+    check_bands(graph, modelling)
     return of_blocks(graph, work, blocks, modelling, modelling.views(graph))
 
 
@@ -86,12 +88,17 @@ def of_blocks(
 ) -> CnnHypergraph:
     """Build it like `cnn_hypergraph`, from work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
-    layouts, owners, rows, columns = _lay_out(blocks, views)
+    layouts, *tables = _lay_out(blocks, views)
+    weights = _weights(work, blocks, views, layouts, len(tables[0]))
+    in_bands = band_by_band(np.array([view.bands for view in views])[tables[0]])
+    weights = np.concatenate(
+        [_of_band(weights, views, tables[0], band) for band in range(len(in_bands))]
+    )
+    owners, rows, columns = (table[np.nonzero(in_bands >= 0)[1]] for table in tables)
     if (vertices := len(owners) * modelling.slices) >= 2**31:
         raise ArgumentError(
             f"{vertices} vertices: accepted are fewer than 2^31 (use larger blocks)"
         )
-    weights = _weights(work, blocks, views, layouts, len(owners))
     slices = modelling.slices
     return CnnHypergraph(
         graph=graph,
@@ -103,6 +110,7 @@ def of_blocks(
         vertex_rows=np.tile(rows, slices),
         vertex_columns=np.tile(columns, slices),
         layouts=layouts,
+        in_bands=in_bands,
     )
 
 
@@ -145,6 +153,18 @@ def check_slices(graph: ChannelGraph, modelling: Modelling) -> None:
     mixing = graph.mixing.of_norms(modelling.norms)
     if modelling.slices > 1 and mixing:
         raise ArgumentError(f"{modelling.slices} slices of the batch: {mixing}: accepted is 1")
+
+
+def check_bands(graph: ChannelGraph, modelling: Modelling) -> None:
+    """Raise an ArgumentError for bands of a model whose maps have no rows, or fewer of them."""
+    if modelling.bands == 1:
+        return
+    most = max(rows.height or 1 for rows in graph.layer_rows)
+    if modelling.bands > most:
+        why = "no layer has rows to divide" if most == 1 else f"the tallest maps have {most} rows"
+        raise ArgumentError(
+            f"{modelling.bands} bands: {why}: accepted is {'1' if most == 1 else f'1 to {most}'}"
+        )
 
 
 def check_bytes(graph: ChannelGraph, modelling: Modelling) -> None:
@@ -238,6 +258,22 @@ def _column_spans(view: LayerVertices, blocks: Blocks) -> Int64:
     return np.stack(
         [np.searchsorted(cuts, low, "right") - 1, np.searchsorted(cuts, high, "right") - 1], axis=1
     )
+
+
+def _of_band(weights: Int64, views: tuple[LayerVertices, ...], owners: Int32, band: int) -> Int64:
+    """The work in a band of the vertices whose layers have it, in proportion to its rows."""
+    cuts = [view.row_cuts[band : band + 2] or (0, 0) for view in views]
+    begin, end = np.array([cut if len(cut) == 2 else (0, 0) for cut in cuts]).T
+    height, has_band = np.array([(view.height, view.bands > band) for view in views]).T
+    own = np.flatnonzero(has_band[owners])
+    totals, layers = weights[own], owners[own]
+
+    def above(rows: Int64) -> Int64:
+        # totals * rows // height, in steps that can't overflow
+        most, rest = np.divmod(totals, height[layers])
+        return most * rows[layers] + rest * rows[layers] // height[layers]
+
+    return above(end) - above(begin)
 
 
 def _weights(

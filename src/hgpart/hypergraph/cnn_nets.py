@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hgpart.arrays import Bool, Int64
+from hgpart.hypergraph.band_nets import maps_in_bands, sums_in_bands
 from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
@@ -39,7 +40,7 @@ def map_nets(model: CnnVertices) -> Nets:
 
 
 def parameter_nets(model: CnnVertices) -> Nets:
-    """A net for the parameters of each vertex: its slices, of which the first sums gradients.
+    """A net for the parameters of each vertex: its tiles, of which the first sums gradients.
 
     A parameter that a task holds and others read, such as the scale of a norm over the width, is
     a net of its own: that task and all tasks that read it, in all slices.
@@ -50,54 +51,88 @@ def parameter_nets(model: CnnVertices) -> Nets:
     vertices = np.array([vertex for vertex, _ in read.values()], dtype=np.int64)
     costs = np.array([cost for _, cost in read.values()], dtype=np.int64) * model.modelling.training
     np.subtract.at(own, vertices, costs)
-    every = np.arange(model.slice_vertices)
     by_layer = [readers.get(at, vertices[:0]) for at in read]
-    return Nets.joined(
-        [
-            _nets_over_slices(model, every, own, first_layer),
-            _nets_over_slices(model, vertices, costs, first_layer, by_layer),
-        ]
-    )
+    own_nets = _nets_over_tiles(model, own, first_layer)
+    return Nets.joined([own_nets, _nets_of_read(model, vertices, costs, first_layer, by_layer)])
 
 
 def statistics_nets(model: CnnVertices) -> Nets:
-    """A net for each vertex with norms that take their statistics of the batch: its slices.
+    """A net for each vertex with norms whose tiles add up sums and sums of squares in the first.
 
-    The first slice adds up sums and sums of squares.
+    These are all tiles where norms take their statistics of the batch; else the bands of each
+    slice, which takes its own of all rows.
     """
-    first_layer = len(model.views) * (2 * model.modelling.slices + 1)
-    every = np.arange(model.slice_vertices)
-    return _nets_over_slices(model, every, vertex_statistics(model), first_layer)
+    modelling = model.modelling
+    first_layer = len(model.views) * (2 * modelling.slices + 1)
+    own = vertex_statistics(model)
+    if modelling.norms == "batch":
+        return _nets_over_tiles(model, own, first_layer)
+    of_slice = _nets(model, own, _bands_of(model), first_layer)
+    each = range(0, model.vertices, model.slice_vertices)
+    return Nets.joined([of_slice.shifted(vertices, 0) for vertices in each])
 
 
-def _nets_over_slices(
+def _bands_of(model: CnnVertices) -> Sequences:
+    """The vertices of all bands, in the first slice, with the tasks of each of the first band."""
+    has_band = model.in_bands.T >= 0
+    return Sequences.of_pairs(
+        np.nonzero(has_band)[0], model.in_bands.T[has_band], model.in_bands.shape[1]
+    )
+
+
+def _tiles_of(model: CnnVertices) -> Sequences:
+    """The vertices of all slices and bands with the tasks of each vertex of the first band."""
+    tasks = np.tile(model.first_bands, model.modelling.slices)
+    return Sequences.of_pairs(tasks, np.arange(model.vertices), model.in_bands.shape[1])
+
+
+def _nets_over_tiles(model: CnnVertices, costs: Int64, first_layer: int) -> Nets:
+    return _nets(model, costs, _tiles_of(model), first_layer)
+
+
+def _nets(model: CnnVertices, costs: Int64, tiles: Sequences, first_layer: int) -> Nets:
+    """A net over the tiles of each vertex of the first band that has a cost and several tiles."""
+    own = np.flatnonzero((costs[: len(tiles)] > 0) & (tiles.lengths > 1))
+    return _over(model, own, costs[own], tiles.take(own), first_layer, gathers=True)
+
+
+def _nets_of_read(
     model: CnnVertices,
     vertices: Int64,
     costs: Int64,
     first_layer: int,
-    readers: Sequence[Int64] | None = None,
+    readers: Sequence[Int64],
 ) -> Nets:
-    """A net over all slices for each vertex with a cost; none if there is only one slice.
+    """A net of each vertex whose parameters tasks read, and these, over all slices.
 
-    In every slice it also has the readers, which receive what the first slice has.
+    There is none if the batch is whole: the parameter then travels like a map.
     """
     some = np.flatnonzero(costs if model.modelling.slices > 1 else costs[:0])
-    own, every = vertices[some], np.arange(len(some) + 1)
-    slices = np.arange(model.modelling.slices)[:, None] * model.slice_vertices
-    pins = [
-        (np.union1d(readers[at] if readers else vertices[at], vertices[at]) + slices).ravel()
-        for at in some.tolist()
-    ]
+    slices = np.arange(0, model.vertices, model.slice_vertices)[:, None]
+    pins = [(np.union1d(readers[at], vertices[at]) + slices).ravel() for at in some.tolist()]
+    ends = np.cumsum([0, *map(len, pins)])
+    sets = Sequences(ends, np.concatenate([np.zeros(0, np.int64), *pins]))
+    return _over(model, vertices[some], costs[some], sets, first_layer, gathers=False)
+
+
+def _over(
+    model: CnnVertices,
+    roots: Int64,
+    costs: Int64,
+    sets: Sequences,
+    first_layer: int,
+    *,
+    gathers: bool,
+) -> Nets:
+    every = np.arange(len(roots) + 1)
     return Nets(
-        costs=costs[some],
-        gathers=np.full(len(own), readers is None),
-        layers=(first_layer + model.vertex_layers[own]).astype(np.int32),
-        roots=own.astype(np.int32),
+        costs=costs,
+        gathers=np.full(len(roots), gathers),
+        layers=(first_layer + model.vertex_layers[roots]).astype(np.int32),
+        roots=roots.astype(np.int32),
         readers=every[:-1],
         lists=Sequences(every, every[:-1]),
-        sets=Sequences(
-            np.cumsum([0, *map(len, pins)]), np.concatenate([np.zeros(0, np.int64), *pins])
-        ),
+        sets=sets,
     )
 
 
@@ -112,6 +147,8 @@ def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
     if all(layer.kind != PARAMETER for layer in model.graph.layers):
         return {}
     maps = _map_nets(model, model.views)
+    if model.modelling.bands > 1:
+        maps = maps_in_bands(model, model.views, maps)
     readers, vertices = maps.lists.united(maps.sets), dict[int, Int64]()
     for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
         reading, at = readers[int(maps.readers[net])], int(maps.layers[net])
@@ -122,6 +159,8 @@ def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
 def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """The nets of the first slice, for maps as large as the views say."""
     sums, maps = _reduction_nets(model, views), _map_nets(model, views)
+    if model.modelling.bands > 1:
+        sums, maps = sums_in_bands(model, views, sums), maps_in_bands(model, views, maps)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
     order = np.lexsort((is_map, layers % max(1, len(views))))

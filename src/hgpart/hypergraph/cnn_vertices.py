@@ -17,7 +17,8 @@ from hgpart.layers.channel_graph import ChannelGraph
 class CnnVertices:
     """The vertices that a model's blocks make.
 
-    They come slice by slice of the batch, and in each slice layer by layer. Where tasks are split
+    They come slice by slice of the batch, in each slice band by band of the rows, and in each band
+    layer by layer: those that have so many bands. Where tasks are split
     (fine-grain), a layer's f(row, column) come row by row, then its reductions r(row); elsewhere a
     layer has one vertex per row. A layer that is tied to an earlier one has no vertices of its own.
 
@@ -34,8 +35,11 @@ class CnnVertices:
     vertex_columns : int32 array, shape (vertices,)
         The column block of a vertex; -1 for a reduction or a task that is not split.
     layouts : tuple of Layout or None
-        Numbers of each layer's vertices in the first slice; None for a layer without any. Those of
-        the next slice are higher by `slice_vertices`.
+        Numbers of each layer's vertices in the first band of the first slice; None for a layer
+        without any. Those of the next slice are higher by `slice_vertices`.
+    in_bands : int64 array, shape (bands, vertices of the first band)
+        The vertex of each band, in the first slice, with the tasks of a vertex of the first band;
+        -1 where its layer has fewer bands.
     """
 
     graph: ChannelGraph
@@ -47,6 +51,7 @@ class CnnVertices:
     vertex_rows: Int32
     vertex_columns: Int32
     layouts: tuple[Layout | None, ...]
+    in_bands: Int64
 
     @property
     def vertices(self) -> int:
@@ -59,14 +64,45 @@ class CnnVertices:
         return len(self.weights) // self.modelling.slices
 
     @cached_property
+    def vertex_bands(self) -> Int64:
+        """The band of each vertex of a slice."""
+        return np.nonzero(self.in_bands >= 0)[0]
+
+    @cached_property
+    def first_bands(self) -> Int64:
+        """For each vertex of a slice, the one of the same tasks in the first band."""
+        first = np.empty(self.slice_vertices, dtype=np.int64)
+        exists = self.in_bands >= 0
+        first[self.in_bands[exists]] = np.nonzero(exists)[1]
+        return first
+
+    @cached_property
     def task_vertices(self) -> tuple[Int64, ...]:
-        """For each layer, the vertex that finishes each task: the reduction, or the task itself."""
+        """For each layer, the vertex that finishes each task: the reduction, or the task itself.
+
+        In the first band of the first slice.
+        """
         return tuple(
             np.zeros(0, np.int64)
             if layout is None
             else layout.finish + np.repeat(np.arange(len(rows) - 1), np.diff(rows))
             for layout, rows in zip(self.layouts, self.blocks.rows, strict=True)
         )
+
+
+def band_by_band(bands: Int64) -> Int64:
+    """Number vertices of some numbers of bands: those of the first band first, and so on.
+
+    Returns
+    -------
+    int64 array, shape (bands, vertices)
+        -1 where a vertex has fewer bands.
+
+    >>> band_by_band(np.array([2, 1, 2])).tolist()
+    [[0, 1, 2], [3, -1, 4]]
+    """
+    exists = bands > np.arange(bands.max(initial=1))[:, None]
+    return np.where(exists, np.cumsum(exists).reshape(exists.shape) - 1, -1)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ LINEAR_MODES = ("neuron", "layer")
 NORMS = ("slice", "batch")
 
 LARGEST_FACTOR = 2**20  # for samples in a batch and for bytes in an element
-LARGEST_SLICES = 2**10
+LARGEST_SLICES = LARGEST_BANDS = 2**10
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class Modelling:
         Samples from which batch norms in training take their statistics: "slice", each slice its
         own, as in torch's DDP (slices with the same parts count as one), or "batch", all slices,
         which then send statistics to each other.
+    bands : int
+        Number of bands of rows that each layer's maps are divided into, as even as possible. A
+        layer with fewer rows has a band for each; one that needs all rows has one band. Every task
+        then has a vertex for each band (and slice): a tile. What each of its rows reads is that of
+        `LayerRows`, so that a band receives the rows of its windows and no others. The tiles of a
+        filter share its parameters as slices do. Norms in training take their statistics of all
+        rows, always.
     """
 
     grain: str = "coarse"
@@ -59,6 +66,7 @@ class Modelling:
     slices: int = 1
     training: bool = True
     norms: str = "slice"
+    bands: int = 1
 
     def __post_init__(self) -> None:
         """Raise an ArgumentError if a field is not accepted."""
@@ -77,6 +85,7 @@ class Modelling:
                 f"slices {self.slices}: accepted is a whole number from 1 to {most}, for a batch "
                 f"of {self.batch_size}"
             )
+        check_whole("bands", self.bands, 1, LARGEST_BANDS)
 
     @property
     def samples(self) -> tuple[int, ...]:
@@ -117,9 +126,19 @@ class Modelling:
                 parameters=self._parameters(layer),
                 weight_bytes=self.bytes_per_element
                 or (layer.weight.element_bytes if layer.weight else 0),
+                row_cuts=self._row_cuts(graph, at),
             )
             for at, layer in enumerate(graph.layers)
         )
+
+    def _row_cuts(self, graph: ChannelGraph, at: int) -> tuple[int, ...]:
+        """The first row of each band of a layer, and then its number of rows."""
+        if self.bands == 1 or (height := graph.layer_rows[at].height) is None:
+            return 0, 1
+        count = min(self.bands, height)
+        if graph.layers[at].tied_to != at or at in graph.tied_layers:
+            count = 1  # its vertices are those of layers of other heights
+        return tuple(band * height // count for band in range(count + 1))
 
     def _parameters(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Numbers of a layer's parameter elements, each with their size; tasks share the sum."""
@@ -174,6 +193,9 @@ class LayerVertices:
         Numbers of elements of its own parameters, each with their size in bytes.
     weight_bytes : int
         Bytes of an element of the weight that multiplies the channels it reads.
+    row_cuts : tuple of int
+        The first row of each of its bands, and then its number of rows; a layer without rows has
+        one.
     """
 
     at: int
@@ -186,6 +208,17 @@ class LayerVertices:
     element_bytes: int
     parameters: tuple[tuple[int, int], ...]
     weight_bytes: int
+    row_cuts: tuple[int, ...] = (0, 1)
+
+    @property
+    def bands(self) -> int:
+        """Number of bands of its rows."""
+        return len(self.row_cuts) - 1
+
+    @property
+    def height(self) -> int:
+        """Number of its rows; 1 if it has none."""
+        return self.row_cuts[-1]
 
     @property
     def first(self) -> int:

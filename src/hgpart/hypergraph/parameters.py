@@ -21,11 +21,11 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
 
     Returns
     -------
-    two int64 arrays, shape (model.slice_vertices,)
-        They hold for a vertex in every slice.
+    two int64 arrays, shape (vertices of the first band,)
+        They hold for a vertex in every slice and band.
     """
-    elements = np.zeros(model.slice_vertices, dtype=np.int64)
-    in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
+    elements = np.zeros(model.in_bands.shape[1], dtype=np.int64)
+    in_bytes = np.zeros(model.in_bands.shape[1], dtype=np.int64)
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         if layout is None:
             continue
@@ -45,12 +45,11 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
 
 
 def vertex_gradients(model: CnnVertices) -> Int64:
-    """Bytes of the gradients of each vertex in each slice; 0 where nothing is trained.
+    """Bytes of the gradients of each vertex in each tile; 0 where nothing is trained.
 
     Returns
     -------
-    int64 array, shape (model.slice_vertices,)
-        Bytes of a vertex in each slice.
+    int64 array, shape (vertices of the first band,)
     """
     return vertex_parameters(model)[1] * model.modelling.training
 
@@ -65,21 +64,22 @@ def read_parameters(model: CnnVertices) -> dict[int, tuple[int, int]]:
 
 
 def vertex_statistics(model: CnnVertices) -> Int64:
-    """Bytes of the batch statistics that the norms of each vertex take, in each slice.
+    """Bytes of the statistics that the norms of each vertex take together, in each tile.
 
     The vertex that finishes a task has them: two numbers forward and two backward for each channel
-    that the task's norms normalise. 0 where nothing is trained, or each slice takes its own.
+    that the task's norms normalise. 0 where nothing is trained, or nothing is shared: each slice
+    takes its own, and its layer has one band.
 
     Returns
     -------
-    int64 array, shape (model.slice_vertices,)
-        Bytes of a vertex in each slice.
+    int64 array, shape (vertices of the first band,)
     """
-    in_bytes = np.zeros(model.slice_vertices, dtype=np.int64)
-    if not model.modelling.training or model.modelling.norms != "batch":
+    in_bytes = np.zeros(model.in_bands.shape[1], dtype=np.int64)
+    if not model.modelling.training:
         return in_bytes
+    of_batch = model.modelling.norms == "batch"
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
-        if layout is not None:
+        if layout is not None and (of_batch or view.bands > 1):
             rows = model.blocks.rows[at]
             channels = np.diff(view.layer.batch_statistics * rows // view.layer.tasks)
             bytes_per_channel = NUMBERS_A_CHANNEL * view.element_bytes

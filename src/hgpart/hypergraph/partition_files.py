@@ -16,6 +16,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import LARGEST_FULL, Blocks, full_vertices
 from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
+from hgpart.hypergraph.cnn_vertices import band_by_band
 from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.sequences import equal_rows
@@ -47,9 +48,14 @@ def full_parts(model: CnnHypergraph, parts: Int32) -> Int32:
 
 
 def _full_slice(model: CnnHypergraph, parts: Int32) -> Int32:
+    bands = [np.where(own >= 0, parts[own], -1) for own in model.in_bands]
+    return np.concatenate([_full_band(model, band, own) for band, own in enumerate(bands)])
+
+
+def _full_band(model: CnnHypergraph, band: int, parts: Int32) -> Int32:
     pieces = [np.zeros(0, np.int32)]
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
-        if layout is None or not view.is_first:
+        if layout is None or not view.is_first or view.bands <= band:
             continue
         cuts = model.blocks.rows[at]
         rows = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts) // view.tasks_per_row)
@@ -86,11 +92,15 @@ def blocks_of_parts(
     expected = modelling.slices * full_vertices(views)
     if len(parts) != expected:
         raise ArgumentError(f"{len(parts)} parts, expected one for each of {expected} vertices")
-    # Vertices with the same parts in all slices have one number.
-    alike, first = equal_rows(parts.reshape(modelling.slices, -1).T.astype(np.int64))
+    own = [view for view in views if view.is_own]
+    in_bands = band_by_band(np.repeat([view.bands for view in own], [view.count for view in own]))
+    # Vertices with the same parts in all slices and bands have one number.
+    by_tile = np.where(in_bands >= 0, parts.reshape(modelling.slices, -1)[:, in_bands], -1)
+    alike, first = equal_rows(by_tile.reshape(-1, in_bands.shape[1]).T.astype(np.int64))
     blocks, numbers = _largest_blocks(views, alike.astype(np.int32))
-    by_slice = parts.reshape(modelling.slices, -1)[:, first[numbers]]
-    return cnn_hypergraph(graph, work, blocks, modelling), np.ascontiguousarray(by_slice).ravel()
+    of_blocks = by_tile[:, :, first[numbers]]
+    model = cnn_hypergraph(graph, work, blocks, modelling)
+    return model, of_blocks[:, model.in_bands >= 0].astype(np.int32).ravel()
 
 
 def _largest_blocks(views: Sequence[LayerVertices], parts: Int32) -> tuple[Blocks, Int32]:

@@ -49,7 +49,7 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
     made = np.zeros(k, dtype=np.int64)
     elements, in_bytes = vertex_parameters(model)
     by_slice = parts.reshape(model.modelling.slices, -1)
-    every = np.tile(np.arange(len(elements)), len(by_slice))
+    every = np.tile(model.first_bands, len(by_slice))
     held, vertices = distinct_pairs(by_slice.ravel().astype(np.int64), every)
     np.add.at(parameters, held, elements[vertices])
     np.add.at(parameter_bytes, held, in_bytes[vertices])
@@ -59,9 +59,11 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
             if layout is None:
                 continue
             sizes = np.diff(model.blocks.rows[at])
-            finishing = own[layout.finish : layout.finish + len(sizes)]
-            np.add.at(layer_tasks[at], finishing, sizes)
-            np.add.at(made, finishing, sizes * view.map_bytes)
+            finish = layout.finish + np.arange(len(sizes))
+            for band, rows in enumerate(np.diff(view.row_cuts).tolist()):
+                finishing = own[model.in_bands[band][finish]]
+                np.add.at(layer_tasks[at], finishing, sizes)
+                np.add.at(made, finishing, sizes * (view.map_bytes // view.height * rows))
     read = model.parameter_nets.take(np.flatnonzero(~model.parameter_nets.gathers))
     between = Nets.joined([model.map_nets, read]).of_parts(model.weights, parts, k)
     received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)

@@ -273,6 +273,13 @@ class ChannelGraph:
         return self.find_rows(self)
 
     @cached_property
+    def tied_layers(self) -> frozenset[int]:
+        """Layers whose weights others share."""
+        return frozenset(
+            layer.tied_to for at, layer in enumerate(self.layers) if layer.tied_to != at
+        )
+
+    @cached_property
     def first_channel(self) -> Int64:
         """Number of each layer's first channel, and the number of channels last."""
         return np.cumsum([0, *(layer.channels for layer in self.layers)], dtype=np.int64)

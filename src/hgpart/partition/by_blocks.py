@@ -24,9 +24,7 @@ BLOCK_OF_EPS = 1.5  # a block's share of a part, at most, in units of eps
 
 def by_blocks(problem: Problem, search: Search, partitioner: Backend) -> Solution:
     """Have a general partitioner divide blocks, then split and move them."""
-    room = problem.capacities
-    blocks = problem.k * _blocks_per_part(problem.modelling.grain, problem.eps)
-    blocks = math.ceil(blocks / problem.modelling.slices)  # of each slice
+    room, blocks = problem.capacities, tile_blocks(problem)
     model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
     parts = partitioner(
         model.hypergraph, room, seed=search.seed, time_limit=search.part().time_limit
@@ -40,6 +38,12 @@ def by_blocks(problem: Problem, search: Search, partitioner: Backend) -> Solutio
             parts, start = cut_parts, "layerwise"
     model, parts = split_and_improve(problem, search, model, parts)
     return Solution(model, parts, start=start)
+
+
+def tile_blocks(problem: Problem) -> int:
+    """Number of blocks of each tile, so that those of all are small shares of a part."""
+    blocks = problem.k * _blocks_per_part(problem.modelling.grain, problem.eps)
+    return math.ceil(blocks / (problem.modelling.slices * problem.modelling.bands))
 
 
 def _blocks_per_part(grain: str, eps: float) -> int:

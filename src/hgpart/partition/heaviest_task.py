@@ -52,6 +52,8 @@ def heaviest_task(problem: Problem) -> HeaviestTask:
             works = np.array([per_task * view.tasks_per_row])
             name = f"{'all' if view.is_solid else 'a filter'} of {view.layer.name}"
         names.setdefault(view.first, name)
+        tallest = int(np.diff(view.row_cuts).max())
+        works = -(-works * tallest // view.height)
         weights[view.first] = weights.get(view.first, 0) + largest * works
     at = max(weights, key=lambda index: int(weights[index].max()))
     work = int(weights[at].max())
@@ -85,12 +87,12 @@ def _smallest_eps(problem: Problem, heaviest: HeaviestTask) -> float:
 
 def _packed_imbalance(problem: Problem, smallest: float) -> float:
     """Imbalance of whole tasks, heaviest first, each put where there is most room."""
-    first = np.cumsum([0, *(view.rows for view in problem.views)])
+    first = np.cumsum([0, *(view.rows * view.bands for view in problem.views)])
     weights = np.zeros(int(first[-1]), dtype=np.int64)
     for view in problem.views:
-        start = int(first[view.first])
-        own = problem.work.per_task[view.at] * view.tasks_per_row
-        weights[start : start + view.rows] += own
+        start, bands = int(first[view.first]), np.diff(view.row_cuts)
+        own = problem.work.per_task[view.at] * view.tasks_per_row * bands // view.height
+        weights[start : start + view.rows * view.bands] += np.repeat(own, view.rows)
     weights = np.outer(problem.modelling.slice_work, weights).ravel()
     parts = pack(weights, capacities(int(weights.sum()), problem.rates, smallest))
     loads = np.zeros(problem.k, dtype=np.int64)

@@ -24,12 +24,15 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
     int32 array, shape (target vertices,)
     """
     by_slice = parts.reshape(source.modelling.slices, -1)
-    return by_slice[:, holders(source, target)].ravel()
+    held = holders(source, target)
+    exists = target.in_bands >= 0
+    held = source.in_bands[:, held][exists]
+    return by_slice[:, held].ravel()
 
 
 def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
-    """The vertex of `source` that holds the first task of each vertex of `target`, in a slice."""
-    held = np.empty(target.slice_vertices, dtype=np.int64)
+    """The vertex of `source` that holds the first task of each of `target`, in the first band."""
+    held = np.empty(target.in_bands.shape[1], dtype=np.int64)
     starts = np.searchsorted(target.vertex_layers[: len(held)], np.arange(len(target.layouts) + 1))
     for at, layout in enumerate(source.layouts):
         own = slice(int(starts[at]), int(starts[at + 1]))

@@ -19,6 +19,7 @@ from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
 from hgpart.partition.improving import rank, split_and_improve
+from hgpart.partition.native.banded import banded_partition
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.sliced import sliced_partition
 from hgpart.partition.number_of_slices import best_known, promising
@@ -170,7 +171,8 @@ def solve(
     best_effort: bool = False,
 ) -> Partition:
     """Divide a model as `partition_graph` does, which says what is raised."""
-    check_backend(backend, problem.objective, problem.memory, problem.modelling.slices)
+    modelling = problem.modelling
+    check_backend(backend, problem.objective, problem.memory, modelling.slices, modelling.bands)
     if problem.k > problem.tasks:
         raise ArgumentError(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
@@ -196,6 +198,8 @@ def solve(
 
 def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend) -> Solution:
     """Solve by the backend."""
+    if backend == "native" and problem.modelling.bands > 1:
+        return banded_partition(problem, search, bound)
     if backend == "native" and problem.modelling.slices > 1:
         return _balanced(problem, search, sliced_partition(problem, search, bound))
     if backend == "native":

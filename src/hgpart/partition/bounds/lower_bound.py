@@ -36,9 +36,11 @@ def lower_bound(problem: Problem) -> int:
     maps cost; the sum over parts is least where as few parts as possible are full.
 
     With more than `MOST_SLICES` slices only the cost of parameters is bounded: all else would take
-    minutes.
+    minutes. With bands of rows there is none: 0.
     """
     slices = problem.modelling.slices
+    if problem.modelling.bands > 1:
+        return 0
     if slices > MOST_SLICES:
         return slices_bound(problem)
     symmetry = symmetry_of(problem)

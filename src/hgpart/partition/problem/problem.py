@@ -10,6 +10,7 @@ from hgpart.arrays import Int64
 from hgpart.hypergraph.blocks import Blocks, full_vertices
 from hgpart.hypergraph.building import (
     CnnHypergraph,
+    check_bands,
     check_bytes,
     check_slices,
     check_work,
@@ -48,7 +49,7 @@ class Problem:
     ------
     ArgumentError
         If a field is out of range, or does not fit the graph or the number of parts. If the batch
-        is in slices and the model mixes samples.
+        is in slices and the model mixes samples, or no map has as many rows as there are bands.
     """
 
     graph: ChannelGraph
@@ -67,6 +68,7 @@ class Problem:
         check_work(self.graph, self.work, self.modelling)
         check_bytes(self.graph, self.modelling)
         check_slices(self.graph, self.modelling)
+        check_bands(self.graph, self.modelling)
         own = None if self.speeds is None else tuple(map(float, self.speeds))
         for name, value in (("k", int(self.k)), ("eps", float(self.eps)), ("speeds", own)):
             object.__setattr__(self, name, value)
@@ -82,6 +84,12 @@ class Problem:
         if self.modelling.slices == slices:
             return self
         return replace(self, modelling=replace(self.modelling, slices=slices))
+
+    def in_bands(self, bands: int) -> Problem:
+        """Return the same problem with that many bands of rows."""
+        if self.modelling.bands == bands:
+            return self
+        return replace(self, modelling=replace(self.modelling, bands=bands))
 
     @cached_property
     def coarse(self) -> Problem:

@@ -1,0 +1,70 @@
+"""Problem with bands of rows -> ways that others divide images, as partitions.
+
+Spatial: every layer with rows by its bands, so that borders travel (LBANN DistConv, MoDNN,
+DeepThings); the layers behind, which need all rows, by their filters. With slices of the batch,
+too, it is domain and data parallelism together (Gholami et al. 2018).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from hgpart.arrays import Bool, Int32, Int64
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.partition.baselines.by_slices import by_turns, dealt
+from hgpart.partition.baselines.horizontal import horizontal
+from hgpart.partition.problem.problem import Problem
+
+
+def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
+    """Deal the bands of each layer out to the parts, in order; the filters of layers without bands.
+
+    With S slices, the parts of each of S runs share the bands of a slice.
+
+    Returns
+    -------
+    CnnHypergraph and int32 array
+        The blocks, and the part of each vertex.
+    """
+    model, by_filters = horizontal(problem)
+    layers = np.array([view.bands > 1 for view in model.views])
+    return model, by_bands(problem, model, by_filters, layers)
+
+
+def rows_then_filters(problem: Problem) -> Iterator[tuple[CnnHypergraph, Int32]]:
+    """Layers of tall maps by bands and those of low ones by filters, as one weird trick in space.
+
+    One for each height below which filters are divided.
+    """
+    model, by_filters = horizontal(problem)
+    heights = np.array([view.height if view.bands > 1 else 0 for view in model.views])
+    for least in np.unique(heights[heights > 0])[1:].tolist():
+        yield model, by_bands(problem, model, by_filters, heights >= least)
+
+
+def by_bands(problem: Problem, model: CnnHypergraph, parts: Int32, layers: Bool) -> Int32:
+    """The same parts, but for some layers the bands dealt out."""
+    slices, k = problem.modelling.slices, problem.k
+    runs = slices if slices > 1 and k % slices == 0 else 1
+    rates = np.array(problem.rates, dtype=np.float64).reshape(runs, -1)
+    first = by_turns(problem, runs) * (k // runs)
+    own: Int32 = parts.reshape(slices, -1).copy()
+    counts = np.array([view.bands for view in model.views])[model.vertex_layers]
+    for number in range(slices):
+        run = int(first[number]) // (k // runs)
+        for count in np.unique(counts).tolist():
+            chosen = (counts == count)[: model.slice_vertices]
+            chosen &= layers[model.vertex_layers[: model.slice_vertices]]
+            dealt_out = first[number] + _dealt(count, rates[run])
+            own[number][chosen] = dealt_out[model.vertex_bands[chosen]]
+    return own.ravel()
+
+
+def _dealt(bands: int, rates: Int64) -> Int32:
+    """The part of each band; of fewer bands than parts, parts that are far from each other."""
+    count = len(rates)
+    if bands < count:
+        return (np.arange(bands) * count // bands).astype(np.int32)
+    return dealt(bands, rates)

@@ -1,0 +1,96 @@
+"""What a partition over tiles sends, by the definition: task by task, row by row, coarse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+from sliced_volumes import parameter_bytes, reading
+
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
+
+PartOf = Callable[[int, int, int, int], int]  # of a slice, a band, a layer and one of its tasks
+
+
+def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
+    """The rows of each band of a layer; one that shares its weights has one band."""
+    height = graph.layer_rows[at].height or 1
+    own = [layer.tied_to for layer in graph.layers].count(graph.layers[at].tied_to)
+    count = 1 if own > 1 else min(modelling.bands, height)
+    return [range(band * height // count, (band + 1) * height // count) for band in range(count)]
+
+
+def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) -> int:
+    """Bytes of rows of maps, of parameters, and of what norms take of all rows."""
+    bands = [bands_of(graph, modelling, at) for at in range(len(graph.layers))]
+
+    def part(number: int, band: int, at: int, task: int) -> int:
+        at = graph.layers[at].tied_to
+        return part_of(number, band, at, 0 if modelling.is_solid(graph.layers[at]) else task)
+
+    read_rows = {
+        (at, source.source): [
+            set(own.tolist())
+            for own in map(source.windows.reads.__getitem__, range(len(source.windows)))
+        ]
+        for at, rows in enumerate(graph.layer_rows)
+        for source in rows.reads
+    }
+    volume = 0
+    readers_of = reading(graph, modelling)
+    cuts = [at * modelling.batch_size // modelling.slices for at in range(modelling.slices + 1)]
+    for number, (first, last) in enumerate(pairwise(cuts)):
+        for (source, task), readers in readers_of.items():
+            layer = graph.layers[source]
+            if modelling.slices > 1 and layer.kind == PARAMETER:
+                continue
+            size = modelling.bytes_per_element or layer.bytes_per_element
+            height = graph.layer_rows[source].height or 1
+            row_bytes = graph.map_bytes(layer, last - first, size) // height
+            for band, rows in enumerate(bands[source]):
+                for row in rows:
+                    parts = {
+                        part(number, reading_band, at, reader)
+                        for at, reader in readers
+                        for reading_band, own in enumerate(bands[at])
+                        if modelling.bands == 1  # a whole map is sent, with rows that nobody reads
+                        or any(row in read_rows[at, source][each] for each in own)
+                    }
+                    volume += len(parts - {part(number, band, source, task)}) * row_bytes
+    if not modelling.training:
+        return volume
+    for at, layer in enumerate(graph.layers):
+        if not modelling.has_vertices(layer):
+            continue
+        tiles = [
+            (number, band) for number in range(modelling.slices) for band in range(len(bands[at]))
+        ]
+        if layer.kind == PARAMETER and modelling.slices == 1:
+            continue
+        for task, size in enumerate(parameter_bytes(layer, modelling)):
+            parts = {part(*tile, at, task) for tile in tiles}
+            if layer.kind == PARAMETER:
+                parts |= {
+                    part(number, band, other, reader)
+                    for other, reader in readers_of.get((at, task), set())
+                    for number in range(modelling.slices)
+                    for band in range(len(bands[other]))
+                }
+            volume += (len(parts) - 1) * size
+            channels = layer.batch_statistics * (task + 1) // layer.tasks
+            channels -= layer.batch_statistics * task // layer.tasks
+            size = modelling.bytes_per_element or layer.bytes_per_element
+            groups = (
+                [tiles]
+                if modelling.norms == "batch"
+                else [
+                    [tile for tile in tiles if tile[0] == number]
+                    for number in range(modelling.slices)
+                ]
+            )
+            for group in groups:
+                parts = {part(*tile, at, task) for tile in group}
+                volume += (len(parts) - 1) * NUMBERS_A_CHANNEL * channels * size
+    return volume
