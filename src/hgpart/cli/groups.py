@@ -37,6 +37,10 @@ class Vertices(Options):
     ----------
     slices : S
         Number of slices of the batch; a device may compute a filter for some slices only.
+    bands : B
+        Number of bands of rows of each layer's maps; a device may compute a filter for some rows
+        only, and is sent the rows at the border. See 'hgpart trace --rows'. Such plans can't be run
+        yet.
     modelling : KEY=VALUE,...
         How the model becomes a hypergraph. grain=coarse (a vertex per filter) or fine (one per
         input channel of each filter); linear=neuron (a vertex per output of a linear layer) or
@@ -48,6 +52,7 @@ class Vertices(Options):
 
     panel: ClassVar[str] = "What is counted"
     slices: Whole = "1"
+    bands: Whole = "1"
     modelling: str | None = None
     input_shape: InputShape = None
 
@@ -57,7 +62,7 @@ class Vertices(Options):
         if values:
             raise ArgumentError(f"--modelling {values[0]}: accepted is KEY=VALUE, as in grain=fine")
         slices = 1 if self.slices == "auto" else self.slices
-        return hgpart.Modelling(batch_size=batch_size, slices=slices, **settings)
+        return hgpart.Modelling(batch_size=batch_size, slices=slices, bands=self.bands, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)

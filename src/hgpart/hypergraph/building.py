@@ -271,7 +271,8 @@ def _of_band(weights: Int64, views: tuple[LayerVertices, ...], owners: Int32, ba
     def above(rows: Int64) -> Int64:
         # totals * rows // height, in steps that can't overflow
         most, rest = np.divmod(totals, height[layers])
-        return most * rows[layers] + rest * rows[layers] // height[layers]
+        work: Int64 = most * rows[layers] + rest * rows[layers] // height[layers]
+        return work
 
     return above(end) - above(begin)
 

@@ -17,7 +17,7 @@ from hgpart.errors import ArgumentError
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import write_text
 from hgpart.hypergraph.blocks import Blocks
-from hgpart.hypergraph.modelling import LARGEST_FACTOR, Modelling
+from hgpart.hypergraph.modelling import LARGEST_BANDS, LARGEST_FACTOR, Modelling
 from hgpart.partition.problem.checks import FASTEST, SLOWEST
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective, read_objective
@@ -96,6 +96,8 @@ class PlanFile:
         batch, slices = f"{self.modelling.batch_size} samples", self.modelling.slices
         if slices > 1:
             batch += f" in {slices} slices"
+        if self.modelling.bands > 1:
+            batch += f", rows in {self.modelling.bands} bands"
         said = {
             "model": f"{self.model}, input {shape}",
             "parts": str(self.k),
@@ -148,6 +150,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "input_vertex": modelling.input_vertex,
         "output_vertex": modelling.output_vertex,
         **({"slices": modelling.slices} if modelling.slices > 1 else {}),
+        **({"bands": modelling.bands} if modelling.bands > 1 else {}),
         **({} if modelling.training else {"training": False}),
         **({} if modelling.norms == "slice" else {"norms": modelling.norms}),
         "k": problem.k,
@@ -245,6 +248,7 @@ def load_plan(path: Path | str) -> PlanFile:
             slices=head.whole("slices", 1, LARGEST_FACTOR) if "slices" in head.fields else 1,
             training=head.flag("training") if "training" in head.fields else True,
             norms=head.string("norms") if "norms" in head.fields else "slice",
+            bands=head.whole("bands", 1, LARGEST_BANDS) if "bands" in head.fields else 1,
         )
     except ArgumentError as error:  # the text that it quotes
         refused = ("grain", "linear", "slices", "norms")

@@ -71,5 +71,5 @@ def export(
             f"Divided, so that sums of up to {MOST_FITTED} parts fit in 32 bits: "
             f"{' and '.join(divided)}; by rounding, a part's work is off by {off} of all at most"
         )
-    same = typed(context, *COUNTED, "slices")
+    same = typed(context, *COUNTED, "slices", "bands")
     lead_on(f"a partitioner, then hgpart partition {quote(model)}{same} --partition FILE")

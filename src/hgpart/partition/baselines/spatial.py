@@ -11,11 +11,43 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hgpart.arrays import Bool, Int32, Int64
+from hgpart.arrays import Bool, Float64, Int32
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.baselines.by_slices import by_turns, dealt
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.problem.problem import Problem
+
+UNEVEN_BANDS = 4  # a part, where devices differ in speed: shares are of whole bands
+
+
+def slices_beside_bands(problem: Problem) -> int:
+    """The least number of slices, more than 1, that leaves each the same number of parts, above 1.
+
+    1 if there is none.
+    """
+    most = min(problem.modelling.batch_size, problem.k // 2)
+    return next((count for count in range(2, most + 1) if problem.k % count == 0), 1)
+
+
+def bands_for(problem: Problem) -> int:
+    """As many bands as a slice has parts, or some times as many where devices differ."""
+    slices = problem.modelling.slices
+    count = problem.k // slices if problem.k % slices == 0 else problem.k
+    if len({*problem.rates}) > 1:
+        count *= UNEVEN_BANDS
+    return min(count, tallest(problem))
+
+
+def tallest(problem: Problem) -> int:
+    """Rows of the tallest maps that can be divided; 1 if none can."""
+    return max(rows.height or 1 for rows in problem.graph.layer_rows)
+
+
+def rows_to_divide(problem: Problem) -> str | None:
+    """Why rows can't be divided; None where they can."""
+    if tallest(problem) > 1:
+        return None
+    return "no layer of the model has rows to divide (hgpart trace --rows says why)"
 
 
 def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
@@ -62,7 +94,7 @@ def by_bands(problem: Problem, model: CnnHypergraph, parts: Int32, layers: Bool)
     return own.ravel()
 
 
-def _dealt(bands: int, rates: Int64) -> Int32:
+def _dealt(bands: int, rates: Float64) -> Int32:
     """The part of each band; of fewer bands than parts, parts that are far from each other."""
     count = len(rates)
     if bands < count:

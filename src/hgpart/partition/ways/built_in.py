@@ -26,7 +26,15 @@ from hgpart.partition.baselines.layerwise import (
 )
 from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.baselines.random_parts import random_parts
+from hgpart.partition.baselines.spatial import (
+    bands_for,
+    rows_then_filters,
+    rows_to_divide,
+    slices_beside_bands,
+    spatial,
+)
 from hgpart.partition.baselines.transformed_parts import transformed_parts
+from hgpart.partition.improving import rank
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_slices
@@ -69,6 +77,16 @@ def _rule(rule: Callable[[Problem], Parts]) -> Divide:
 
 def _of_slices(rule: Callable[[Problem], Parts]) -> Divide:
     return lambda problem, search: rule(problem)
+
+
+def _best_of(several: Callable[[Problem], Iterator[Parts]]) -> Divide:
+    """The partition within eps that sends least, or the most balanced one."""
+
+    def divide(problem: Problem, search: Search) -> Parts:
+        room = problem.capacities
+        return min(several(problem), key=lambda found: rank(found[0], found[1], room))
+
+    return divide
 
 
 def _between_layers(cut: Callable[[Problem], Int64]) -> Divide:
@@ -227,6 +245,33 @@ def _built_in() -> Iterator[Way]:
         _weird_trick,
         slices=_for_each_part,
         ring=True,
+    )
+    yield Way(
+        "spatial",
+        "rows of the maps in k bands, borders travel; layers that need all rows by their filters "
+        "(MoDNN, DistConv)",
+        _of_slices(spatial),
+        bands=bands_for,
+        needs=rows_to_divide,
+        for_any=False,
+    )
+    yield Way(
+        "rows-then-filters",
+        "tall maps by bands of rows and low ones by filters, the best height between",
+        _best_of(rows_then_filters),
+        bands=bands_for,
+        searches=True,
+        needs=rows_to_divide,
+        for_any=False,
+    )
+    yield Way(
+        "spatial-data",
+        "samples of the batch and bands of rows together (Gholami et al. 2018)",
+        _of_slices(spatial),
+        slices=slices_beside_bands,
+        bands=bands_for,
+        needs=rows_to_divide,
+        for_any=False,
     )
     yield Way(
         "transformed-parts",

@@ -38,6 +38,8 @@ class Way:
         The grain it divides at; None for the problem's own.
     slices : function of a Problem, or None
         How many slices it divides the batch into; None for as many as the problem has.
+    bands : function of a Problem, or None
+        How many bands it divides rows into; None for one.
     in_slices : function of a Problem and a Search, or None
         The same for a number of slices that is given, where `divide` chooses one.
     searches : bool
@@ -54,21 +56,24 @@ class Way:
     needs: Callable[[Problem], str | None] = field(default=nothing, compare=False)
     grain: str | None = "coarse"
     slices: Callable[[Problem], int] | None = field(default=None, compare=False)
+    bands: Callable[[Problem], int] | None = field(default=None, compare=False)
     in_slices: Divide | None = field(default=None, compare=False)
     searches: bool = False
     ring: bool = False
     for_any: bool = True
 
     def problem(self, problem: Problem) -> Problem:
-        """Return the problem at the way's grain, with the batch in the way's slices.
+        """Return the problem at the way's grain, in the way's slices and bands.
 
         Raises
         ------
         ArgumentError
-            If the batch has fewer samples, or the model mixes them.
+            If the batch has fewer samples, the model mixes them, or no map has so many rows.
         """
         own = problem if self.grain is None else problem.at_grain(self.grain)
-        return own if self.slices is None else own.in_slices(self.slices(own))
+        own = own.in_bands(1)
+        own = own if self.slices is None else own.in_slices(self.slices(own))
+        return own if self.bands is None else own.in_bands(self.bands(own))
 
     def parts(self, problem: Problem, search: Search, slices: int | None = None) -> Parts:
         """Divide a model: blocks, and the part of each. See `partition`."""

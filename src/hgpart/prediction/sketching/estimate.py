@@ -86,12 +86,14 @@ class Sketched:
         Raises
         ------
         ArgumentError
-            If it is a fine-grain one, or if its batch is in slices and norms are of the batch, or
-            tasks read parameters.
+            If it is a fine-grain one, if rows are in bands, or if its batch is in slices and norms
+            are of the batch, or tasks read parameters.
         """
         modelling, why = partition.modelling, ""
         if modelling.grain == "fine":
             why = "a fine-grain plan"
+        elif modelling.bands > 1:
+            why = "bands of rows"
         elif modelling.slices > 1 and modelling.norms == "batch":
             why = "norms of a batch in slices"
         elif modelling.slices > 1 and any(fact.layer.kind == PARAMETER for fact in facts.layers):

@@ -137,7 +137,12 @@ def plan_sections(report: Report, unit: str, drawn: Drawings) -> list[str]:
             drawn.grid("layers", layer_grid(report), "Share of each layer that each part computes"),
         ),
     ]
-    if report.partition.modelling.slices > 1 and (slices := slices_grid(report)) is not None:
+    modelling = report.partition.modelling
+    if (
+        modelling.slices > 1
+        and modelling.bands == 1
+        and (slices := slices_grid(report)) is not None
+    ):
         sections.append(
             section(
                 "Who computes which slices of the batch",
@@ -223,6 +228,7 @@ def slices_text(modelling: Modelling) -> list[str]:
     """How the batch is divided, and whether the plan is for inference."""
     texts = {
         f"{modelling.slices} slices of the batch": modelling.slices > 1,
+        f"{modelling.bands} bands of rows": modelling.bands > 1,
         "nothing is trained": not modelling.training,
     }
     return [text for text, holds in texts.items() if holds]

@@ -178,6 +178,7 @@ def as_json(report: Report) -> str:
             "start": report.made_by and partition.start,
             "batch_size": modelling.batch_size,
             "slices": modelling.slices,
+            "bands": modelling.bands,
             "training": modelling.training,
             "norms": modelling.norms,
             "bytes_per_element": _bytes_per_element(report),
@@ -233,16 +234,18 @@ def _layer_fields(report: Report) -> list[dict[str, Any]]:
             "tasks_by_part": tasks.tolist(),
             "work_by_part": [*map(in_units, work.tolist())],
         }
-        if partition.modelling.slices > 1:
-            own["slices"] = [_slices_field(group) for group in groups]
+        if partition.modelling.bands > 1:
+            own["tiles"] = [_slices_field(group, "tiles") for group in groups]
+        elif partition.modelling.slices > 1:
+            own["slices"] = [_slices_field(group, "slices") for group in groups]
         fields.append(own)
     return fields
 
 
-def _slices_field(group: SliceShares) -> dict[str, Any]:
+def _slices_field(group: SliceShares, name: str) -> dict[str, Any]:
     """The slices that lie alike, and the tasks that each part finishes in one of them."""
     tasks = {str(part): count for part, count in zip(group.parts, group.tasks, strict=True)}
-    return {"slices": group.slices, "tasks": tasks}
+    return {name: group.slices, "tasks": tasks}
 
 
 def _bytes_per_element(report: Report) -> int | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
-from itertools import groupby
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
 
 from rich.console import Console
 
 from hgpart.files.columns import UNITS
+from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.bars import print_bars
@@ -22,7 +23,13 @@ from hgpart.report.partition.columns import (
     volume_columns,
 )
 from hgpart.report.partition.record import Report, layer_shares, work_scale
-from hgpart.report.partition.slice_shares import SliceShares, ranges, way_divided, who_has
+from hgpart.report.partition.slice_shares import (
+    BY_SLICES,
+    SliceShares,
+    ranges,
+    way_divided,
+    who_has,
+)
 from hgpart.report.tables import (
     counted,
     even_decimals,
@@ -78,6 +85,7 @@ def answer(report: Report, unit: str) -> Iterator[str]:
     eps, imbalance = partition.problem.eps, partition.evaluation.imbalance
     allowed = "allowed" if partition.feasible or imbalance <= eps else "more than the allowed"
     divided = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
+    divided += f", {modelling.bands} bands of rows" if modelling.bands > 1 else ""
     if len(set(modelling.samples)) > 1:
         sizes = map(str, sorted(set(modelling.samples)))
         divided += f" ({' or '.join(sizes)} samples each)"
@@ -255,7 +263,7 @@ def _compared(ratio: float, less: str, more: str, much: str) -> str:
 
 def _print_layers(report: Report, console: Console) -> None:
     """Print what each part has of each layer: a column a part where they fit, else a summary."""
-    if report.partition.modelling.slices > 1:
+    if report.partition.modelling.slices > 1 or report.partition.modelling.bands > 1:
         _print_sliced_layers(report, console)
         return
     title = "Layers (% of each that each part has)"
@@ -279,28 +287,51 @@ def _print_layers(report: Report, console: Console) -> None:
 
 
 def _print_sliced_layers(report: Report, console: Console) -> None:
-    """Print which part has which filters of which slices; neighbouring layers alike in one row."""
+    """Print which part has which filters of which tiles; neighbouring layers alike in one row."""
     layers = [
-        (view.layer.name, groups)
+        (view, groups, who_has(groups, *_units(report, view)))
         for view, groups in zip(report.partition.model.views, report.slices_of_layers, strict=True)
         if groups
     ]
-    samples = report.partition.modelling.samples
 
-    def lies(layer: tuple[str, tuple[SliceShares, ...]]) -> object:
-        return who_has(layer[1], samples), [(group.slices, group.parts) for group in layer[1]]
+    def lies(layer: tuple[LayerVertices, tuple[SliceShares, ...], str]) -> object:
+        return layer[2], [(group.slices, group.parts) for group in layer[1]]
 
     rows = []
     for _, run in groupby(layers, lies):
-        (first, groups), *others = run
-        names = f"{first} to {others[-1][0]} ({1 + len(others)})" if others else first
+        (first, groups, who), *others = run
+        name = first.layer.name
+        if others:
+            name += f" to {others[-1][0].layer.name} ({1 + len(others)})"
         parts = {part for group in groups for part in group.parts}
-        rows.append((names, way_divided(groups), str(len(parts)), who_has(groups, samples)))
+        divided = way_divided(groups)
+        if divided == BY_SLICES:
+            divided = _tiles(report, first)
+        rows.append((name, divided, str(len(parts)), who))
+    tiles = _tiles(report, max((layer[0] for layer in layers), key=lambda view: view.bands))
     title = (
-        'Layers ("0-3: 5" is slices 0 to 3 on part 5; "5 70%" and "1, 4 15% each" are shares of '
+        f'Layers ("0-3: 5" is {tiles} 0 to 3 on part 5; "5 70%" and "1, 4 15% each" are shares of '
         "the filters)"
     )
     print_table(console, title, ["layers", "divided", "parts", "who has them"], rows, (0, 1, 3))
+
+
+def _tiles(report: Report, view: LayerVertices) -> str:
+    """What the pieces of a layer are called that each have all of its filters."""
+    if view.bands == 1:
+        return BY_SLICES
+    return "bands" if report.partition.modelling.slices == 1 else "tiles"
+
+
+def _units(report: Report, view: LayerVertices) -> tuple[Sequence[int], str]:
+    """What each tile of a layer has of what it is divided by: samples, rows, or both."""
+    modelling = report.partition.modelling
+    rows = [end - begin for begin, end in pairwise(view.row_cuts)]
+    if view.bands == 1:
+        return modelling.samples, "sample"
+    if modelling.slices == 1:
+        return rows, "row"
+    return [1] * (modelling.slices * view.bands), "tile"
 
 
 def _percent(share: float) -> str:

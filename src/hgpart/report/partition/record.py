@@ -107,7 +107,7 @@ class Report:
         if self.simulated is not None:
             return self.simulated
         partition, problem = self.partition, self.partition.problem
-        if problem.speeds is not None:
+        if problem.speeds is not None or partition.modelling.bands > 1:
             return None
         traffic, layer_work = partition.evaluation.traffic, partition.shares.layer_work
         divided = problem.graph, problem.work, partition.modelling

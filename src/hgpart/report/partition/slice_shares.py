@@ -21,6 +21,8 @@ WHOLE, BY_FILTERS, BY_SLICES, BY_BOTH = "whole", "filters", "slices", "both"
 class SliceShares:
     """Slices of a layer whose filters lie alike: the same of each on the same part.
 
+    Where the layer has bands of rows, these are tiles: slice by slice, band by band.
+
     Attributes
     ----------
     slices : tuple of int
@@ -42,8 +44,8 @@ class SliceShares:
 def slice_shares(model: CnnHypergraph, parts: Int32) -> tuple[tuple[SliceShares, ...], ...]:
     """For each layer its slices, those that lie alike together; none where it has no vertices."""
     by_slice = parts.reshape(model.modelling.slices, -1)
-    layers = model.vertex_layers[: model.slice_vertices]
-    weights = model.weights[: model.slice_vertices]
+    layers = model.vertex_layers[: model.in_bands.shape[1]]
+    weights = model.weights[: len(layers)]
     layers_shares: list[tuple[SliceShares, ...]] = []
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         if layout is None:
@@ -51,14 +53,15 @@ def slice_shares(model: CnnHypergraph, parts: Int32) -> tuple[tuple[SliceShares,
             continue
         first, last = np.searchsorted(layers, [view.first, view.first + 1])
         sizes = np.diff(model.blocks.rows[at])
-        finish = slice(layout.finish, layout.finish + len(sizes))
-        alike, examples = equal_rows(by_slice[:, first:last].astype(np.int64))
+        finish = slice(layout.finish - first, layout.finish - first + len(sizes))
+        by_tile = by_slice[:, model.in_bands[: view.bands, first:last]].reshape(-1, last - first)
+        alike, examples = equal_rows(by_tile.astype(np.int64))
         groups = []
         for number, example in enumerate(examples.tolist()):
-            own = by_slice[example]
-            work = np.bincount(own[first:last], weights=weights[first:last])
+            own = by_tile[example]
+            work = np.bincount(own, weights=weights[first:last])
             tasks = np.bincount(own[finish], weights=sizes, minlength=len(work)).astype(np.int64)
-            held = np.flatnonzero(np.bincount(own[first:last]))
+            held = np.flatnonzero(np.bincount(own))
             shares = work if work.any() else tasks
             groups.append(
                 SliceShares(
@@ -80,8 +83,10 @@ def way_divided(groups: Sequence[SliceShares]) -> str:
     return BY_SLICES if whole else BY_BOTH
 
 
-def who_has(groups: Sequence[SliceShares], samples: Sequence[int]) -> str:
+def who_has(groups: Sequence[SliceShares], samples: Sequence[int], unit: str = "sample") -> str:
     """Slices, of so many samples each, and the parts that have them, in a line.
+
+    Of bands, `samples` are their rows and `unit` is "row".
 
     >>> who_has([SliceShares((0, 1, 2, 3), (5,), (1.0,), (64,))], [8] * 4)
     '5'
@@ -100,22 +105,22 @@ def who_has(groups: Sequence[SliceShares], samples: Sequence[int]) -> str:
         lengths = {last - first for first, last, _ in runs}
         holders = [group.parts[0] for _, _, group in runs]
         if len(lengths) == 1 and len(runs) > 2 and len(set(holders)) == len(holders):
-            return f"{_samples_each(groups, samples)}: parts {ranges(holders)}"
+            return f"{_samples_each(groups, samples, unit)}: parts {ranges(holders)}"
     if len(runs) > MOST_RUNS:
         held = sorted({part for group in groups for part in group.parts})
         if way_divided(groups) == BY_BOTH:
             return f"in {len(groups)} ways: parts {ranges(held)}"
-        return f"{_samples_each(groups, samples)}: parts {ranges(held)}"
+        return f"{_samples_each(groups, samples, unit)}: parts {ranges(held)}"
     return "; ".join(
         f"{first if first == last else f'{first}-{last}'}: {_filters(group)}"
         for first, last, group in runs
     )
 
 
-def _samples_each(groups: Sequence[SliceShares], samples: Sequence[int]) -> str:
+def _samples_each(groups: Sequence[SliceShares], samples: Sequence[int], one: str) -> str:
     """Samples of each part, where each has slices that lie alike."""
     counts = {sum(samples[at] for at in group.slices) for group in groups}
-    unit = "sample" if counts == {1} else "samples"
+    unit = one if counts == {1} else f"{one}s"
     return f"{'-'.join(map(str, sorted({min(counts), max(counts)})))} {unit} each"
 
 
