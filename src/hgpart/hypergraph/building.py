@@ -89,16 +89,18 @@ def of_blocks(
     """Build it like `cnn_hypergraph`, from work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
     layouts, *tables = _lay_out(blocks, views)
-    weights = _weights(work, blocks, views, layouts, len(tables[0]))
     in_bands = band_by_band(np.array([view.bands for view in views])[tables[0]])
     weights = np.concatenate(
-        [_of_band(weights, views, tables[0], band) for band in range(len(in_bands))]
+        [
+            _weights(_of_band(work.per_task, views, band), blocks, views, layouts, len(own))[
+                own >= 0
+            ]
+            for band, own in enumerate(in_bands)
+        ]
     )
     owners, rows, columns = (table[np.nonzero(in_bands >= 0)[1]] for table in tables)
-    if (vertices := len(owners) * modelling.slices) >= 2**31:
-        raise ArgumentError(
-            f"{vertices} vertices: accepted are fewer than 2^31 (use larger blocks)"
-        )
+    if (count := len(owners) * modelling.slices) >= 2**31:
+        raise ArgumentError(f"{count} vertices: accepted are fewer than 2^31 (use larger blocks)")
     slices = modelling.slices
     return CnnHypergraph(
         graph=graph,
@@ -156,9 +158,11 @@ def check_slices(graph: ChannelGraph, modelling: Modelling) -> None:
 
 
 def check_bands(graph: ChannelGraph, modelling: Modelling) -> None:
-    """Raise an ArgumentError for bands of a model whose maps have no rows, or fewer of them."""
+    """Raise an ArgumentError for bands that are fine-grain, or more than any map has rows."""
     if modelling.bands == 1:
         return
+    if modelling.grain == "fine":
+        raise ArgumentError(f"{modelling.bands} bands, fine-grain: accepted are bands of coarse")
     most = max(rows.height or 1 for rows in graph.layer_rows)
     if modelling.bands > most:
         why = "no layer has rows to divide" if most == 1 else f"the tallest maps have {most} rows"
@@ -260,25 +264,20 @@ def _column_spans(view: LayerVertices, blocks: Blocks) -> Int64:
     )
 
 
-def _of_band(weights: Int64, views: tuple[LayerVertices, ...], owners: Int32, band: int) -> Int64:
-    """The work in a band of the vertices whose layers have it, in proportion to its rows."""
-    cuts = [view.row_cuts[band : band + 2] or (0, 0) for view in views]
-    begin, end = np.array([cut if len(cut) == 2 else (0, 0) for cut in cuts]).T
-    height, has_band = np.array([(view.height, view.bands > band) for view in views]).T
-    own = np.flatnonzero(has_band[owners])
-    totals, layers = weights[own], owners[own]
+def _of_band(per_task: Int64, views: tuple[LayerVertices, ...], band: int) -> Int64:
+    """The work of a task of each layer in a band, in proportion to its rows; 0 without the band."""
 
-    def above(rows: Int64) -> Int64:
-        # totals * rows // height, in steps that can't overflow
-        most, rest = np.divmod(totals, height[layers])
-        work: Int64 = most * rows[layers] + rest * rows[layers] // height[layers]
-        return work
+    def above(at: int, view: LayerVertices, cut: int) -> int:
+        return int(per_task[at]) * view.row_cuts[min(cut, view.bands)] // view.height
 
-    return above(end) - above(begin)
+    return np.array(
+        [above(at, view, band + 1) - above(at, view, band) for at, view in enumerate(views)],
+        dtype=np.int64,
+    )
 
 
 def _weights(
-    work: Work,
+    per_task: Int64,
     blocks: Blocks,
     views: tuple[LayerVertices, ...],
     layouts: tuple[Layout | None, ...],
@@ -290,9 +289,9 @@ def _weights(
             continue
         sizes = np.diff(blocks.rows[at])
         finish = layout.finish + np.arange(len(sizes))
-        totals = sizes * work.per_task[at]
+        totals = sizes * per_task[at]
         if view.split is not None:
-            for row, cell_work in enumerate(row_shares(view, int(work.per_task[at]), blocks)):
+            for row, cell_work in enumerate(row_shares(view, int(per_task[at]), blocks)):
                 start = layout.row_starts[row]
                 weights[start : start + len(cell_work)] += cell_work
                 totals[row] -= cell_work.sum()

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from hgpart.arrays import Bool, Int64
-from hgpart.hypergraph.band_nets import maps_in_bands, sums_in_bands
 from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
 from hgpart.hypergraph.parameters import read_parameters, vertex_gradients, vertex_statistics
 from hgpart.layers.channel_graph import PARAMETER
-from hgpart.sequences import Sequences, distinct_pairs, equal_rows, starts_of_runs
+from hgpart.sequences import Sequences, distinct, distinct_pairs, equal_rows, starts_of_runs
 
 
 def map_nets(model: CnnVertices) -> Nets:
@@ -68,8 +67,8 @@ def statistics_nets(model: CnnVertices) -> Nets:
     if modelling.norms == "batch":
         return _nets_over_tiles(model, own, first_layer)
     of_slice = _nets(model, own, _bands_of(model), first_layer)
-    each = range(0, model.vertices, model.slice_vertices)
-    return Nets.joined([of_slice.shifted(vertices, 0) for vertices in each])
+    slices = range(modelling.slices)
+    return Nets.joined([of_slice.shifted(at * model.slice_vertices, 0) for at in slices])
 
 
 def _bands_of(model: CnnVertices) -> Sequences:
@@ -108,7 +107,7 @@ def _nets_of_read(
     There is none if the batch is whole: the parameter then travels like a map.
     """
     some = np.flatnonzero(costs if model.modelling.slices > 1 else costs[:0])
-    slices = np.arange(0, model.vertices, model.slice_vertices)[:, None]
+    slices = np.arange(model.modelling.slices)[:, None] * model.slice_vertices
     pins = [(np.union1d(readers[at], vertices[at]) + slices).ravel() for at in some.tolist()]
     ends = np.cumsum([0, *map(len, pins)])
     sets = Sequences(ends, np.concatenate([np.zeros(0, np.int64), *pins]))
@@ -148,7 +147,7 @@ def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
         return {}
     maps = _map_nets(model, model.views)
     if model.modelling.bands > 1:
-        maps = maps_in_bands(model, model.views, maps)
+        maps = _maps_in_bands(model, model.views, maps)
     readers, vertices = maps.lists.united(maps.sets), dict[int, Int64]()
     for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
         reading, at = readers[int(maps.readers[net])], int(maps.layers[net])
@@ -160,7 +159,7 @@ def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """The nets of the first slice, for maps as large as the views say."""
     sums, maps = _reduction_nets(model, views), _map_nets(model, views)
     if model.modelling.bands > 1:
-        sums, maps = sums_in_bands(model, views, sums), maps_in_bands(model, views, maps)
+        maps = _maps_in_bands(model, views, maps)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
     order = np.lexsort((is_map, layers % max(1, len(views))))
@@ -286,3 +285,105 @@ def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, I
     alike, examples = lists.alike()
     sets = lists.take(examples).united(Sequences(reading.pointers, vertices))
     return read_tasks[starts[:-1]], alike, sets
+
+
+# ------------------------------------------------------------------ bands of rows
+
+
+def _maps_in_bands(model: CnnVertices, views: Sequence[LayerVertices], maps: Nets) -> Nets:
+    """A net for each segment of the rows of each map: those of a band with the same readers.
+
+    Its cost is its rows' share, and so connectivity - 1 stays what travels.
+    """
+    segments = _Segments(model, views)
+    readers = model.vertex_layers[maps.sets.values[maps.sets.pointers[:-1]]].astype(np.int64)
+    sets, in_bands = _sets_in_bands(model, maps.sets, readers)
+    layers, numbers = np.unique(np.stack([maps.layers, maps.readers]), axis=1, return_inverse=True)
+    lists = list[Int64]()
+    costs, roots, own_lists, nets = [], [], [], []
+    of_pair = [np.flatnonzero(numbers.ravel() == at) for at in range(layers.shape[1])]
+    for (at, own), members in zip(layers.T.tolist(), of_pair, strict=True):
+        named = maps.lists[own]
+        for band, rows, read in segments.of(at, tuple(distinct(readers[named]).tolist())):
+            chosen = [in_bands[reading][named[readers[named] == layer]] for layer, reading in read]
+            costs.append(maps.costs[members] // views[at].height * rows)
+            roots.append(model.in_bands[band][maps.roots[members]])
+            own_lists.append(np.full(len(members), len(lists)))
+            nets.append(members)
+            lists.append(np.sort(np.concatenate(chosen)))
+    nothing = [np.zeros(0, np.int64)]
+    taken = np.concatenate([*nothing, *nets])
+    return Nets(
+        costs=np.concatenate([*nothing, *costs]),
+        gathers=maps.gathers[taken],
+        layers=maps.layers[taken],
+        roots=np.concatenate([*nothing, *roots]).astype(np.int32),
+        readers=np.concatenate([*nothing, *own_lists]),
+        lists=Sequences(np.cumsum([0, *map(len, lists)]), np.concatenate([*nothing, *lists])),
+        sets=sets,
+    )
+
+
+def _sets_in_bands(
+    model: CnnVertices, sets: Sequences, layers: Int64
+) -> tuple[Sequences, list[Int64]]:
+    """The sets of each band, and for each band the number of each set; -1 where there is none."""
+    pieces, numbers, count = list[Sequences](), list[Int64](), 0
+    for vertices in model.in_bands:
+        has_band = vertices[sets.values[sets.pointers[:-1]]] >= 0
+        chosen = np.flatnonzero(has_band)
+        own = sets.take(chosen)
+        pieces.append(Sequences(own.pointers, vertices[own.values]))
+        numbers.append(np.where(has_band, count + np.cumsum(has_band) - 1, -1))
+        count += len(chosen)
+    return Sequences.joined(pieces), numbers
+
+
+class _Segments:
+    """The segments of each layer's rows, by the layers that read it."""
+
+    def __init__(self, model: CnnVertices, views: Sequence[LayerVertices]) -> None:
+        self._views, self._graph = views, model.graph
+        self._members = by_vertices(views)
+        self._known: dict[tuple[int, tuple[int, ...]], list[_Segment]] = {}
+
+    def of(self, at: int, readers: tuple[int, ...]) -> list[_Segment]:
+        """The segments of a layer of which some layers, named by their first, read a map."""
+        if (at, readers) not in self._known:
+            self._known[at, readers] = self._new(at, readers)
+        return self._known[at, readers]
+
+    def _new(self, at: int, readers: tuple[int, ...]) -> list[_Segment]:
+        cuts = self._views[at].row_cuts
+        pairs = [self._reading_bands(at, layer) for layer in readers]
+        most = max(self._views[layer].bands for layer in readers)
+        rows = np.concatenate([rows for rows, _ in pairs])
+        keys = np.concatenate([number * most + bands for number, (_, bands) in enumerate(pairs)])
+        read = Sequences.of_pairs(rows, keys, cuts[-1])
+        alike, examples = read.alike()
+        bands = np.searchsorted(cuts, np.arange(cuts[-1]), "right") - 1
+        segments = list[_Segment]()
+        keyed = bands * len(examples) + alike
+        for key in distinct(keyed).tolist():
+            band, number = divmod(key, len(examples))
+            own = [divmod(value, most) for value in read[int(examples[number])].tolist()]
+            if own:
+                count = int((keyed == key).sum())
+                segments.append(
+                    (band, count, [(readers[layer], reading) for layer, reading in own])
+                )
+        return segments
+
+    def _reading_bands(self, at: int, layer: int) -> tuple[Int64, Int64]:
+        """Pairs of a row of a layer and a band, of another one, that reads it."""
+        rows, bands = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for view in self._members[layer]:
+            for source in self._graph.layer_rows[view.at].reads:
+                if source.source == at:
+                    reads = source.windows.reads
+                    rows.append(reads.values)
+                    bands.append(np.searchsorted(view.row_cuts, reads.owners, "right") - 1)
+        return distinct_pairs(np.concatenate(rows), np.concatenate(bands))
+
+
+_Segment = tuple[int, int, list[tuple[int, int]]]  # a band, its rows, and (layer, band) that read

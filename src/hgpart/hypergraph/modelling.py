@@ -54,7 +54,7 @@ class Modelling:
         then has a vertex for each band (and slice): a tile. What each of its rows reads is that of
         `LayerRows`, so that a band receives the rows of its windows and no others. The tiles of a
         filter share its parameters as slices do. Norms in training take their statistics of all
-        rows, always.
+        rows, always. Only coarse-grain vertices have bands.
     """
 
     grain: str = "coarse"

@@ -14,12 +14,12 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import Backend, backend_name, check_backend
 from hgpart.partition.backends import backend as backend_named
+from hgpart.partition.banded import banded_partition
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
 from hgpart.partition.improving import rank, split_and_improve
-from hgpart.partition.native.banded import banded_partition
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.sliced import sliced_partition
 from hgpart.partition.number_of_slices import best_known, promising

@@ -30,7 +30,7 @@ def slices_beside_bands(problem: Problem) -> int:
 
 
 def bands_for(problem: Problem) -> int:
-    """As many bands as a slice has parts, or some times as many where devices differ."""
+    """Return as many bands as a slice has parts, or some times as many where devices differ."""
     slices = problem.modelling.slices
     count = problem.k // slices if problem.k % slices == 0 else problem.k
     if len({*problem.rates}) > 1:

@@ -51,8 +51,8 @@ def _starts(problem: Problem, search: Search) -> Iterator[Start]:
     whole = problem.in_bands(1)
     solve = native_partition if whole.modelling.slices == 1 else sliced_partition
     try:
-        found = solve(whole, search, 0)
-        yield ("coarse", *in_every_band(problem, found.model, found.parts))
+        solution = solve(whole, search, 0)
+        yield ("coarse", *in_every_band(problem, solution.model, solution.parts))
     except InfeasibleError:  # a task is too heavy as a whole
         pass
     model = problem.hypergraph(

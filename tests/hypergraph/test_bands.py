@@ -1,0 +1,130 @@
+"""Tiles: what partitions over slices and bands of rows send, by the definition."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from banded_volumes import banded_volume, bands_of
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import hgpart
+from hgpart.errors import ArgumentError
+from hgpart.hypergraph.blocks import divide, single_blocks
+from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_parts
+from hgpart.hypergraph.metrics import evaluate
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts
+from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.partition.project import project
+from hgpart.work.figures import flops
+
+BATCH = 4
+
+
+class Net(nn.Module):
+    """Heights that go down and up again, a skip between layers, and a head without rows."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        random = np.random.default_rng(seed)
+        kernel, last = random.integers(1, 6, 2).tolist()
+        stride, dilation = random.integers(1, 3, 2).tolist()
+        self.first = nn.Conv2d(3, 4, kernel, stride, padding=int(random.integers(0, 3)))
+        self.norm, self.second = nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)
+        self.pool = nn.MaxPool2d(2) if random.integers(2) else nn.Identity()
+        self.third = nn.Conv2d(4, 6, last, dilation=dilation, padding=4)
+        self.up = nn.Upsample(scale_factor=2) if random.integers(2) else nn.Identity()
+        self.spread, self.head = nn.ConvTranspose2d(6, 2, 3, stride=2), nn.LazyLinear(5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = self.pool(self.norm(self.first(images)).relu())
+        maps = maps + self.second(maps)
+        return self.head(self.spread(self.up(self.third(maps))).flatten(1))
+
+
+@cache
+def graph_of(seed: int) -> ChannelGraph:
+    model, images = Net(seed), torch.randn(BATCH, 3, 14, 10)
+    model(images)
+    return hgpart.channel_graph(hgpart.trace(model, (images,)))
+
+
+@st.composite
+def modellings(draw: st.DrawFn) -> Modelling:
+    return Modelling(
+        batch_size=BATCH,
+        slices=draw(st.integers(1, 3)),
+        bands=draw(st.integers(2, 6)),
+        training=draw(st.booleans()),
+        norms=draw(st.sampled_from(["slice", "batch"])),
+        input_vertex=draw(st.booleans()),
+    )
+
+
+def random_parts(model: CnnHypergraph, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 3, model.vertices).astype(np.int32)
+
+
+@given(st.integers(0, 20), modellings(), st.integers(0, 2**20))
+def test_a_partition_sends_what_its_rows_do(seed: int, modelling: Modelling, random: int) -> None:
+    graph = graph_of(seed)
+    blocks = single_blocks(graph, modelling)
+    model = cnn_hypergraph(graph, flops(graph), blocks, modelling)
+    parts = random_parts(model, random)
+    found = evaluate_parts(model, parts, 3)
+    assert found.volume == evaluate(model.hypergraph, parts, 3).volume
+    whole = cnn_hypergraph(graph, flops(graph), blocks, Modelling(batch_size=BATCH))
+    assert model.weights.sum() == whole.weights.sum() * sum(modelling.slice_work)
+    by_slice = parts.reshape(modelling.slices, -1)
+
+    def part_of(number: int, band: int, at: int, task: int) -> int:
+        return int(by_slice[number][model.in_bands[band][model.task_vertices[at][task]]])
+
+    assert found.volume == banded_volume(graph, modelling, part_of)
+
+
+@given(st.integers(0, 20), modellings(), st.integers(0, 2**20))
+def test_blocks_are_exact_and_files_of_parts_come_back(
+    seed: int, modelling: Modelling, random: int
+) -> None:
+    graph = graph_of(seed)
+    work = flops(graph)
+    model = cnn_hypergraph(graph, work, divide(graph, work, modelling, 12), modelling)
+    parts = random_parts(model, random)
+    found = evaluate_parts(model, parts, 3)
+    full = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
+    every = full_parts(model, parts)
+    again, own = blocks_of_parts(graph, work, modelling, every)
+    for other, other_parts in ((full, every), (again, own), (full, project(parts, model, full))):
+        same = evaluate_parts(other, other_parts, 3)
+        assert same.volume == found.volume
+        assert same.loads.tolist() == found.loads.tolist()
+
+
+def test_bands_are_as_even_as_can_be_and_fewer_where_rows_are() -> None:
+    graph = graph_of(0)
+    views = Modelling(bands=5).views(graph)
+    for at, view in enumerate(views):
+        rows = [len(band) for band in bands_of(graph, Modelling(bands=5), at)]
+        assert np.diff(view.row_cuts).tolist() == rows
+        assert max(rows) - min(rows) <= 1
+    assert {view.bands for view in views} == {1, 5}
+
+
+def test_more_bands_than_rows_and_no_rows_are_refused() -> None:
+    graph = graph_of(0)
+    tallest = max(rows.height or 1 for rows in graph.layer_rows)
+    with pytest.raises(ArgumentError, match="2 bands, fine-grain: accepted are bands of coarse"):
+        fine = Modelling(grain="fine", bands=2)
+        cnn_hypergraph(graph, flops(graph), single_blocks(graph, fine), fine)
+    with pytest.raises(ArgumentError, match=f"accepted is 1 to {tallest}"):
+        cnn_hypergraph(graph, flops(graph), single_blocks(graph, Modelling()), Modelling(bands=999))
+    flat = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    graph = hgpart.channel_graph(hgpart.trace(flat, (torch.randn(2, 4),)))
+    with pytest.raises(ArgumentError, match="2 bands: no layer has rows to divide: accepted is 1"):
+        cnn_hypergraph(graph, flops(graph), single_blocks(graph, Modelling()), Modelling(bands=2))

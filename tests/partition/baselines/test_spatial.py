@@ -1,0 +1,97 @@
+"""Rows of the maps dealt out, beside a search that starts from that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hgpart
+from hgpart.errors import ArgumentError, PlacementError
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition.baselines.spatial import spatial
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import partition_graph
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.plan import Plan, load_plan, restore, save_plan
+
+INFERENCE = Modelling(batch_size=4, training=False)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.MaxPool2d(4), nn.Flatten(), nn.Linear(128, 4))
+
+
+@cache
+def graph() -> hgpart.ChannelGraph:
+    return hgpart.channel_graph(hgpart.trace(network(), (torch.randn(4, 3, 16, 16),)))
+
+
+def problem(k: int, bands: int = 1, **options: object) -> Problem:
+    modelling = replace(INFERENCE, bands=bands, **options)
+    return Problem(graph(), hgpart.flops(graph()), modelling, k, 0.1)
+
+
+def test_borders_travel_by_hand() -> None:
+    """Two rows of 16 floats for each border, channel and sample; the head has what it reads."""
+    model, parts = spatial(problem(2, 2))
+    evaluation = hgpart.evaluate(model.hypergraph, parts, 2)
+    row = 4 * 16 * 4
+    images, first = 2 * 3 * row, 2 * 8 * row
+    pooled = 8 * 4 * 4 * 4 * 4
+    result = 2 * 4 * 4
+    # Both halves of the pooled maps are read by both halves of the head.
+    assert evaluation.volume == images + first + pooled + result
+
+
+@pytest.mark.parametrize("backend", ["native", "mtkahypar"])
+def test_a_search_is_no_worse_than_the_named_ways(backend: str) -> None:
+    if backend != "native":
+        pytest.importorskip("mtkahypar", reason="mtkahypar is not installed")
+    own = problem(4, 4)
+    found = partition_graph(
+        graph(), own.work, 4, 0.1, modelling=own.modelling, backend=backend, effort=0.05
+    )
+    assert found.feasible
+    assert found.lower_bound == 0  # none is known
+    if backend == "native":
+        named = way_named("spatial").partition(own, Search())
+        assert not named.feasible or found.evaluation.volume <= named.evaluation.volume
+
+
+def test_ways_have_bands_and_slices_of_their_own() -> None:
+    own = problem(4)
+    modellings = {
+        name: way_named(name).partition(own, Search()).modelling
+        for name in ("spatial", "spatial-data", "rows-then-filters", "data-parallel")
+    }
+    assert {name: (each.slices, each.bands) for name, each in modellings.items()} == {
+        "spatial": (1, 4),
+        "spatial-data": (2, 2),
+        "rows-then-filters": (1, 4),
+        "data-parallel": (4, 1),
+    }
+    unequal = replace(own, k=2, speeds=(3, 1))
+    loads = way_named("spatial").partition(unequal, Search()).evaluation.loads
+    assert loads[0] / loads[1] == pytest.approx(3, rel=0.2)
+
+
+def test_a_plan_is_kept_and_not_run(tmp_path: Path) -> None:
+    found = way_named("spatial").partition(problem(2), Search())
+    save_plan(Plan(found, "net", (3, 16, 16)), tmp_path / "plan.json")
+    plan = load_plan(tmp_path / "plan.json")
+    assert plan.modelling.bands == 2
+    assert restore(plan, graph()).evaluation.volume == found.evaluation.volume
+    with pytest.raises(PlacementError, match="a plan over 2 bands of rows, which can be planned"):
+        hgpart.place(network(), plan)
+    with pytest.raises(ArgumentError, match="2 bands of rows with backend 'exact'"):
+        partition_graph(
+            graph(), found.problem.work, 2, 0.1, modelling=found.modelling, backend="exact"
+        )
