@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -271,6 +272,10 @@ class ChannelGraph:
     def layer_rows(self) -> tuple[LayerRows, ...]:
         """The rows of each layer's maps, and what they are computed from."""
         return self.find_rows(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What travels to another process: rows in place of the traced model that tells them."""
+        return {**vars(self), "layer_rows": self.layer_rows, "find_rows": _without_rows}
 
     @cached_property
     def tied_layers(self) -> frozenset[int]:
