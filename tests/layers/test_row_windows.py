@@ -15,7 +15,7 @@ from row_dependence import check_rows, said, traced_graph
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hgpart.errors import TraceError
+from hgpart.errors import ArgumentError, TraceError
 from hgpart.layers.channel_graph import ChannelGraph, LayerRows
 from hgpart.layers.layering import channel_graph
 from hgpart.operators import table
@@ -319,11 +319,14 @@ def test_a_graph_that_was_not_traced_has_no_rows() -> None:
     assert bare.fingerprint == graph.fingerprint
 
 
-def test_rows_travel_with_a_graph_to_another_process() -> None:
+def test_rows_that_are_known_travel_with_a_graph_to_another_process() -> None:
     """Without the traced model that tells them, which can't be pickled."""
     _, graph = traced_graph(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 2)), 3, 6, 6
     )
+    with pytest.raises(ArgumentError, match="rows of a graph from another process"):
+        _ = pickle.loads(pickle.dumps(graph)).layer_rows
+    assert graph.layer_rows
     sent = pickle.loads(pickle.dumps(graph))
     assert [rows.height for rows in sent.layer_rows] == [6, 4, None, None]
     assert [*map(said, sent.layer_rows)] == [*map(said, graph.layer_rows)]

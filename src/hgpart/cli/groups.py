@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -37,10 +37,6 @@ class Vertices(Options):
     ----------
     slices : S
         Number of slices of the batch; a device may compute a filter for some slices only.
-    bands : B
-        Number of bands of rows of each layer's maps; a device may compute a filter for some rows
-        only, and is sent the rows at the border. See 'hgpart trace --rows'. Such plans can't be run
-        yet.
     modelling : KEY=VALUE,...
         How the model becomes a hypergraph. grain=coarse (a vertex per filter) or fine (one per
         input channel of each filter); linear=neuron (a vertex per output of a linear layer) or
@@ -52,7 +48,6 @@ class Vertices(Options):
 
     panel: ClassVar[str] = "What is counted"
     slices: Whole = "1"
-    bands: Whole = "1"
     modelling: str | None = None
     input_shape: InputShape = None
 
@@ -62,7 +57,7 @@ class Vertices(Options):
         if values:
             raise ArgumentError(f"--modelling {values[0]}: accepted is KEY=VALUE, as in grain=fine")
         slices = 1 if self.slices == "auto" else self.slices
-        return hgpart.Modelling(batch_size=batch_size, slices=slices, bands=self.bands, **settings)
+        return hgpart.Modelling(batch_size=batch_size, slices=slices, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +66,10 @@ class Counting(Vertices):
 
     Attributes
     ----------
+    bands : B
+        Number of bands of rows of each layer's maps; a device may compute a filter for some rows
+        only, and is sent the rows at the border. See 'hgpart trace --rows'. Such plans can't be run
+        yet.
     batch_size : N
         Samples per batch.
     work : flops|profile|FILE
@@ -79,8 +78,13 @@ class Counting(Vertices):
         ,save=FILE to keep the figures for a later --work FILE.
     """
 
+    bands: Whole = "1"
     batch_size: int = 32
     work: str = "flops"
+
+    def modelling_of(self, batch_size: int) -> hgpart.Modelling:
+        """These options for batches of a size, checked."""
+        return replace(super().modelling_of(batch_size), bands=self.bands)
 
     def check_work(self) -> None:
         """Refuse a --work that can't be measured or read, before the model is traced."""

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hgpart.arrays import Int64
+from hgpart.errors import ArgumentError
 from hgpart.operators.windows import Windows
 
 INPUT, PARAMETER, LINEAR, WHOLE, OUTPUT = "input", "parameter", "linear", "whole", "output"
@@ -245,6 +246,13 @@ class LayerRows:
         return self.height is not None and self.height > 1
 
 
+def _rows_left_behind(graph: ChannelGraph) -> tuple[LayerRows, ...]:
+    raise ArgumentError(
+        "rows of a graph from another process, which were not known when it was sent: accepted is "
+        "to ask for layer_rows before"
+    )
+
+
 def _without_rows(graph: ChannelGraph) -> tuple[LayerRows, ...]:
     return tuple(LayerRows() for _ in graph.layers)
 
@@ -274,8 +282,8 @@ class ChannelGraph:
         return self.find_rows(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What travels to another process: rows in place of the traced model that tells them."""
-        return {**vars(self), "layer_rows": self.layer_rows, "find_rows": _without_rows}
+        """What travels to another process: no traced model, and rows if they are known by then."""
+        return {**vars(self), "find_rows": _rows_left_behind}
 
     @cached_property
     def tied_layers(self) -> frozenset[int]:
