@@ -345,7 +345,7 @@ def test_trace_shows_rows_and_what_ends_bands(capsys, tmp_path):
     hgpart(*command, "--rows", "--json", figures)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == (
-        f"{file}:net at 3 x 16 x 16: rows: 2 of 5 layers have bands (16 rows); what ends them: "
+        f"{file}:net at 3 x 16 x 16: 2 of 5 layers have bands (16 rows); what ends them: "
         "adaptive_avg_pool2d sums all rows, so partial sums can travel (2)"
     )
     table = {line.split()[0]: line.split()[1:5] for line in lines[5:-1]}

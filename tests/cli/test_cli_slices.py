@@ -303,3 +303,28 @@ def test_work_is_that_of_the_model_whatever_the_slices(capsys):
         assert sum(layers) == pytest.approx(work[-1])
         assert shown["layerwise_max_work"] == 298_920  # both convolutions'
     assert work == pytest.approx([416_520] * 3)
+
+
+def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
+    """Ways that it compares with, which have none, were taken for ways over bands."""
+    plan = tmp_path / "bands.json"
+    banded = ["partition", "lenet5", "--k", "2", "--bands", "4", "--effort", "0"]
+    made = said_by([*banded, "--batch-size", "4", "-o", plan], capsys)
+    assert (made["bands"], made["slices"]) == (4, 1)
+    assert {tile for group in made["layers"][1]["tiles"] for tile in group["tiles"]} == {*range(4)}
+    assert said_by([*banded, "--batch-size", "4", "--slices", "auto"], capsys)["feasible"]
+    assert run(["show", str(plan)]) == 0
+    assert "Next:" not in capsys.readouterr().out
+    assert run(["partition", "lenet5", "--k", "2", "--way", "spatial"]) == 0
+    out = capsys.readouterr().out
+    assert "2 bands of rows" in out
+    assert "Next:" not in out
+    for more, said in (
+        (["--way", "spatial"], "--bands 4 with --way spatial: accepted is without"),
+        (["--memory", "2MB"], "4 bands of rows with memory limits: accepted is without"),
+        (["--modelling", "grain=fine"], "4 bands, fine-grain: accepted are bands of coarse"),
+    ):
+        assert said in failed([*banded, *more], 3, capsys)
+    assert "--bands 4 in compare" in failed(
+        ["compare", "lenet5", "--k", "2", "--bands", "4"], 3, capsys
+    )

@@ -210,21 +210,29 @@ def test_memory_is_that_of_the_device_that_is_used(found: Recommendation) -> Non
         recommended(differing(2.0, 1.0, memory=(1, least)))
 
 
-def test_what_is_not_known_to_fit_is_not_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_known_to_fit_is_not_recommended(
+    found: Recommendation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """When time was up, the fastest was recommended, whatever memory it might need."""
+    needed = found.one_device.largest_bytes
+    assert needed is not None
+    tight = machine(2, memory=2 * needed - 1)
     monkeypatch.setattr(Simulations, "_is_late", lambda simulations: len(simulations.best) == 3)
-    found = recommended(machine(2, memory=10**9), scale=1e3)
-    assert found.one_device.largest_bytes is not None
-    assert found.best.largest_bytes is not None
-    assert found.left_out > 0
+    late = recommended(tight, scale=1e3)
+    assert late.best.largest_bytes is not None
+    assert late.left_out > 0
     monkeypatch.undo()
-    assert recommended(machine(2, memory=10**9), scale=1e3, time_limit=1e5).best.trial.k == 2
+    assert recommended(tight, scale=1e3, time_limit=1e5).best.trial.k == 2
 
 
-def test_what_memory_is_not_known_of_is_not_ranked_where_it_is_limited() -> None:
-    """It was run, and recommended if it was fastest."""
-    found = recommended(machine(2, memory=10**9), scale=1e3)
-    assert all(one.largest_bytes is not None for one in found.ranked)
+def test_no_row_has_unknown_memory_where_that_may_not_do(found: Recommendation) -> None:
+    """Such a way was run, and recommended if it was fastest."""
+    needed = found.one_device.largest_bytes
+    assert needed is not None
+    tight = recommended(machine(2, memory=2 * needed - 1), scale=1e3)
+    assert all(one.largest_bytes is not None for one in tight.ranked)
+    plenty = recommended(machine(2, memory=2 * needed), scale=1e3)
+    assert any(one.largest_bytes is None for one in plenty.ranked)
 
 
 @pytest.mark.full

@@ -163,7 +163,7 @@ def check_bands(graph: ChannelGraph, modelling: Modelling) -> None:
         return
     if modelling.grain == "fine":
         raise ArgumentError(f"{modelling.bands} bands, fine-grain: accepted are bands of coarse")
-    most = max(rows.height or 1 for rows in graph.layer_rows)
+    most = graph.most_rows
     if modelling.bands > most:
         why = "no layer has rows to divide" if most == 1 else f"the tallest maps have {most} rows"
         raise ArgumentError(

@@ -66,6 +66,8 @@ def statistics_nets(model: CnnVertices) -> Nets:
     own = vertex_statistics(model)
     if modelling.norms == "batch":
         return _nets_over_tiles(model, own, first_layer)
+    if modelling.bands == 1:
+        return _over_none(model)
     of_slice = _nets(model, own, _bands_of(model), first_layer)
     slices = range(modelling.slices)
     return Nets.joined([of_slice.shifted(at * model.slice_vertices, 0) for at in slices])
@@ -86,12 +88,14 @@ def _tiles_of(model: CnnVertices) -> Sequences:
 
 
 def _nets_over_tiles(model: CnnVertices, costs: Int64, first_layer: int) -> Nets:
+    if model.modelling.slices == model.modelling.bands == 1:
+        return _over_none(model)
     return _nets(model, costs, _tiles_of(model), first_layer)
 
 
 def _nets(model: CnnVertices, costs: Int64, tiles: Sequences, first_layer: int) -> Nets:
     """A net over the tiles of each vertex of the first band that has a cost and several tiles."""
-    own = np.flatnonzero((costs[: len(tiles)] > 0) & (tiles.lengths > 1))
+    own = np.flatnonzero((costs > 0) & (tiles.lengths > 1))
     return _over(model, own, costs[own], tiles.take(own), first_layer, gathers=True)
 
 
@@ -112,6 +116,13 @@ def _nets_of_read(
     ends = np.cumsum([0, *map(len, pins)])
     sets = Sequences(ends, np.concatenate([np.zeros(0, np.int64), *pins]))
     return _over(model, vertices[some], costs[some], sets, first_layer, gathers=False)
+
+
+def _over_none(model: CnnVertices) -> Nets:
+    nothing = np.zeros(0, np.int64)
+    return _over(
+        model, nothing, nothing, Sequences(np.zeros(1, np.int64), nothing), 0, gathers=True
+    )
 
 
 def _over(

@@ -208,7 +208,7 @@ class LayerVertices:
     element_bytes: int
     parameters: tuple[tuple[int, int], ...]
     weight_bytes: int
-    row_cuts: tuple[int, ...] = (0, 1)
+    row_cuts: tuple[int, ...]
 
     @property
     def bands(self) -> int:

@@ -204,7 +204,7 @@ class RowSum:
     height : int
         Number of rows that are summed.
     reads : tuple of SourceRows
-        What each row that is summed is computed from.
+        The rows of each source that each summed row is computed from.
     """
 
     operator: str
@@ -280,6 +280,11 @@ class ChannelGraph:
     def layer_rows(self) -> tuple[LayerRows, ...]:
         """The rows of each layer's maps, and what they are computed from."""
         return self.find_rows(self)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the tallest maps that can be divided; 1 if none can."""
+        return max(rows.height or 1 for rows in self.layer_rows)
 
     def __getstate__(self) -> dict[str, Any]:
         """What travels to another process: no traced model, and rows if they are known by then."""

@@ -130,8 +130,10 @@ def check_backend(
         rest = ", ".join(known for known in BACKENDS if known != name)
         raise ArgumentError(f"backend 'exact' takes no slices of the batch: {rest} do")
     if bands > 1 and (name == "exact" or memory is not None or not objective.is_volume):
-        what = "backend 'exact'" if name == "exact" else f"objective {objective.name!r} or limits"
-        raise ArgumentError(f"{bands} bands of rows with {what}: accepted is the volume alone")
+        what = f"objective {objective.name!r}" if memory is None else "memory limits"
+        if name == "exact":
+            what = "backend 'exact'"
+        raise ArgumentError(f"{bands} bands of rows with {what}: accepted is without")
     if name != "native" and (memory is not None or not objective.is_volume):
         wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
         raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")

@@ -11,10 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from hgpart.arrays import Int32
-from hgpart.errors import InfeasibleError
 from hgpart.hypergraph.blocks import divide
 from hgpart.hypergraph.building import CnnHypergraph
-from hgpart.partition.baselines.spatial import rows_then_filters, spatial
+from hgpart.partition.baselines.spatial import rows_then_filters
 from hgpart.partition.by_blocks import tile_blocks
 from hgpart.partition.improving import rank, refine, split_and_improve
 from hgpart.partition.native.any_hypergraph import native
@@ -27,38 +26,43 @@ from hgpart.partition.problem.solution import Solution
 Start = tuple[str, CnnHypergraph, Int32]
 
 
-def banded_partition(problem: Problem, search: Search, bound: int) -> Solution:
-    """Divide a model whose layers have bands; never worse than any start."""
+def banded_partition(problem: Problem, search: Search) -> Solution:
+    """Divide a model whose layers have bands; never worse than any start.
+
+    On Ctrl-C it is the best by then, if there is one.
+    """
     room = problem.capacities
     best: Solution | None = None
     best_rank = np.inf, 0
-    for name, model, parts in _starts(problem, search):
-        moved = refine(search, model, parts, room)
-        for own in (parts, moved):
-            if (own_rank := rank(model, own, room)) < best_rank:
-                best, best_rank = Solution(model, own, start=name), own_rank
-        if search.left <= 0 and best is not None:
-            break
-    assert best is not None
-    model, parts = split_and_improve(problem, search, best.model, best.parts)
+    try:
+        for name, model, parts in _starts(problem, search):
+            for own in (parts, refine(search, model, parts, room)):
+                if (own_rank := rank(model, own, room)) < best_rank:
+                    best, best_rank = Solution(model, own, start=name), own_rank
+            if search.left <= 0:
+                break
+        assert best is not None
+        model, parts = split_and_improve(problem, search, best.model, best.parts)
+    except KeyboardInterrupt:
+        if best is None:
+            raise
+        return replace(best, interrupted=True)
     return replace(best, model=model, parts=parts)
 
 
 def _starts(problem: Problem, search: Search) -> Iterator[Start]:
-    yield ("spatial", *spatial(problem))
     for model, parts in rows_then_filters(problem):
         yield "rows-then-filters", model, parts
     whole = problem.in_bands(1)
     solve = native_partition if whole.modelling.slices == 1 else sliced_partition
-    try:
-        solution = solve(whole, search, 0)
-        yield ("coarse", *in_every_band(problem, solution.model, solution.parts))
-    except InfeasibleError:  # a task is too heavy as a whole
-        pass
-    model = problem.hypergraph(
-        divide(problem.graph, problem.work, problem.modelling, tile_blocks(problem))
-    )
-    yield "any", model, native(model.hypergraph, problem.capacities, seed=search.seed)
+    solution = solve(whole, search.part(0.5), 0)
+    yield ("coarse", *in_every_band(problem, solution.model, solution.parts))
+    if solution.interrupted:
+        raise KeyboardInterrupt
+    blocks = divide(problem.graph, problem.work, problem.modelling, tile_blocks(problem))
+    model, limit = problem.hypergraph(blocks), search.part().time_limit
+    found_parts = native(model.hypergraph, problem.capacities, seed=search.seed, time_limit=limit)
+    yield "any", model, found_parts
 
 
 def in_every_band(

@@ -58,7 +58,7 @@ def promising(problem: Problem, search: Search) -> int:
     """
     numbers = numbers_for(problem)
     costs = {
-        slices: _in_short(problem.in_slices(slices).coarse, search)
+        slices: _in_short(problem.in_slices(slices).in_bands(1).coarse, search)
         for slices in numbers
         if slices > 1
     }
@@ -101,7 +101,7 @@ def known_in_slices(problem: Problem) -> Known | None:
     slices = _as_many_as_parts(problem)
     if slices == 1 or not problem.modelling.training:
         return None
-    sliced = problem.in_slices(slices).coarse
+    sliced = problem.in_slices(slices).in_bands(1).coarse
     return _least(sliced, [data_parallel(sliced), *stages_of_rooms(sliced)])
 
 
@@ -109,7 +109,7 @@ def best_known(problem: Problem) -> Known | None:
     """The known way of least volume, with two slices or with as many as parts."""
     known = []
     for slices in {min(2, _as_many_as_parts(problem)), _as_many_as_parts(problem)} - {1}:
-        sliced = problem.in_slices(slices).coarse
+        sliced = problem.in_slices(slices).in_bands(1).coarse
         known.append(_least(sliced, [*known_ways(sliced)]))
     return min((way for way in known if way), key=lambda way: way.volume, default=None)
 

@@ -199,7 +199,7 @@ def solve(
 def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend) -> Solution:
     """Solve by the backend."""
     if backend == "native" and problem.modelling.bands > 1:
-        return banded_partition(problem, search, bound)
+        return banded_partition(problem, search)
     if backend == "native" and problem.modelling.slices > 1:
         return _balanced(problem, search, sliced_partition(problem, search, bound))
     if backend == "native":

@@ -45,7 +45,9 @@ ONE_OF_MANY = (
     "reckoned by the links, with nothing hidden behind it"
 )
 PLACED = 2  # of the best ways: their memory is found out, which takes longest
-PLACED_WITHIN = 6  # where memory is limited, as no other way is known to fit
+PLACED_IF_TIGHT = 6  # where memory may not do, as no other way is known to fit
+ROOM = 2  # times what one device needs: a part has no more weights and maps, and is sent no more
+UNKNOWN_MEMORY = "not known to fit into memory: it is found out of the best ways alone"
 LEAST_TIME = "least-time"
 Tell = Callable[[str, float], None]
 
@@ -187,7 +189,7 @@ class Simulations:
             if divided is not None and self._estimate_all(divided):
                 made.append(divided)
         if not self.asked.is_bound:
-            left_out += self._place_best(made)
+            self._place_best(made)
         return left_out
 
     def _drop_slower_searches(self) -> None:
@@ -252,19 +254,16 @@ class Simulations:
             if divided.trial.text not in self.best or not self._is_late():
                 self._try(placed, scheduling)
 
-    def _place_best(self, made: Sequence[_Divided]) -> int:
+    def _place_best(self, made: Sequence[_Divided]) -> None:
         """Place one device and the most promising, until the memory of the best ways is known.
 
-        Returns the number of ways that are left out: where memory is limited, those that are not
-        known to fit.
+        Where memory may not do for each way, all others are dropped: they are not known to fit.
         """
         waiting = {divided.trial.text: divided for divided in made if divided.placed.k <= MANY}
-        is_limited = any(limit is not None for limit in self.asked.limits)
-        count = PLACED_WITHIN if is_limited else PLACED
         known = 0
-        while (text := self._best_unknown(waiting, count)) and (not known or not self._is_late()):
+        while (text := self._best_unknown(waiting)) and (not known or not self._is_late()):
             divided = waiting.pop(text)
-            self.tell(f"memory of {text}", 0.7 + 0.3 * known / (count + 1))
+            self.tell(f"memory of {text}", 0.7 + 0.3 * known / (PLACED_IF_TIGHT + 1))
             estimated = self.best.pop(text)
             placed = self._placed(divided)
             if placed is None:
@@ -274,18 +273,26 @@ class Simulations:
                 self._try(placed, scheduling)
             if divided.trial.k == 1:
                 self.one_device = self.best.get(text, estimated)
-        unknown = [text for text in self.best if text in waiting] if is_limited else []
-        for text in unknown:
-            del self.best[text]
-        return len(unknown)
+        if self._is_tight:
+            for text in [text for text in self.best if text in waiting]:
+                del self.best[text]
+                self.dropped.append(Dropped(text, UNKNOWN_MEMORY))
 
     def _in_order(self) -> list[str]:
         """The trials that have a way, the best first."""
         return sorted(self.best, key=lambda text: self.best[text].value(self.asked.goal))
 
-    def _best_unknown(self, waiting: Mapping[str, _Divided], count: int) -> str | None:
+    @property
+    def _is_tight(self) -> bool:
+        """Whether a way may need more memory than a device has."""
+        limits = [limit for limit in self.asked.limits if limit is not None]
+        whole = None if self.one_device is None else self.one_device.largest_bytes
+        return bool(limits) and (whole is None or min(limits) < ROOM * whole)
+
+    def _best_unknown(self, waiting: Mapping[str, _Divided]) -> str | None:
         """One device, or the best of the few best ways whose memory is not known yet."""
         alone = [text for text, divided in waiting.items() if divided.trial.k == 1]
+        count = PLACED_IF_TIGHT if self._is_tight else PLACED
         promising = alone + self._in_order()[:count]
         return next((text for text in promising if text in waiting), None)
 

@@ -51,8 +51,8 @@ def rank_ways(
     Ways are divisions of the model and the batch, each by several schedules. For time and
     throughput in training they are simulated without being placed, and the memory of the best is
     found out by placing these; for other goals all are placed, first by their likeliest schedules.
-    What a device has no memory for is dropped, or tried once more with maps computed again. Ctrl-C
-    ends it with what was simulated by then, if that is one way at least.
+    A way that a device has no memory for is dropped, or tried once more with maps recomputed.
+    Ctrl-C ends the search with the ways simulated by then, if there is one at least.
 
     Parameters
     ----------

@@ -130,7 +130,7 @@ def rows_said(graph: ChannelGraph) -> str:
     heights = [rows.height or 0 for rows in graph.layer_rows if rows.is_banded]
     count = len(graph.layers)
     if not heights:
-        return f"rows: none of {count} layers has bands, as no map has rows"
+        return f"none of {count} layers has bands, as no map has rows"
     most, least = max(heights), min(heights)
     between = f"{most:,} rows" if most == least else f"{most:,} to {least:,} rows"
     ended: dict[str, list[str]] = {}
@@ -141,7 +141,7 @@ def rows_said(graph: ChannelGraph) -> str:
         f"{reason} ({_shortened(names, MAX_NAMED_ENDS)})" for reason, names in ended.items()
     )
     said = f"what ends them: {ends}" if ends else "nothing ends them"
-    return f"rows: {len(heights)} of {count} layers have bands ({between}); {said}"
+    return f"{len(heights)} of {count} layers have bands ({between}); {said}"
 
 
 def as_rows_json(name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work) -> str:

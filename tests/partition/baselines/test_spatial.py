@@ -13,6 +13,7 @@ from torch import nn
 import hgpart
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.partition import banded
 from hgpart.partition.baselines.spatial import spatial
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -51,19 +52,40 @@ def test_borders_travel_by_hand() -> None:
     assert evaluation.volume == images + first + pooled + result
 
 
-@pytest.mark.parametrize("backend", ["native", "mtkahypar"])
-def test_a_search_is_no_worse_than_the_named_ways(backend: str) -> None:
-    if backend != "native":
-        pytest.importorskip("mtkahypar", reason="mtkahypar is not installed")
-    own = problem(4, 4)
-    found = partition_graph(
-        graph(), own.work, 4, 0.1, modelling=own.modelling, backend=backend, effort=0.05
+def searched(own: Problem, backend: str = "native") -> hgpart.Partition:
+    return partition_graph(
+        own.graph, own.work, own.k, own.eps, modelling=own.modelling, backend=backend, effort=0.05
     )
+
+
+def test_a_search_is_no_worse_than_the_ways_within_eps() -> None:
+    own = replace(problem(2, 4), eps=0.3)
+    found = searched(own)
     assert found.feasible
     assert found.lower_bound == 0  # none is known
-    if backend == "native":
-        named = way_named("spatial").partition(own, Search())
-        assert not named.feasible or found.evaluation.volume <= named.evaluation.volume
+    for name in ("spatial", "rows-then-filters", "coarse"):
+        named = way_named(name).partition(own, Search())
+        assert named.feasible
+        assert found.evaluation.volume <= named.evaluation.volume
+
+
+@pytest.mark.parametrize("backend", ["kahypar", "mtkahypar"])
+def test_other_partitioners_take_tiles_as_they_are(backend: str) -> None:
+    pytest.importorskip(backend, reason=f"{backend} is not installed")
+    found = searched(problem(4, 4), backend)
+    assert found.feasible
+    assert found.modelling.bands == 4
+    assert hgpart.evaluate(found.model.hypergraph, found.parts, 4).volume == found.evaluation.volume
+
+
+def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(banded, "native", interrupted)
+    found = searched(replace(problem(2, 4), eps=0.3))
+    assert found.interrupted
+    assert found.feasible
 
 
 def test_ways_have_bands_and_slices_of_their_own() -> None:
@@ -78,6 +100,10 @@ def test_ways_have_bands_and_slices_of_their_own() -> None:
         "rows-then-filters": (1, 4),
         "data-parallel": (4, 1),
     }
+    with pytest.raises(ArgumentError, match="2 devices for slices of 4 samples and bands"):
+        way_named("spatial-data").partition(problem(2), Search())
+    alone = way_named("rows-then-filters").partition(problem(1), Search())
+    assert alone.evaluation.volume == 0
     unequal = replace(own, k=2, speeds=(3, 1))
     loads = way_named("spatial").partition(unequal, Search()).evaluation.loads
     assert loads[0] / loads[1] == pytest.approx(3, rel=0.2)

@@ -227,7 +227,8 @@ def partition(
     )
     unit = unit_of(context)
     results.draw(plan_page, report, unit)
-    then = run_of_plan(model, output) if modelling.bands == 1 else ""  # bands can't be run yet
+    can_run = divided.modelling.bands == 1
+    then = run_of_plan(model, output) if can_run else ""
     show_report(report, unit, results, then)
     if timing is not None and chosen is not None:
         timing.tell(chosen)
@@ -251,6 +252,7 @@ def _check_together(
         "objective": search.objective != "volume" and f"--objective {search.objective}",
         "slices": counting.slices not in (1, "auto") and f"--slices {counting.slices}",
         "auto": counting.slices == "auto" and "--slices auto",
+        "bands": counting.bands != 1 and f"--bands {counting.bands}",
         "grain": modelling.grain != "coarse" and f"--modelling grain={modelling.grain}",
         "norms": modelling.norms != "slice" and f"--modelling norms={modelling.norms}",
         "training": not modelling.training and "--modelling training=no",
@@ -265,9 +267,9 @@ def _check_together(
     elif search.way is not None:
         way_named(search.way)  # raises before the model is traced
         beside = f"--way {search.way}"
-        useless = "backend grain slices auto objective memory training norms best"
+        useless = "backend grain slices auto bands objective memory training norms best"
     elif search.objective == TIME:
-        beside, useless = "--objective time", "slices auto backend training speeds"
+        beside, useless = "--objective time", "slices auto bands backend training speeds"
         why = ", as it tries slices of the batch itself, by native, for training on --machine"
     for option in useless.split():
         if given[option]:
@@ -308,5 +310,5 @@ def _wanted(
     if devices.memory is not None:
         sizes, settings = keyed("--memory", devices.memory, copies=float, in_flight=int)
         memory = hgpart.memory_limits(sizes, k, **settings)
-    check_backend(backend, objective, memory, counting.slices)
+    check_backend(backend, objective, memory, counting.slices, counting.bands)
     return objective, memory

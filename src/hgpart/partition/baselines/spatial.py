@@ -35,19 +35,24 @@ def bands_for(problem: Problem) -> int:
     count = problem.k // slices if problem.k % slices == 0 else problem.k
     if len({*problem.rates}) > 1:
         count *= UNEVEN_BANDS
-    return min(count, tallest(problem))
-
-
-def tallest(problem: Problem) -> int:
-    """Rows of the tallest maps that can be divided; 1 if none can."""
-    return max(rows.height or 1 for rows in problem.graph.layer_rows)
+    return min(count, problem.graph.most_rows)
 
 
 def rows_to_divide(problem: Problem) -> str | None:
     """Why rows can't be divided; None where they can."""
-    if tallest(problem) > 1:
+    if problem.graph.most_rows > 1:
         return None
     return "no layer of the model has rows to divide (hgpart trace --rows says why)"
+
+
+def rows_and_samples_to_divide(problem: Problem) -> str | None:
+    """Why rows and samples can't both be divided; None where they can."""
+    if problem.modelling.slices == 1:
+        return (
+            f"{problem.k} devices for slices of {problem.modelling.batch_size} samples and bands: "
+            "accepted is a product of two numbers above 1, the first at most the samples"
+        )
+    return rows_to_divide(problem)
 
 
 def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
@@ -68,11 +73,11 @@ def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
 def rows_then_filters(problem: Problem) -> Iterator[tuple[CnnHypergraph, Int32]]:
     """Layers of tall maps by bands and those of low ones by filters, as one weird trick in space.
 
-    One for each height below which filters are divided.
+    One for each height below which filters are divided; the first is `spatial`.
     """
     model, by_filters = horizontal(problem)
     heights = np.array([view.height if view.bands > 1 else 0 for view in model.views])
-    for least in np.unique(heights[heights > 0])[1:].tolist():
+    for least in np.unique(heights[heights > 0]).tolist() or [1]:
         yield model, by_bands(problem, model, by_filters, heights >= least)
 
 

@@ -28,6 +28,7 @@ from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.baselines.spatial import (
     bands_for,
+    rows_and_samples_to_divide,
     rows_then_filters,
     rows_to_divide,
     slices_beside_bands,
@@ -270,7 +271,7 @@ def _built_in() -> Iterator[Way]:
         _of_slices(spatial),
         slices=slices_beside_bands,
         bands=bands_for,
-        needs=rows_to_divide,
+        needs=rows_and_samples_to_divide,
         for_any=False,
     )
     yield Way(

@@ -184,8 +184,10 @@ def _counts(
         size = batch_size // count
         if size >= slices and _samples_of_norms(placement, size) >= least:
             counts.append(count)
-    few = f"norms take their statistics of {least} samples or more" if has_norms else "it is small"
-    return counts, few if len(counts) == 1 else ""
+    if len(counts) > 1:
+        return counts, ""
+    needed = f"norms take their statistics of {least} samples or more"
+    return counts, needed if has_norms else f"a batch of {batch_size} has too few samples to divide"
 
 
 def _reading(placement: Placement) -> float:

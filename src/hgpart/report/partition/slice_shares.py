@@ -86,7 +86,7 @@ def way_divided(groups: Sequence[SliceShares]) -> str:
 def who_has(groups: Sequence[SliceShares], samples: Sequence[int], unit: str = "sample") -> str:
     """Slices, of so many samples each, and the parts that have them, in a line.
 
-    Of bands, `samples` are their rows and `unit` is "row".
+    For bands, `samples` takes the rows of each and `unit` is "row".
 
     >>> who_has([SliceShares((0, 1, 2, 3), (5,), (1.0,), (64,))], [8] * 4)
     '5'
