@@ -4,6 +4,7 @@
 #include <cmath>
 #include <utility>
 
+#include "clusters.hpp"
 #include "random.hpp"
 
 namespace hgpart {
@@ -11,6 +12,7 @@ namespace hgpart {
 namespace {
 
 constexpr int kLargestCluster = 8;
+constexpr int kAttempts = 4;  // to meet another part beside what moves
 constexpr int kMostExchanges = 3;  // moves that make room after the first
 
 using Rank = std::pair<double, std::int64_t>;  // excess and cost: less is better
@@ -24,12 +26,21 @@ class Annealing {
         options_(options),
         go_on_(go_on),
         division_(model, goal, start, options.most_rows),
-        random_(options.seed) {
+        random_(options.seed),
+        place_of_type_(model.types()) {
     scale_ = std::max(1.0, division_.smooth_cost());
     for (Price* price : {&work_, &memory_}) {
       price->now = options.price * scale_ /
                    std::max(1.0, price->budget.total());
       price->least = 0.1 * price->now;
+    }
+    for (std::int64_t at = 0; at < model_.tiles.size; ++at) {
+      const auto type = model_.tiles[at];
+      if (type >= 0) place_of_type_[type] = static_cast<std::int32_t>(at);
+    }
+    if (model_.bands > 1) {
+      const auto most = *std::max_element(goal.capacities.begin(), goal.capacities.end());
+      clusters_ = clusters_of(model, most, options.seed);
     }
     best_rank_ = rank();
     best_ = division_.rows();
@@ -40,8 +51,8 @@ class Annealing {
     for (std::int64_t step = 0; step < options_.steps; ++step) {
       if (step % kStepsBetweenQuestions == 0) {
         if (!go_on_()) break;
-        const double progress = static_cast<double>(step) / static_cast<double>(options_.steps);
-        temperature_ = scale_ * options_.hottest * std::exp(cooling * progress);
+        progress_ = static_cast<double>(step) / static_cast<double>(options_.steps);
+        temperature_ = scale_ * options_.hottest * std::exp(cooling * progress_);
         for (Price* price : {&work_, &memory_}) price->adapt();
       }
       try_step();
@@ -113,7 +124,7 @@ class Annealing {
   std::int32_t some_part(std::int32_t v) {
     const auto from = division_.part(v);
     if (random_.below(8) > 0) {
-      for (int attempt = 0; attempt < 4; ++attempt) {
+      for (int attempt = 0; attempt < kAttempts; ++attempt) {
         const auto part = division_.neighbour(v, random_.next());
         if (part != from) return part;
       }
@@ -125,10 +136,16 @@ class Annealing {
   bool propose() {
     const auto v = some_vertex();
     const auto from = division_.part(v);
-    const auto to = some_part(v);
+    auto to = some_part(v);
     shares_.clear();
-    if (model_.slices > 1 && random_.below(2) == 0) {
-      move_in_slices(v, to);
+    if (clusters_.levels() > 0 && random_.below(2) == 0) {
+      to = move_clusters(v, to);
+      follow();
+      make_room(from, to);
+      return true;
+    }
+    if (model_.has_tiles() && random_.below(2) == 0) {
+      move_in_tiles(v, to);
       follow();
       make_room(from, to);
       return true;
@@ -164,38 +181,88 @@ class Annealing {
     std::int32_t type, from, to;
   };
 
-  // A run of layers of the vertex's slice, of another slice in exchange, or of all slices.
-  void move_in_slices(std::int32_t v, std::int32_t to) {
+  // A cluster of types, or two in exchange, to a part that some of it exchanges maps with, which is
+  // returned. They are of smaller and smaller levels as it gets colder.
+  std::int32_t move_clusters(std::int32_t v, std::int32_t to) {
+    const auto larger = static_cast<double>(clusters_.levels() - 1) * (1 - progress_);
+    const auto level = random_.below(1 + std::llround(larger));
+    const auto& of_type = clusters_.of_type[level];
+    const auto from = division_.part(v), own = of_type[division_.vertex(v).type];
+    const auto& types = clusters_.members[level][own];
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      const auto type = types[random_.below(types.size())];
+      const auto part = division_.neighbour(some_of(type), random_.next());
+      if (part == from) continue;
+      to = part;
+      break;
+    }
+    for (const auto type : types) move_share(type, from, to);
+    const auto& members = division_.members(to);
+    if (random_.below(2) == 0 || members.empty()) return to;
+    const auto other = of_type[division_.vertex(members[random_.below(members.size())]).type];
+    if (other == own) return to;
+    for (const auto type : clusters_.members[level][other]) move_share(type, to, from);
+    return to;
+  }
+
+  // A vertex of a type.
+  std::int32_t some_of(std::int32_t type) {
+    const auto column_class = model_.type_classes[2 * type + 1];
+    const auto& rows = division_.active(model_.type_classes[2 * type]);
+    const auto row = rows[random_.below(rows.size())];
+    if (column_class < 0) return division_.vertex_at(2 * type, row, -1);
+    const auto& columns = division_.active(column_class);
+    return division_.vertex_at(2 * type, row, columns[random_.below(columns.size())]);
+  }
+
+  // A run of layers of the vertex's tile and of bands beside it, of another tile in exchange, or of
+  // all tiles.
+  void move_in_tiles(std::int32_t v, std::int32_t to) {
     const auto from = division_.part(v);
-    const auto types = static_cast<std::int32_t>(model_.types() / model_.slices);
-    const auto type = division_.vertex(v).type;
-    const auto slice = type / types;
-    // All slices at once are as many times the work, and no better for it.
-    const bool in_all = random_.below(4) == 0 && random_.below(model_.slices) < 2;
-    std::int32_t first = type % types, last = first + 1;
+    const auto types = static_cast<std::int32_t>(model_.first_types());
+    const auto tiles = static_cast<std::int32_t>(model_.slices * model_.bands);
+    const auto place = place_of_type_[division_.vertex(v).type];
+    const auto tile = place / types, own = place % types;
+    // All tiles at once are as many times the work, and no better for it.
+    const bool in_all = random_.below(4) == 0 && random_.below(tiles) < 2;
+    std::int32_t first = own, last = first + 1;
     if (random_.below(4) > 0) {
-      while (first > 0 && random_.below(4) > 0 && lies_in(slice * types + first - 1, from)) --first;
-      while (last < types && random_.below(4) > 0 && lies_in(slice * types + last, from)) ++last;
+      while (first > 0 && random_.below(4) > 0 && lies_in(tile, first - 1, from)) --first;
+      while (last < types && random_.below(4) > 0 && lies_in(tile, last, from)) ++last;
     }
     if (in_all) {
-      for (std::int32_t other = 0; other < model_.slices; ++other) {
-        for (auto t = first; t < last; ++t) move_share(other * types + t, from, to);
-      }
+      for (std::int32_t other = 0; other < tiles; ++other) move_run(other, first, last, from, to);
       return;
     }
-    for (auto t = first; t < last; ++t) move_share(slice * types + t, from, to);
+    const auto bands = static_cast<std::int32_t>(model_.bands);
+    std::int32_t top = tile, bottom = tile + 1;
+    if (bands > 1) {
+      while (top % bands > 0 && random_.below(2) > 0 && lies_in(top - 1, own, from)) --top;
+      while (bottom % bands > 0 && random_.below(2) > 0 && lies_in(bottom, own, from)) ++bottom;
+    }
+    for (auto band = top; band < bottom; ++band) move_run(band, first, last, from, to);
     if (random_.below(3) > 0) return;
-    const auto begin = static_cast<std::int32_t>(random_.below(model_.slices));
-    for (std::int32_t step = 0; step < model_.slices; ++step) {
-      const auto other = static_cast<std::int32_t>((begin + step) % model_.slices);
-      if (other == slice || !lies_in(other * types + type % types, to)) continue;
-      for (auto t = first; t < last; ++t) move_share(other * types + t, to, from);
+    const auto begin = static_cast<std::int32_t>(random_.below(tiles));
+    for (std::int32_t step = 0; step < tiles; ++step) {
+      const auto other = (begin + step) % tiles;
+      if ((top <= other && other < bottom) || !lies_in(other, own, to)) continue;
+      move_run(other, first, last, to, from);
       return;
     }
   }
 
-  // Whether a vertex of a type lies in a part.
-  bool lies_in(std::int32_t type, std::int32_t part) const {
+  void move_run(std::int32_t tile, std::int32_t first, std::int32_t last, std::int32_t from,
+                std::int32_t to) {
+    for (auto own = first; own < last; ++own) {
+      const auto type = model_.tiles[tile * model_.first_types() + own];
+      if (type >= 0) move_share(type, from, to);
+    }
+  }
+
+  // Whether a vertex of a type of the first band lies in a part, in a tile.
+  bool lies_in(std::int32_t tile, std::int32_t own, std::int32_t part) const {
+    const auto type = model_.tiles[tile * model_.first_types() + own];
+    if (type < 0) return false;
     const auto column_class = model_.type_classes[2 * type + 1];
     for (const auto row : division_.active(model_.type_classes[2 * type])) {
       if (column_class < 0) {
@@ -307,8 +374,8 @@ class Annealing {
   // How many of a row's units to move: all, what fits, what relieves, or any number.
   std::int64_t amount(std::int64_t size, std::int64_t each, std::int32_t from, std::int32_t to) {
     if (each == 0 || size == 1) return size;
-    // A row more has vertices in all slices.
-    if (model_.slices > 1 && random_.below(4) > 0) return size;
+    // A row more has vertices in all tiles.
+    if (model_.has_tiles() && random_.below(4) > 0) return size;
     std::int64_t n = size;
     switch (random_.below(4)) {
       case 0: break;
@@ -359,9 +426,11 @@ class Annealing {
   Division division_;
   Random random_;
   Price work_{division_.work()}, memory_{division_.memory()};
-  double scale_, temperature_ = 0;
+  double scale_, temperature_ = 0, progress_ = 0;
   Rank best_rank_;
   Rows best_;
+  std::vector<std::int32_t> place_of_type_;  // among the tiles
+  Clusters clusters_;
   std::vector<std::int32_t> touched_, chosen_;
   std::vector<Share> shares_;
 };

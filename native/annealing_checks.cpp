@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "validation.hpp"
 
@@ -50,6 +51,29 @@ std::int64_t total_of_types(const SymmetricModel& model, Span<std::int64_t> each
   return total;
 }
 
+// Each type is one tile.
+void check_tiles(const SymmetricModel& model) {
+  const auto types = model.types(), most = types;
+  if (model.slices < 1 || model.bands < 1 || model.slices > most || model.bands > most ||
+      model.tiles.size == 0 || model.tiles.size % (model.slices * model.bands) != 0) {
+    throw InvalidHypergraph("tiles has length " + std::to_string(model.tiles.size) +
+                            ", expected some for each of " + std::to_string(model.slices) +
+                            " slices and " + std::to_string(model.bands) + " bands");
+  }
+  std::vector<bool> seen(types);
+  for (std::int64_t at = 0; at < model.tiles.size; ++at) {
+    const auto type = model.tiles[at];
+    if (type == -1) continue;
+    if (type < 0 || type >= types || seen[type]) {
+      fail("tiles", at, type, "-1 or a type that is no tile before");
+    }
+    seen[type] = true;
+  }
+  for (std::int64_t type = 0; type < types; ++type) {
+    if (!seen[type]) fail("tiles", type, -1, "each type, somewhere");
+  }
+}
+
 void check_types(const SymmetricModel& model) {
   if (model.types() == 0) {
     throw InvalidHypergraph("type_weights has length 0, expected 1 or more");
@@ -68,11 +92,7 @@ void check_types(const SymmetricModel& model) {
            std::to_string(least) + " or more and less than " + std::to_string(model.classes()));
     }
   }
-  if (model.slices < 1 || model.types() % model.slices != 0) {
-    throw InvalidHypergraph("slices is " + std::to_string(model.slices) +
-                            ", expected a divisor of the number of types, " +
-                            std::to_string(model.types()));
-  }
+  check_tiles(model);
   total_of_types(model, model.type_weights, "total weight");
   total_of_types(model, model.type_memory, kMemory);
 }

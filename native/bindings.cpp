@@ -158,16 +158,28 @@ class SymmetryInput {
         net_memory_(record.attr("net_memory"), "net_memory", "int64"),
         net_pointers_(record.attr("net_pointers"), "net_pointers", "int64"),
         net_pins_(record.attr("net_pins"), "net_pins", "int32"),
-        slices_(number<std::int64_t>(record, "slices", "1 or more")) {}
+        tiles_(record.attr("tiles").attr("ravel")(), "tiles", "int32"),
+        slices_(of_tiles(record, 0)),
+        bands_(of_tiles(record, 1)) {}
 
   hgpart::SymmetricModel view() const {
     return {class_units_.span(),  type_weights_.span(), type_memory_.span(), type_classes_.span(),
             set_pointers_.span(), set_types_.span(),    net_classes_.span(),  net_crossings_.span(),
             net_sets_.span(),     net_costs_.span(),    net_gathers_.span(),  net_keeps_.span(),
-            net_memory_.span(),   net_pointers_.span(), net_pins_.span(),     slices_};
+            net_memory_.span(),   net_pointers_.span(), net_pins_.span(),     tiles_.span(),
+            slices_,              bands_};
   }
 
  private:
+  static std::int64_t of_tiles(nb::handle record, std::size_t dimension) {
+    const nb::object shape = record.attr("tiles").attr("shape");
+    if (nb::len(shape) != 3) {
+      throw hgpart::InvalidHypergraph("tiles has " + std::to_string(nb::len(shape)) +
+                              " dimensions, expected 3: slices, bands and types");
+    }
+    return nb::cast<std::int64_t>(shape[dimension]);
+  }
+
   Input<std::int64_t> class_units_, type_weights_, type_memory_;
   Input<std::int32_t> type_classes_;
   Input<std::int64_t> set_pointers_;
@@ -176,8 +188,8 @@ class SymmetryInput {
   Input<bool> net_gathers_, net_keeps_;
   Input<std::int64_t> net_memory_;
   Input<std::int64_t> net_pointers_;
-  Input<std::int32_t> net_pins_;
-  std::int64_t slices_;
+  Input<std::int32_t> net_pins_, tiles_;
+  std::int64_t slices_, bands_;
 };
 
 // A hgpart.partition.native.goal.Goal.

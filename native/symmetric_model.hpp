@@ -29,8 +29,13 @@ struct SymmetricModel {
   Span<std::int64_t> net_pointers;
   Span<std::int32_t> net_pins;  // CSR; 2 * type + which of the type's classes is the net's
 
-  std::int64_t slices;  // of the batch; those of a type follow each other, types() / slices apart
+  // Types with the same tasks, in all slices of the batch and bands of rows: of each slice, in each
+  // band, that of each type of the first band; -1 where it has fewer bands.
+  Span<std::int32_t> tiles;
+  std::int64_t slices, bands;
 
+  std::int64_t first_types() const { return tiles.size / (slices * bands); }
+  bool has_tiles() const { return slices * bands > 1; }
   std::int64_t classes() const { return class_units.size; }
   std::int64_t types() const { return type_weights.size; }
   std::int64_t sets() const { return set_pointers.size - 1; }

@@ -321,7 +321,8 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
     assert "Next:" not in out
     for more, said in (
         (["--way", "spatial"], "--bands 4 with --way spatial: accepted is without"),
-        (["--memory", "2MB"], "4 bands of rows with memory limits: accepted is without"),
+        (["--objective", "time"], "--bands 4 with --objective time: accepted is without"),
+        (["--backend", "exact"], "4 bands of rows with backend 'exact': accepted is without"),
         (["--modelling", "grain=fine"], "4 bands, fine-grain: accepted are bands of coarse"),
     ):
         assert said in failed([*banded, *more], 3, capsys)

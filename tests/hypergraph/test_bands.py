@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 import pytest
 import torch
+from banded_graphs import BATCH, graph_of, modellings, random_parts
 from banded_volumes import banded_volume, bands_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,59 +14,12 @@ from torch import nn
 import hgpart
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.blocks import divide, single_blocks
-from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_parts
+from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts
-from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.project import project
 from hgpart.work.figures import flops
-
-BATCH = 4
-
-
-class Net(nn.Module):
-    """Heights that go down and up again, a skip between layers, and a head without rows."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        random = np.random.default_rng(seed)
-        kernel, last = random.integers(1, 6, 2).tolist()
-        stride, dilation = random.integers(1, 3, 2).tolist()
-        self.first = nn.Conv2d(3, 4, kernel, stride, padding=int(random.integers(0, 3)))
-        self.norm, self.second = nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)
-        self.pool = nn.MaxPool2d(2) if random.integers(2) else nn.Identity()
-        self.third = nn.Conv2d(4, 6, last, dilation=dilation, padding=4)
-        self.up = nn.Upsample(scale_factor=2) if random.integers(2) else nn.Identity()
-        self.spread, self.head = nn.ConvTranspose2d(6, 2, 3, stride=2), nn.LazyLinear(5)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps = self.pool(self.norm(self.first(images)).relu())
-        maps = maps + self.second(maps)
-        return self.head(self.spread(self.up(self.third(maps))).flatten(1))
-
-
-@cache
-def graph_of(seed: int) -> ChannelGraph:
-    model, images = Net(seed), torch.randn(BATCH, 3, 14, 10)
-    model(images)
-    return hgpart.channel_graph(hgpart.trace(model, (images,)))
-
-
-@st.composite
-def modellings(draw: st.DrawFn) -> Modelling:
-    return Modelling(
-        batch_size=BATCH,
-        slices=draw(st.integers(1, 3)),
-        bands=draw(st.integers(2, 6)),
-        training=draw(st.booleans()),
-        norms=draw(st.sampled_from(["slice", "batch"])),
-        input_vertex=draw(st.booleans()),
-    )
-
-
-def random_parts(model: CnnHypergraph, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 3, model.vertices).astype(np.int32)
 
 
 @given(st.integers(0, 20), modellings(), st.integers(0, 2**20))

@@ -84,7 +84,8 @@ class Counting(Vertices):
 
     def modelling_of(self, batch_size: int) -> hgpart.Modelling:
         """These options for batches of a size, checked."""
-        return replace(super().modelling_of(batch_size), bands=self.bands)
+        bands = 1 if self.bands == "auto" else self.bands
+        return replace(super().modelling_of(batch_size), bands=bands)
 
     def check_work(self) -> None:
         """Refuse a --work that can't be measured or read, before the model is traced."""
@@ -133,16 +134,21 @@ class Counting(Vertices):
 
 @dataclass(frozen=True, kw_only=True)
 class AnyCounting(Counting):
-    """The same with --slices auto.
+    """The same with --slices auto and --bands auto.
 
     Attributes
     ----------
     slices : S|auto
         Number of slices of the batch; a device may compute a filter for some slices only. auto:
         the number that saves the most traffic.
+    bands : B|auto
+        Number of bands of rows of each layer's maps; a device may compute a filter for some rows
+        only, and is sent the rows at the border. See 'hgpart trace --rows'. auto: the number that
+        saves the most traffic, or 1. Plans with bands can't be run yet.
     """
 
     slices: WholeOrAuto = "1"
+    bands: WholeOrAuto = "1"
 
 
 @dataclass(frozen=True, kw_only=True)

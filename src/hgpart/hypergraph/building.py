@@ -92,9 +92,7 @@ def of_blocks(
     in_bands = band_by_band(np.array([view.bands for view in views])[tables[0]])
     weights = np.concatenate(
         [
-            _weights(_of_band(work.per_task, views, band), blocks, views, layouts, len(own))[
-                own >= 0
-            ]
+            _weights(_of_band(work, views, band), blocks, views, layouts, len(own))[own >= 0]
             for band, own in enumerate(in_bands)
         ]
     )
@@ -264,16 +262,10 @@ def _column_spans(view: LayerVertices, blocks: Blocks) -> Int64:
     )
 
 
-def _of_band(per_task: Int64, views: tuple[LayerVertices, ...], band: int) -> Int64:
+def _of_band(work: Work, views: tuple[LayerVertices, ...], band: int) -> Int64:
     """The work of a task of each layer in a band, in proportion to its rows; 0 without the band."""
-
-    def above(at: int, view: LayerVertices, cut: int) -> int:
-        return int(per_task[at]) * view.row_cuts[min(cut, view.bands)] // view.height
-
-    return np.array(
-        [above(at, view, band + 1) - above(at, view, band) for at, view in enumerate(views)],
-        dtype=np.int64,
-    )
+    pairs = zip(views, work.per_task.tolist(), strict=True)
+    return np.array([view.in_band(per_task, band) for view, per_task in pairs], dtype=np.int64)
 
 
 def _weights(

@@ -11,7 +11,7 @@ from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
 from hgpart.hypergraph.parameters import read_parameters, vertex_gradients, vertex_statistics
-from hgpart.layers.channel_graph import PARAMETER
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.sequences import Sequences, distinct, distinct_pairs, equal_rows, starts_of_runs
 
 
@@ -306,7 +306,7 @@ def _maps_in_bands(model: CnnVertices, views: Sequence[LayerVertices], maps: Net
 
     Its cost is its rows' share, and so connectivity - 1 stays what travels.
     """
-    segments = _Segments(model, views)
+    segments = Segments(model.graph, views)
     readers = model.vertex_layers[maps.sets.values[maps.sets.pointers[:-1]]].astype(np.int64)
     sets, in_bands = _sets_in_bands(model, maps.sets, readers)
     layers, numbers = np.unique(np.stack([maps.layers, maps.readers]), axis=1, return_inverse=True)
@@ -350,21 +350,21 @@ def _sets_in_bands(
     return Sequences.joined(pieces), numbers
 
 
-class _Segments:
+class Segments:
     """The segments of each layer's rows, by the layers that read it."""
 
-    def __init__(self, model: CnnVertices, views: Sequence[LayerVertices]) -> None:
-        self._views, self._graph = views, model.graph
+    def __init__(self, graph: ChannelGraph, views: Sequence[LayerVertices]) -> None:
+        self._views, self._graph = views, graph
         self._members = by_vertices(views)
-        self._known: dict[tuple[int, tuple[int, ...]], list[_Segment]] = {}
+        self._known: dict[tuple[int, tuple[int, ...]], list[Segment]] = {}
 
-    def of(self, at: int, readers: tuple[int, ...]) -> list[_Segment]:
+    def of(self, at: int, readers: tuple[int, ...]) -> list[Segment]:
         """The segments of a layer of which some layers, named by their first, read a map."""
         if (at, readers) not in self._known:
             self._known[at, readers] = self._new(at, readers)
         return self._known[at, readers]
 
-    def _new(self, at: int, readers: tuple[int, ...]) -> list[_Segment]:
+    def _new(self, at: int, readers: tuple[int, ...]) -> list[Segment]:
         cuts = self._views[at].row_cuts
         pairs = [self._reading_bands(at, layer) for layer in readers]
         most = max(self._views[layer].bands for layer in readers)
@@ -373,7 +373,7 @@ class _Segments:
         read = Sequences.of_pairs(rows, keys, cuts[-1])
         alike, examples = read.alike()
         bands = np.searchsorted(cuts, np.arange(cuts[-1]), "right") - 1
-        segments = list[_Segment]()
+        segments = list[Segment]()
         keyed = bands * len(examples) + alike
         for key in distinct(keyed).tolist():
             band, number = divmod(key, len(examples))
@@ -397,4 +397,4 @@ class _Segments:
         return distinct_pairs(np.concatenate(rows), np.concatenate(bands))
 
 
-_Segment = tuple[int, int, list[tuple[int, int]]]  # a band, its rows, and (layer, band) that read
+Segment = tuple[int, int, list[tuple[int, int]]]  # a band, its rows, and (layer, band) that read

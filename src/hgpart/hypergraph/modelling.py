@@ -220,6 +220,11 @@ class LayerVertices:
         """Number of its rows; 1 if it has none."""
         return self.row_cuts[-1]
 
+    def in_band(self, amount: int, band: int) -> int:
+        """The share of a whole amount that the rows of a band have; 0 without the band."""
+        above, below = (self.row_cuts[min(cut, self.bands)] for cut in (band, band + 1))
+        return amount * below // self.height - amount * above // self.height
+
     @property
     def first(self) -> int:
         """Index of the layer whose vertices these are: the first that shares a weight with it."""

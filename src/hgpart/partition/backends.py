@@ -122,17 +122,15 @@ def check_backend(
     objective: Objective,
     memory: MemoryLimits | None,
     slices: int | Literal["auto"] = 1,
-    bands: int = 1,
+    bands: int | Literal["auto"] = 1,
 ) -> None:
     """Raise an ArgumentError unless there is such a partitioner, and it takes these."""
     name = backend_name(named)
     if name == "exact" and slices != 1:
         rest = ", ".join(known for known in BACKENDS if known != name)
         raise ArgumentError(f"backend 'exact' takes no slices of the batch: {rest} do")
-    if bands > 1 and (name == "exact" or memory is not None or not objective.is_volume):
-        what = f"objective {objective.name!r}" if memory is None else "memory limits"
-        if name == "exact":
-            what = "backend 'exact'"
+    if bands != 1 and (name == "exact" or objective.in_seconds):
+        what = "backend 'exact'" if name == "exact" else f"objective {objective.name!r}"
         raise ArgumentError(f"{bands} bands of rows with {what}: accepted is without")
     if name != "native" and (memory is not None or not objective.is_volume):
         wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,14 +14,14 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import Backend, backend_name, check_backend
 from hgpart.partition.backends import backend as backend_named
-from hgpart.partition.banded import banded_partition
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
 from hgpart.partition.improving import rank, split_and_improve
 from hgpart.partition.native.search import native_partition
-from hgpart.partition.native.sliced import sliced_partition
+from hgpart.partition.native.tiled import tiled_partition
+from hgpart.partition.number_of_bands import numbers_for, promising_bands
 from hgpart.partition.number_of_slices import best_known, promising
 from hgpart.partition.partition import Partition, evaluated
 from hgpart.partition.problem.memory import MemoryLimits, in_words
@@ -41,6 +41,7 @@ def partition_graph(
     *,
     modelling: Modelling | None = None,
     slices: int | Literal["auto"] | None = None,
+    bands: int | Literal["auto"] | None = None,
     backend: str | Backend = "native",
     seed: int = 0,
     speeds: Sequence[float] | None = None,
@@ -72,6 +73,8 @@ def partition_graph(
         Grain, batch size and what counts; coarse-grain at batch 32 when left out.
     slices : int or "auto", optional
         Slices of the batch, instead of the modelling's; "auto" chooses the number that saves most.
+    bands : int or "auto", optional
+        Bands of rows, instead of the modelling's; "auto" chooses the number that saves most, or 1.
     backend : str or function
         "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
         how good its partition is. Or a partitioner of your own, a function that takes what a
@@ -111,11 +114,51 @@ def partition_graph(
     wanted = modelling or Modelling()
     if slices is not None:
         wanted = replace(wanted, slices=1 if slices == "auto" else slices)
+    if bands is not None:
+        wanted = replace(wanted, bands=1 if bands == "auto" else bands)
     problem = Problem(graph, work, wanted, k, eps, speeds, objective, memory)
     search = Search(seed, effort, time_limit, on_progress)
-    if slices == "auto":
-        return solve_in_slices(problem, search, backend, best_effort)
-    return solve(problem, search, backend, best_effort)
+    in_any = slices == "auto", bands == "auto"
+    return solve_in_tiles(problem, search, backend, best_effort, *in_any)
+
+
+def solve_in_tiles(
+    problem: Problem,
+    search: Search,
+    backend: str | Backend = "native",
+    best_effort: bool = False,
+    any_slices: bool = False,
+    any_bands: bool = False,
+) -> Partition:
+    """Divide a model as `solve` does, in as many slices, bands, or both as save most, if asked for.
+
+    The result is never worse than that without bands.
+    """
+    divide = solve_in_slices if any_slices else solve
+    if not any_bands:
+        return divide(problem, search, backend, best_effort)
+    flat = problem.in_bands(1)
+    check_backend(backend, flat.objective, flat.memory, flat.modelling.slices, "auto")
+    partitions: list[Partition] = []
+    refused: list[InfeasibleError] = []
+
+    def attempt(divide: Callable[..., Partition], own: Problem) -> bool:
+        """Divide one of them; whether to go on."""
+        try:
+            partitions.append(divide(own, search, backend, best_effort))
+        except InfeasibleError as error:
+            refused.append(error)
+        return not (partitions and partitions[-1].interrupted)
+
+    if attempt(divide, flat):
+        numbers = {flat.modelling.slices, *(each.modelling.slices for each in partitions)}
+        for slices in sorted(numbers):
+            own = flat.in_slices(slices)
+            if numbers_for(own) and not attempt(solve, own.in_bands(promising_bands(own, search))):
+                break
+    if not partitions:
+        raise refused[-1]
+    return min(partitions, key=_rank)
 
 
 def solve_in_slices(
@@ -159,9 +202,10 @@ def _is_at_most(partition: Partition, volume: int) -> bool:
     return is_all and partition.evaluation.volume <= volume
 
 
-def _rank(partition: Partition) -> tuple[bool, float, int]:
+def _rank(partition: Partition) -> tuple[bool, float, int, int]:
     """Sort key: less is better."""
-    return not partition.feasible, partition.objective_value, partition.modelling.slices
+    modelling = partition.modelling
+    return not partition.feasible, partition.objective_value, modelling.bands, modelling.slices
 
 
 def solve(
@@ -198,10 +242,9 @@ def solve(
 
 def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend) -> Solution:
     """Solve by the backend."""
-    if backend == "native" and problem.modelling.bands > 1:
-        return banded_partition(problem, search)
-    if backend == "native" and problem.modelling.slices > 1:
-        return _balanced(problem, search, sliced_partition(problem, search, bound))
+    modelling = problem.modelling
+    if backend == "native" and modelling.slices * modelling.bands > 1:
+        return _balanced(problem, search, tiled_partition(problem, search, bound))
     if backend == "native":
         return _balanced(problem, search, native_partition(problem, search, bound))
     if backend == "exact":

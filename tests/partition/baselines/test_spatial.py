@@ -13,8 +13,8 @@ from torch import nn
 import hgpart
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.partition import banded
 from hgpart.partition.baselines.spatial import spatial
+from hgpart.partition.native import tiled
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import partition_graph
@@ -82,7 +82,7 @@ def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch) -> None
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(banded, "native", interrupted)
+    monkeypatch.setattr(tiled, "rows_then_filters", interrupted)
     found = searched(replace(problem(2, 4), eps=0.3))
     assert found.interrupted
     assert found.feasible

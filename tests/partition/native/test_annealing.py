@@ -166,6 +166,16 @@ def entry(values: np.ndarray, at: int, value: int) -> np.ndarray:
 MOST = 2**63 - 1
 READ_BY_ALL = int((MODEL.net_sets == 1).argmax())
 BAD_MODELS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"tiles": MODEL.tiles[:0]},
+        "tiles has length 0, expected some for each of 0 slices and 1 ban",
+    ),
+    ({"tiles": MODEL.tiles.ravel()}, "tiles has 1 dimensions, expected 3: slices, bands and types"),
+    (
+        {"tiles": entry(MODEL.tiles, 1, 0)},
+        "tiles[1] is 0, expected -1 or a type that is no tile be",
+    ),
+    ({"tiles": entry(MODEL.tiles, 1, -1)}, "tiles[1] is -1, expected each type, somewhere"),
     ({"class_units": entry(MODEL.class_units, 1, 0)}, "class_units[1] is 0, expected 1 or more"),
     (
         {"type_weights": MODEL.type_weights[:0]},
@@ -380,6 +390,7 @@ def test_a_net_may_have_more_pins_in_a_part_than_16_bits_count() -> None:
         net_memory=np.zeros(1, dtype=np.int64),
         net_pointers=np.array([0, 1 + cells]),
         net_pins=2 * np.arange(1 + cells, dtype=np.int32),
+        tiles=np.arange(1 + cells + bits, dtype=np.int32).reshape(1, 1, -1),
     )
     binary = [np.arange(rows, dtype=np.int32) >> bit & 1 for bit in range(bits)]
     start = Division(

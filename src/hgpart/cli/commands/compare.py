@@ -130,9 +130,9 @@ def compare(
         import_user_code(model)
         chosen = chosen_ways(search.ways)
         modelling = replace(counting.modelling_of(counting.batch_size), slices=1)
-        if modelling.bands > 1:
+        if counting.bands != 1:
             raise ArgumentError(
-                f"--bands {modelling.bands} in compare, whose ways have none: accepted is without"
+                f"--bands {counting.bands} in compare, whose ways have none: accepted is without"
             )
         if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:
             raise ArgumentError(

@@ -149,7 +149,7 @@ def partition(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.problem.topology import load_speeds
-            from hgpart.partition.stages import solve, solve_in_slices
+            from hgpart.partition.stages import solve_in_tiles
             from hgpart.partition.ways.catalogue import way_named
             from hgpart.recommendation.least_time import partition_of
             from hgpart.recommendation.of_partition import assumed_step
@@ -194,8 +194,8 @@ def partition(
             elif search.way is not None:
                 divided = way_named(search.way).partition(problem, limited)
             else:
-                divide = solve_in_slices if slices == "auto" else solve
-                divided = divide(problem, limited, backend, search.best_effort)
+                in_any = slices == "auto", counting.bands == "auto"
+                divided = solve_in_tiles(problem, limited, backend, search.best_effort, *in_any)
         with stage("layer-wise"):
             layerwise = hgpart.evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.way is None
@@ -221,6 +221,7 @@ def partition(
     report = replace(
         Report(divided, model, shape, layerwise, stage.all_seconds()),
         any_slices=slices == "auto",
+        any_bands=counting.bands == "auto",
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
         simulated=simulated,
@@ -253,6 +254,7 @@ def _check_together(
         "slices": counting.slices not in (1, "auto") and f"--slices {counting.slices}",
         "auto": counting.slices == "auto" and "--slices auto",
         "bands": counting.bands != 1 and f"--bands {counting.bands}",
+        "any-bands": counting.bands == "auto" and "--bands auto",
         "grain": modelling.grain != "coarse" and f"--modelling grain={modelling.grain}",
         "norms": modelling.norms != "slice" and f"--modelling norms={modelling.norms}",
         "training": not modelling.training and "--modelling training=no",
@@ -263,7 +265,10 @@ def _check_together(
     }
     beside, useless, why = "", "", ""
     if search.partition is not None:
-        beside, useless = "--partition FILE", "way backend objective memory auto limit best"
+        beside, useless = (
+            "--partition FILE",
+            "way backend objective memory auto any-bands limit best",
+        )
     elif search.way is not None:
         way_named(search.way)  # raises before the model is traced
         beside = f"--way {search.way}"

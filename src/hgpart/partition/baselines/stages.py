@@ -1,8 +1,8 @@
-"""Problem over slices -> runs of layers, each by slices on parts of its own, for least volume.
+"""Problem over tiles -> runs of layers, each by tiles on parts of its own, for least volume.
 
 PipeDream's stages with replicas (Narayanan et al., SOSP 2019: 2-1-1 is a first stage on two devices
 and two more on one each), as partitions: a stage of r parts gives every r-th of the batch to each,
-or more to a faster one.
+or more to a faster one. With bands of rows it is every r-th of all rows of the batch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from hgpart.partition.problem.problem import Problem
 def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int32] | None:
     """Cut the layers into stages of one part or several, at least volume.
 
-    A stage has as few parts as its work needs: each more would cost its parameters once more.
+    A stage has as few parts as its work needs: each more would cost its parameters, or borders
+    between bands, once more.
 
     Parameters
     ----------
@@ -33,18 +34,23 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     Returns
     -------
     CnnHypergraph and int32 array, or None
-        Layers of each slice, and their parts; None where k parts of that room are too few.
+        Layers of each tile, and their parts; None where k parts of that room are too few.
     """
     runs = uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
-    model = problem.hypergraph(layer_blocks(problem.views))
-    of_vertex = runs[model.vertex_layers[: model.slice_vertices]]
-    load, parameters = (
-        _between(np.bincount(of_vertex, weights=weights, minlength=count))
-        for weights in (model.weights[: model.slice_vertices], vertex_gradients(model))
+    flat = problem.in_bands(1)
+    model = flat.hypergraph(layer_blocks(flat.views))
+    layers = model.vertex_layers[: model.slice_vertices]
+    load, parameters, borders = (
+        _between(np.bincount(runs[own], weights=weights, minlength=count))
+        for own, weights in (
+            (layers, model.weights[: model.slice_vertices]),
+            (layers, vertex_gradients(model)),
+            (np.arange(len(runs)), _borders(problem)),
+        )
     )
     a_unit = load / model.modelling.slice_work[0]
-    volume = volume_into(problem.in_slices(1), runs, count)
+    volume = volume_into(problem.in_slices(1).in_bands(1), runs, count)
     alike = len({*problem.rates}) == 1
     starts = np.arange(count + 1)
     best = np.full((problem.k + 1, count + 1), np.inf)
@@ -57,6 +63,7 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
             rates = problem.rates if alike else problem.rates[:used]
             replicas = _fewest_replicas(problem, a_unit, room, rates)
             least = volume + (replicas - 1) * parameters
+            least += _cuts_in_slices(problem, rates)[replicas] * borders
             least[replicas > problem.k] = np.inf
         before = used - replicas
         total = np.where(before >= 0, best[np.maximum(before, 0), starts[:, None]], np.inf) + least
@@ -66,13 +73,38 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     used, end = int(best[:, count].argmin()), count
     if not np.isfinite(best[used, count]):
         return None
-    slices = problem.modelling.slices
-    table = np.zeros((slices, count), dtype=np.int32)
+    tiled = problem.hypergraph(layer_blocks(problem.views))
+    parts = np.empty((problem.modelling.slices, tiled.slice_vertices), dtype=np.int32)
+    layers = tiled.vertex_layers[: tiled.slice_vertices]
     while end > 0:
         begin, first = int(choice[used, end]), used - int(devices[used, end])
-        table[:, begin:end] = (first + dealt(slices, problem.rates[first:used]))[:, None]
+        for layer in np.flatnonzero((begin <= runs) & (runs < end)).tolist():
+            own = np.flatnonzero(layers == layer)
+            tiles = dealt(parts.shape[0] * max(1, len(own)), problem.rates[first:used])
+            parts[:, own] = first + tiles.reshape(parts.shape[0], -1)[:, : len(own)]
         used, end = first, begin
-    return model, table[:, of_vertex].ravel()
+    return tiled, parts.ravel()
+
+
+def _borders(problem: Problem) -> Int64:
+    """Bytes of each layer's maps that one cut between two bands sends, for a slice."""
+    if problem.modelling.bands == 1:
+        return np.zeros(len(problem.graph.layers), dtype=np.int64)
+    halves = problem.in_slices(1).in_bands(2)
+    model = halves.hypergraph(layer_blocks(halves.views))
+    layers = len(halves.views)
+    between = model.map_nets.of_parts(model.weights, model.vertex_bands.astype(np.int32), 2)
+    cost = np.bincount(between.net_layers % layers, weights=between.costs, minlength=layers)
+    return (cost / problem.modelling.slices).astype(np.int64)
+
+
+def _cuts_in_slices(problem: Problem, rates: Sequence[float]) -> Int64:
+    """How often tiles that are dealt out to some parts, the last of these, are cut in a slice."""
+    bands, cuts = problem.modelling.bands, [0, 0]
+    for count in range(2, problem.k + 2):
+        own = dealt(problem.modelling.slices * bands, rates[-count:])
+        cuts.append(int((np.flatnonzero(np.diff(own)) % bands != bands - 1).sum()))
+    return np.array(cuts)
 
 
 def _between(entries: Int64) -> Int64:
@@ -87,12 +119,13 @@ def _fewest_replicas(problem: Problem, load: Float64, room: float, rates: Sequen
 
     They are the last ones that have these rates.
     """
-    work, largest = np.array(problem.modelling.slice_work), []
+    modelling, largest = problem.modelling, []
+    work = np.repeat(np.array(modelling.slice_work) / modelling.bands, modelling.bands)
     for count in range(1, min(len(rates), len(work)) + 1):
         own = rates[-count:]
         loads = np.bincount(dealt(len(work), own), weights=work, minlength=count)
         largest.append(float((loads / own).max()))
-    # Of the most loaded replica; more replicas than slices do not help.
+    # Of the most loaded replica; more replicas than tiles do not help.
     reach = np.minimum.accumulate(largest)
     with np.errstate(divide="ignore", invalid="ignore"):  # of no work
         shares = np.nan_to_num(room / np.maximum(load, 0.0), nan=np.inf, posinf=np.inf)

@@ -42,7 +42,7 @@ def coarse_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int)
         if cut is not None and number == 0:
             parts = cut.astype(np.int32)[model.vertex_layers]
             yield division_of(symmetry, model, parts), (0.001, 0.0001)
-        if (partition := _by_kahypar(problem, model, clock, seed)) is not None:
+        if (partition := by_kahypar(problem, model, clock, seed)) is not None:
             yield division_of(symmetry, model, partition), (0.0001, 0.00001)
 
 
@@ -56,7 +56,7 @@ def fine_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int) -
             hottest += (1e-2, 1e-3)
         yield _runs(problem, symmetry, share), hottest
     model = _divided(problem, 16)
-    if (parts := _by_kahypar(problem, model, clock, seed)) is not None:
+    if (parts := by_kahypar(problem, model, clock, seed)) is not None:
         yield division_of(symmetry, model, parts), (3e-3, 3e-5)
 
 
@@ -95,15 +95,23 @@ def _divided(problem: Problem, blocks_per_part: int) -> CnnHypergraph:
     return problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
 
 
-def _by_kahypar(problem: Problem, model: CnnHypergraph, clock: Clock, seed: int) -> Int32 | None:
+def by_kahypar(
+    problem: Problem,
+    model: CnnHypergraph,
+    clock: Clock,
+    seed: int,
+    most_steps: int = MOST_KAHYPAR_STEPS,
+    most_runs: int = 1,
+) -> Int32 | None:
+    """What KaHyPar finds for blocks of a model; None if a run needs more steps, or time is up."""
     steps = problem.k * model.vertices + 4 * int(model.nets.sizes().sum())
     left = clock.left
-    if steps > MOST_KAHYPAR_STEPS or left <= 0:
+    if steps > most_steps or left <= 0:
         return None
     limit = None if left == math.inf else left
     try:
         return kahypar(
-            model.hypergraph, problem.capacities, seed=seed, time_limit=limit, most_runs=1
+            model.hypergraph, problem.capacities, seed=seed, time_limit=limit, most_runs=most_runs
         )
     except (BackendError, MissingPackageError):
         return None  # one start of several

@@ -55,7 +55,8 @@ def division_of(symmetry: Symmetry, model: CnnHypergraph, parts: Int32) -> Divis
             )
     sizes, examples = rows_of_units(symmetry, blocks)
     layer_of = _layer_of_elements(model.views, elements, count)
-    kinds: list[Int64] = [np.zeros(0, np.int64)] * symmetry.slice_types  # vertices of each type
+    # Vertices of each type in the first tile.
+    kinds: list[Int64] = [np.zeros(0, np.int64)] * symmetry.tiles.shape[2]
     for (number, slot), kind in elements.types.items():
         chosen = examples[number][:, slot]
         layout = model.layouts[int(layer_of[chosen[0]])]
@@ -66,8 +67,18 @@ def division_of(symmetry: Symmetry, model: CnnHypergraph, parts: Int32) -> Divis
         layout = model.layouts[int(layer_of[chosen[0]])]
         assert layout is not None
         kinds[kind] = layout.cell(blocks[chosen][:, None], blocks[crossing][None, :])
-    by_slice = parts.reshape(symmetry.slices, -1)
-    return Division(sizes, [own[vertices] for own in by_slice for vertices in kinds])
+    return Division(
+        sizes,
+        [
+            own[in_band[vertices]]
+            for own, of_slice in zip(
+                parts.reshape(symmetry.slices, -1), symmetry.tiles, strict=True
+            )
+            for in_band, types in zip(model.in_bands, of_slice, strict=True)
+            for vertices, kind in zip(kinds, types.tolist(), strict=True)
+            if kind >= 0
+        ],
+    )
 
 
 def rows_of_units(symmetry: Symmetry, keys: Int64) -> tuple[list[Int64], list[Int64]]:
@@ -130,20 +141,27 @@ def blocks_of(
 
     model = problem.hypergraph(Blocks.cut(problem.views, cuts))
 
-    types = symmetry.slice_types
-    by_slice = [
-        _parts(problem, symmetry, model, division.parts[first : first + types], place)
-        for first in range(0, types * symmetry.slices, types)
-    ]
-    return model, np.concatenate(by_slice)
+    parts = np.empty((symmetry.slices, model.slice_vertices), dtype=np.int32)
+    for in_slice, of_slice in zip(parts, symmetry.tiles, strict=True):
+        for in_band, tile in zip(model.in_bands, of_slice, strict=True):
+            # Types without the band stand for themselves in the first one, and are left out.
+            kinds = np.where(tile >= 0, tile, of_slice[0]).tolist()
+            types = [division.parts[kind] for kind in kinds]
+            of_band, exists = _parts(problem, symmetry, model, types, place), in_band >= 0
+            in_slice[in_band[exists]] = of_band[exists]
+    return model, parts.ravel()
 
 
 def _parts(
-    problem: Problem, symmetry: Symmetry, model: CnnHypergraph, types: list[Int32], place: Int64
+    problem: Problem,
+    symmetry: Symmetry,
+    model: CnnHypergraph,
+    types: list[Int32],
+    place: Int64,
 ) -> Int32:
-    """The part of each vertex of a slice; `types` are those of the slice's types."""
+    """The part of each vertex of a tile; `types` are those of the tile's types."""
     elements = symmetry.elements
-    parts = np.empty(model.slice_vertices, dtype=np.int32)
+    parts = np.zeros(model.in_bands.shape[1], dtype=np.int32)
     for at, (view, layout) in enumerate(zip(problem.views, model.layouts, strict=True)):
         if layout is None or not view.is_first:
             continue

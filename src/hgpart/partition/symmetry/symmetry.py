@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.channel_shares import channel_shares
+from hgpart.hypergraph.cnn_nets import Segments
+from hgpart.hypergraph.cnn_vertices import band_by_band
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
 from hgpart.layers.channel_graph import PARAMETER
@@ -69,11 +71,12 @@ class Symmetry:
     net_pointers, net_pins : int64 and int32 arrays
         CSR: ``2 * type + axis``, where axis says which of the type's classes is the net's.
     elements : UnitElements
-        Place of each task and channel among the units, in the first slice.
-    slices : int
-        Number of slices of the batch. Types, sets and nets come slice by slice, `slice_types` types
-        in each; then nets of what slices share (parameters, statistics of norms), whose pins are a
-        unit's vertices of one kind in all slices, and of parameters that others read, these too.
+        Place of each task and channel among the units, in the first tile.
+    tiles : int32 array, shape (slices, bands, types of the first band)
+        The type with the same tasks in each slice of the batch and band of rows; -1 where it has
+        fewer bands. Types, sets and nets come slice by slice; then nets of what tiles share
+        (parameters, statistics of norms), whose pins are a unit's vertices of one kind in all
+        tiles, and of parameters that others read, these too.
     """
 
     class_units: Int64
@@ -93,12 +96,12 @@ class Symmetry:
     net_pointers: Int64
     net_pins: Int32
     elements: UnitElements
-    slices: int = 1
+    tiles: Int32
 
     @property
-    def slice_types(self) -> int:
-        """Vertex types of one slice."""
-        return len(self.type_weights) // self.slices
+    def slices(self) -> int:
+        """Number of slices of the batch."""
+        return len(self.tiles)
 
     def set_members(self, number: int) -> list[int]:
         """The types of a set."""
@@ -144,22 +147,29 @@ def symmetry_of(problem: Problem) -> Symmetry:
     read = readers(problem, numbered)
     classes = unit_classes(problem, numbered, read)
     modelling, sets = problem.modelling, len(read.sets)
-    if modelling.slices == 1:
+    if modelling.slices == modelling.bands == 1:
         return _Assembly(problem, numbered, classes).symmetry(sets)
     of_samples = {}
     for samples in sorted(set(modelling.samples)):
         # Without limits, which count copies of parameters: slices share theirs.
         slice_problem = replace(problem, modelling=modelling.of_samples(samples), memory=None)
         of_samples[samples] = _Assembly(slice_problem, numbered, classes)
-    return _over_slices(problem, [of_samples[samples] for samples in modelling.samples], sets)
+    return _over_tiles(problem, [of_samples[samples] for samples in modelling.samples], sets)
 
 
-def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Symmetry:
-    """Slices beside each other, and the nets that join those of a unit: of what they share."""
+def _over_tiles(problem: Problem, assemblies: list[_Assembly], sets: int) -> Symmetry:
+    """Slices beside each other, and the nets that join tiles of a unit: of what they share."""
     modelling = problem.modelling
-    slices = [assembly.symmetry(sets, of_parameters=False) for assembly in assemblies]
+    of_parameters = modelling.slices == 1  # then they travel like maps
+    slices = [assembly.symmetry(sets, of_parameters) for assembly in assemblies]
     types, first = len(slices[0].type_weights), slices[0]
     offsets = range(0, types * len(slices), types)
+    tiles = np.concatenate(
+        [
+            np.where(piece.tiles >= 0, piece.tiles + offset, -1).astype(np.int32)
+            for piece, offset in zip(slices, offsets, strict=True)
+        ]
+    )
     own_nets = sum(len(piece.net_costs) for piece in slices)
     # Sets of the slices without the empty net; then, of what is read in all, those of all slices.
     set_types = [
@@ -167,14 +177,8 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
         for piece, offset in zip(slices, offsets, strict=True)
         for start, end in pairwise(piece.set_pointers[1:].tolist())
     ]
-    shared = [
-        replace(
-            net,
-            pins=tuple(pin + 2 * offset for offset in offsets for pin in net.pins),
-            types=tuple(kind + offset for offset in offsets for kind in net.types),
-        )
-        for net in assemblies[0].shared(problem)
-    ]
+    set_offsets = np.cumsum([0, *(len(piece.set_pointers) - 2 for piece in slices)])[:-1]
+    shared = assemblies[0].shared(problem, tiles)
     read = sorted({net.types for net in shared} - {()})
     numbers = {own: 1 + len(set_types) + at for at, own in enumerate(read)} | {(): 0}
     set_types += [np.array(own, dtype=np.int32) for own in read]
@@ -182,7 +186,7 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
     pins += [np.array(net.pins, dtype=np.int32) for net in shared]
     sizes = [size for piece in slices for size in np.diff(piece.net_pointers).tolist()]
     sizes += [len(net.pins) for net in shared]
-    roots = [net.pins[0] // 2 for net in shared]
+    roots = [net.pins[0] // 2 % types for net in shared]
     return Symmetry(
         class_units=first.class_units,
         type_weights=np.outer(modelling.slice_work, first.type_weights).ravel(),
@@ -200,8 +204,8 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
         net_sets=np.concatenate(
             [
                 *(
-                    np.where(piece.net_sets > 0, piece.net_sets + number * (sets - 1), 0)
-                    for number, piece in enumerate(slices)
+                    np.where(piece.net_sets > 0, piece.net_sets + offset, 0)
+                    for offset, piece in zip(set_offsets, slices, strict=True)
                 ),
                 [numbers[net.types] for net in shared],
             ]
@@ -219,13 +223,13 @@ def _over_slices(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sy
         net_pointers=np.cumsum([0, *sizes], dtype=np.int64),
         net_pins=np.concatenate([np.zeros(0), *pins]).astype(np.int32),
         elements=first.elements,
-        slices=len(slices),
+        tiles=tiles,
     )
 
 
 @dataclass(frozen=True)
 class _Shared:
-    """A net of what slices share, in one of them: a unit's vertices, and types that read it.
+    """A net of what tiles share: a unit's vertices, and types that read it.
 
     Attributes
     ----------
@@ -242,6 +246,48 @@ class _Shared:
     cost: int
     kept: int
     is_read: bool
+
+
+class _Segmented:
+    """Nets and sets of an assembly whose types have bands: of each segment of the rows of a map.
+
+    Attributes
+    ----------
+    sets : list of tuple of int
+        The types of each set, by number.
+    """
+
+    def __init__(self, assembly: _Assembly, tiles: Int64) -> None:
+        self._assembly, self._tiles = assembly, tiles.tolist()
+        self._segments = Segments(assembly.problem.graph, assembly.problem.views)
+        self._numbers: dict[tuple[int, ...], int] = {(): 0}
+
+    @property
+    def sets(self) -> list[tuple[int, ...]]:
+        return [*self._numbers]
+
+    def of(
+        self, at: int, entry_set: int, pins: list[int]
+    ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """The rows, set and pins of each segment of a map, whose root is the first pin."""
+        layers = self._assembly.type_layers
+        root, *others = (pin // 2 for pin in pins)
+        dense = sorted(self._assembly.types_of_set[entry_set]) if entry_set else []
+        readers = sorted({layers[kind] for kind in (*others, *dense)})
+        for band, rows, read in self._segments.of(at, tuple(readers)):
+
+            def tiles(kinds: list[int], read: Sequence[tuple[int, int]] = read) -> list[int]:
+                return [
+                    self._tiles[reading][kind]
+                    for kind in kinds
+                    for layer, reading in read
+                    if layers[kind] == layer
+                ]
+
+            own = [self._tiles[band][root], *tiles(others)]
+            members = tuple(sorted(tiles(dense)))
+            number = self._numbers.setdefault(members, len(self._numbers))
+            yield rows, number, tuple(2 * tile for tile in own)
 
 
 class _Assembly:
@@ -269,21 +315,36 @@ class _Assembly:
         self._add_rows()
         self._add_cells()
 
-    def shared(self, problem: Problem) -> list[_Shared]:
-        """Nets of what travels, or is kept, once for all slices of a problem."""
+    def shared(self, problem: Problem, tiles: Int32) -> list[_Shared]:
+        """Nets of what travels, or is kept, once for all tiles of a problem."""
         modelling, shared = problem.modelling, list[_Shared]()
+        every = tiles.reshape(-1, tiles.shape[2])
+
+        def over(own: Int32, kinds: Iterable[int]) -> tuple[int, ...]:
+            types = own[:, [*kinds]].ravel()
+            return tuple(types[types >= 0].tolist())
+
+        def add(own: Int32, kind: int, cost: int, kept: int) -> None:
+            pins = tuple(2 * tile for tile in over(own, (kind,)))
+            if cost * modelling.training * (len(pins) > 1) or kept:
+                shared.append(_Shared(pins, (), cost * modelling.training, kept, False))
+
         for kind, (own, numbers) in enumerate(zip(self.parameters, self.statistics, strict=True)):
-            cost = own + numbers * (modelling.norms == "batch")
             read = sum(self.read_parameters.get(kind, {}).values())
             kept = math.ceil(problem.copies * (own + read))
-            if cost * modelling.training or kept:
-                shared.append(_Shared((2 * kind,), (), cost * modelling.training, kept, False))
+            add(every, kind, own + numbers * (modelling.norms == "batch"), kept)
+            if modelling.norms == "slice" and modelling.bands > 1:
+                for of_slice in tiles:
+                    add(of_slice, kind, numbers, 0)
+        is_shared = modelling.training and modelling.slices > 1
         readers = self._readers_of_parameters()
-        for kind, layers in self.read_parameters.items() if modelling.training else ():
+        for kind, layers in self.read_parameters.items() if is_shared else ():
             for at, own in layers.items():
                 pins, types = readers.get(at, (set(), set()))
-                rest = sorted(pins - {2 * kind})
-                shared.append(_Shared((2 * kind, *rest), tuple(sorted(types)), own, 0, True))
+                rest = sorted(pin // 2 for pin in pins - {2 * kind})
+                of_unit = tuple(2 * tile for tile in over(every, [kind, *rest]))
+                reading = tuple(sorted(over(every, sorted(types))))
+                shared.append(_Shared(of_unit, reading, own, 0, True))
         return shared
 
     def _readers_of_parameters(self) -> dict[int, tuple[set[int], set[int]]]:
@@ -299,17 +360,41 @@ class _Assembly:
         return by_layer
 
     def symmetry(self, sets: int, of_parameters: bool = True) -> Symmetry:
-        """Build the Symmetry, without nets of parameters that others read if these are shared."""
+        """Build the Symmetry of a slice.
+
+        It is without nets of parameters that others read if these are shared.
+        """
         classes, numbered = self.classes, self.numbered
-        costs = self._costs(of_parameters)
+        views = [self.problem.views[at] for at in self.type_layers]
+        tiles = band_by_band(np.array([view.bands for view in views]))
+        kinds = [(kind, band) for band, kind in np.argwhere(tiles >= 0).tolist()]
+        segments = _Segmented(self, tiles) if len(tiles) > 1 else None
+        costs = self._costs(of_parameters, segments)
         nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
-        set_types = [sorted(self.types_of_set[number]) for number in range(sets)]
+        if segments is None:
+            set_types = [sorted(self.types_of_set[number]) for number in range(sets)]
+        else:
+            set_types = [sorted(own) for own in segments.sets]
         return Symmetry(
             class_units=classes.units,
-            type_weights=np.array(self.weights, dtype=np.int64),
-            type_memory=np.array(self.memory, dtype=np.int64),
-            type_classes=np.array(self.type_classes, dtype=np.int32).reshape(-1, 2),
-            type_layers=np.array(self.type_layers, dtype=np.int32),
+            type_weights=np.array(
+                [
+                    views[kind].in_band(self.weights[kind] // views[kind].tasks_per_row, band)
+                    * views[kind].tasks_per_row
+                    if views[kind].bands > 1
+                    else self.weights[kind]
+                    for kind, band in kinds
+                ],
+                dtype=np.int64,
+            ),
+            type_memory=np.array(
+                [views[kind].in_band(self.memory[kind], band) for kind, band in kinds],
+                dtype=np.int64,
+            ),
+            type_classes=np.array(
+                [self.type_classes[kind] for kind, _ in kinds], dtype=np.int32
+            ).reshape(-1, 2),
+            type_layers=np.array([self.type_layers[kind] for kind, _ in kinds], dtype=np.int32),
             set_pointers=np.cumsum([0, *map(len, set_types)], dtype=np.int64),
             set_types=np.array([kind for own in set_types for kind in own], dtype=np.int32),
             net_classes=np.array([net[0] for net in nets], dtype=np.int32),
@@ -330,6 +415,7 @@ class _Assembly:
                 self.types,
                 self.cells,
             ),
+            tiles=tiles[None].astype(np.int32),
         )
 
     def _add_rows(self) -> None:
@@ -401,16 +487,24 @@ class _Assembly:
                 pins.extend(self.along.get((number, slot), ()))
         return pins
 
-    def _costs(self, of_parameters: bool) -> Counter[tuple[int, int, tuple[int, ...], bool]]:
+    def _costs(
+        self, of_parameters: bool, segments: _Segmented | None
+    ) -> Counter[tuple[int, int, tuple[int, ...], bool]]:
         """Cost of the nets of one unit, by class, set, pins and whether the root gathers."""
         costs: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
         for number, own in enumerate(self.classes.nets):
             for (at, entry_set, net_slots), times in own.items():
                 view, pins = self.problem.views[at], self._pins(number, net_slots)
                 counts = of_parameters or view.layer.kind != PARAMETER
-                if counts and (len(pins) > 1 or entry_set):
-                    cost = times * view.map_bytes
-                    costs[number, entry_set, tuple(pins), False] += cost
+                if not counts or (len(pins) < 2 and not entry_set):
+                    continue
+                if segments is None:
+                    costs[number, entry_set, tuple(pins), False] += times * view.map_bytes
+                    continue
+                row_bytes = times * view.map_bytes // view.height
+                for rows, members, own_pins in segments.of(at, entry_set, pins):
+                    if len(own_pins) > 1 or members:
+                        costs[number, members, own_pins, False] += rows * row_bytes
         for view in self.problem.views:
             if not view.exists or view.split is None:
                 continue

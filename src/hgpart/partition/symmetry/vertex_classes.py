@@ -73,6 +73,7 @@ def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
         net_pointers=np.arange(len(nets) + 1, dtype=np.int64),
         net_pins=np.array([2 * net[0] for net in nets], dtype=np.int32),
         elements=UnitElements([], [], classes, place, np.zeros_like(classes), {}, {}),
+        tiles=kinds.reshape(1, 1, -1),
     )
 
 

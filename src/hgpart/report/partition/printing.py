@@ -99,6 +99,7 @@ def answer(report: Report, unit: str) -> Iterator[str]:
     if partition.interrupted:
         yield "Ctrl-C ended the search: this is the best that it had found"
     yield from _on_slices(report, unit)
+    yield from _on_bands(report)
     yield from _on_objective(report, unit)
     yield from _on_memory(report, unit)
     yield from _beside_layer_cut(report, unit)
@@ -157,6 +158,19 @@ def _on_seconds(report: Report) -> Iterator[str]:
             f"Faster, {faster:.2f} times by the same simulation: the same command with --way "
             f"{estimate.faster}"
         )
+
+
+def _on_bands(report: Report) -> Iterator[str]:
+    """Why there is one band, where hgpart was to choose their number."""
+    modelling = report.partition.modelling
+    if not report.any_bands or modelling.bands > 1:
+        return
+    why = "no other number that was tried sends less"
+    if report.partition.problem.graph.most_rows == 1:
+        why = "no layer has rows to divide (hgpart trace --rows says why)"
+    elif modelling.grain == "fine":
+        why = "bands are of coarse-grain vertices"
+    yield f"1 band of rows: {why}"
 
 
 def _on_slices(report: Report, unit: str) -> Iterator[str]:

@@ -38,8 +38,9 @@ class Report:
         The best cut between layers (`evaluate_layerwise`).
     seconds : mapping
         Wall time by stage, and ``total``.
-    any_slices, untried_slices : bool
-        Whether the number of slices was left to hgpart, or other numbers could have been tried.
+    any_slices, any_bands, untried_slices : bool
+        Whether the number of slices or bands was left to hgpart, or other numbers of slices could
+        have been tried.
     in_slices : int or None
         The most bytes that a partition with the batch in slices sends each way, where known.
     simulated : Simulated or None
@@ -52,6 +53,7 @@ class Report:
     layerwise: Evaluation
     seconds: Mapping[str, float]
     any_slices: bool = False
+    any_bands: bool = False
     untried_slices: bool = False
     in_slices: int | None = None
     simulated: Simulated | None = None

@@ -1,9 +1,9 @@
-"""Problem over slices of the batch -> Solution, by hgpart's own solver.
+"""Problem over slices of the batch and bands of rows -> Solution, by hgpart's own solver.
 
-Early layers have large maps and few parameters and go by slices, late ones the other way round go
-by filters, or whole. First how many slices of whole layers each part has, from the ways that are
-known; then slice by slice, layers whole at first and by filters later; fine-grain, from the best of
-that, by channels of filters too.
+Early layers have large maps and few parameters and go by slices or bands, late ones the other way
+round go by filters, or whole. First how many slices of whole layers each part has, from the ways
+that are known; then tile by tile, layers whole at first and by filters later; fine-grain, from the
+best of that, by channels of filters too.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from dataclasses import replace
 
 import numpy as np
 
+from hgpart import _native
 from hgpart.arrays import Int32
-from hgpart.hypergraph.blocks import layer_blocks
+from hgpart.hypergraph.blocks import divide, layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.baselines.by_slices import in_every_slice
-from hgpart.partition.baselines.known_ways import Parts, known_ways
-from hgpart.partition.native.annealing import Cooling
+from hgpart.partition.baselines.known_ways import Parts, known_ways, stages_of_rooms
+from hgpart.partition.baselines.spatial import rows_then_filters
+from hgpart.partition.external.isolated import MOST_RUNS
+from hgpart.partition.native.annealing import Cooling, Found
 from hgpart.partition.native.layer_counts import (
     CountsChain,
     LayerModel,
@@ -31,12 +34,12 @@ from hgpart.partition.native.layer_counts import (
 )
 from hgpart.partition.native.rounds import Rounds
 from hgpart.partition.native.search import native_partition
-from hgpart.partition.native.starts import by_rows
+from hgpart.partition.native.starts import by_kahypar, by_rows
 from hgpart.partition.native.toward_objective import check_pairs, toward_objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
-from hgpart.partition.symmetry.divisions import blocks_of, division_of
+from hgpart.partition.symmetry.divisions import Division, blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
 COUNT_STEPS = 300_000  # of each chain of the rounds by counts, at effort 1
@@ -44,6 +47,11 @@ COUNT_ROUNDS = ((3e-3, 1e-3, 3e-4), (1e-3, 3e-4, 1e-4), (1e-3, 3e-4, 1e-4))  # t
 STEPS = 100_000  # of each chain of the rounds by slices, at effort 1
 # Rows of a class, temperatures: layers whole, then by filters.
 ROUNDS = ((2, (1e-3, 1e-5)), (16, (1e-3, 1e-4)), (16, (1e-4, 1e-5)))
+# Where rows have bands, clusters of tiles move while it is hot.
+BAND_STEPS = 300_000
+BAND_ROUNDS = ((2, (3e-2, 1e-2, 1e-3)), (16, (1e-3, 3e-4)), (16, (1e-4, 1e-5)))
+BLOCKS_PER_PART = 16  # as `by_blocks` has
+MOST_KAHYPAR_STEPS = 3_000_000  # see `by_kahypar`: some ten seconds
 FINE_ROUNDS = ((1e-4, 1e-5), (1e-5, 1e-6))
 FINE_ROWS = 6
 MOST_VERTICES = 200_000  # of the division that fine-grain begins with
@@ -55,16 +63,16 @@ KEPT = 3
 WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.25
 
 
-def sliced_partition(problem: Problem, search: Search, bound: int) -> Solution:
-    """Partition the slices of a model, for each slice on its own.
+def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
+    """Partition the tiles of a model, each on its own.
 
     The result is never worse, by the objective, than the best partition of the whole model repeated
-    in each slice, or than any known way within the limits.
+    in each tile, or than any known way within the limits.
     """
     coarse = problem.coarse
     whole = _whole(coarse, search)
     if whole.interrupted:
-        ways = list(_ways(coarse, whole))
+        ways = [in_every_band(coarse, *way) for way in _ways(coarse.in_bands(1), whole)]
         model, parts = min(ways, key=lambda way: _excess_and_value(coarse, *way))
         return Solution(*by_rows(problem, model, parts), bound, True)
     rounds = Rounds(coarse, search, bound)
@@ -84,7 +92,7 @@ def sliced_partition(problem: Problem, search: Search, bound: int) -> Solution:
 
 def _whole(problem: Problem, search: Search) -> Solution:
     """The best partition of the model itself, in little time."""
-    unsliced = replace(problem, modelling=replace(problem.modelling, slices=1))
+    unsliced = problem.in_slices(1).in_bands(1)
     short = replace(search.part(SHARE_OF_WHOLE, WHOLE_EFFORT), on_progress=None)
     return native_partition(unsliced, short, 0)
 
@@ -125,21 +133,20 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
 
 
 def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solution) -> None:
-    ways = list(_ways(problem, whole))
-    starts = [division_of(symmetry, *way) for way in ways]
+    ways = [*_ways(problem.in_bands(1), whole)]
+    in_bands = problem.modelling.bands > 1
+    starts = [division_of(symmetry, *in_every_band(problem, *way)) for way in ways]
     best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in starts])
-    layers = layer_model(problem)
-    by_counts = [division_of(symmetry, *way) for way in _by_counts(problem, rounds, layers, ways)]
-    best = rounds.anneal(symmetry, [(division, _no_steps(rounds)) for division in by_counts], best)
-    divisions = [annealed.division for annealed in best[:KEPT]]
-    largest = float(layers.loads.max()) / layers.slices  # of a layer's slices
-    if largest > COARSE * layers.capacities.min():
-        # Counts alone hardly balance; dividing filters makes up for what is too much.
-        room = np.floor(layers.capacities * (1 + SLACK)).astype(np.int64)
-        loose = _by_counts(problem, rounds, replace(layers, capacities=room), ways)
-        divisions += [division_of(symmetry, *way) for way in loose]
-    steps = _at_effort(STEPS, rounds)
-    for most_rows, temperatures in ROUNDS:
+    if in_bands:
+        more = [division_of(symmetry, *way) for way in _ways_in_bands(problem, rounds)]
+        best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in more], best)
+        starts += more
+    divisions: list[Division] = []
+    if problem.modelling.slices > 1:
+        best, divisions = _of_whole_layers(problem, symmetry, rounds, ways, best)
+    divisions = [annealed.division for annealed in best[:KEPT]] + divisions
+    steps = _at_effort(BAND_STEPS if in_bands else STEPS, rounds)
+    for most_rows, temperatures in BAND_ROUNDS if in_bands else ROUNDS:
         chains = [
             (division, rounds.schedule(steps, hottest, COLDEST, PRICE, most_rows))
             for division in divisions
@@ -150,6 +157,39 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
     if not problem.objective.is_volume:
         toward_objective(problem, rounds, symmetry, starts + divisions, steps)
     rounds.end()
+
+
+def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
+    """Known ways by rows, and what KaHyPar finds for blocks of tiles if these are few enough."""
+    yield from rows_then_filters(problem)
+    yield from stages_of_rooms(problem)
+    modelling, asked = (
+        problem.modelling,
+        (rounds.clock, rounds.search.seed, MOST_KAHYPAR_STEPS, MOST_RUNS),
+    )
+    blocks = math.ceil(BLOCKS_PER_PART * problem.k / (modelling.slices * modelling.bands))
+    for count in dict.fromkeys((blocks, 1)):
+        model = problem.hypergraph(divide(problem.graph, problem.work, modelling, count))
+        if (parts := by_kahypar(problem, model, *asked)) is not None:
+            room, seed = problem.capacities, rounds.search.seed
+            yield model, _native.refine(model.hypergraph, parts, room, seed, rounds.clock.left)
+            return
+
+
+def _of_whole_layers(
+    problem: Problem, symmetry: Symmetry, rounds: Rounds, ways: Sequence[Parts], best: list[Found]
+) -> tuple[list[Found], list[Division]]:
+    """What counts of slices of whole layers find: with that the best so far, and looser ones."""
+    layers = layer_model(problem.in_bands(1))
+    by_counts = [division_of(symmetry, *way) for way in _by_counts(problem, rounds, layers, ways)]
+    best = rounds.anneal(symmetry, [(division, _no_steps(rounds)) for division in by_counts], best)
+    largest = float(layers.loads.max()) / layers.slices  # of a layer's slices
+    if largest <= COARSE * layers.capacities.min():
+        return best, []
+    # Counts alone hardly balance; dividing filters makes up for what is too much.
+    room = np.floor(layers.capacities * (1 + SLACK)).astype(np.int64)
+    loose = _by_counts(problem, rounds, replace(layers, capacities=room), ways)
+    return best, [division_of(symmetry, *way) for way in loose]
 
 
 def _excess_and_value(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[int, float]:
@@ -190,11 +230,21 @@ def _by_counts(
             best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
     if interrupted:
         rounds.clock.interrupt()
-    model = problem.hypergraph(layer_blocks(problem.views))
+    flat = problem.in_bands(1)
+    model = flat.hypergraph(layer_blocks(flat.views))
     for annealed in best[:KEPT]:
-        yield model, parts_of_counts(layers, annealed.counts).ravel()
+        yield in_every_band(problem, model, parts_of_counts(layers, annealed.counts).ravel())
 
 
 def _ways(problem: Problem, whole: Solution) -> Iterator[Parts]:
     yield in_every_slice(problem, whole.model, whole.parts)
     yield from known_ways(problem)
+
+
+def in_every_band(
+    problem: Problem, model: CnnHypergraph, parts: Int32
+) -> tuple[CnnHypergraph, Int32]:
+    """A partition of the model without bands, the same for each band."""
+    banded = problem.hypergraph(model.blocks)
+    by_slice = parts.reshape(problem.modelling.slices, -1)
+    return banded, by_slice[:, banded.first_bands].ravel()

@@ -1,4 +1,4 @@
-"""The search over slices is exact in its figures, and no worse than what it begins with."""
+"""The search over tiles is exact in its figures, and no worse than what it begins with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from banded_graphs import graph_of as rows_of
+from banded_graphs import modellings as tilings
+from banded_graphs import random_parts
 from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import GraphMaker, channel_graphs, graph_of, modellings, read
@@ -20,11 +23,11 @@ from hgpart.partition import partition_graph
 from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice
 from hgpart.partition.baselines.stages import replicated_stages
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.native import sliced
+from hgpart.partition.native import tiled
 from hgpart.partition.native.annealing import Cooling, anneal
 from hgpart.partition.native.goal import goal_of
 from hgpart.partition.native.search import native_partition
-from hgpart.partition.native.sliced import WHOLE_EFFORT
+from hgpart.partition.native.tiled import WHOLE_EFFORT
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import LARGEST, VOLUME, Objective, over_links
 from hgpart.partition.problem.problem import Problem
@@ -135,6 +138,69 @@ def test_what_annealing_counts_is_what_the_metrics_count(
     if modelling.grain == "coarse":
         back = evaluate_parts(*blocks_of(problem, found, start), problem.k)
         assert (back.traffic == evaluate_parts(model, parts, problem.k).traffic).all()
+
+
+def kept_in_tiles(problem: Problem, model: CnnHypergraph, parts: np.ndarray) -> list[int]:
+    """What each part keeps: parameters once for all tiles, rows that it makes, and that it gets."""
+    kept, copies = [0] * problem.k, problem.copies
+    holders: dict[tuple[int, int], set[int]] = {}
+    of_samples = [
+        model.modelling.of_samples(samples).views(model.graph)
+        for samples in model.modelling.samples
+    ]
+    for vertex, part in enumerate(parts.tolist()):
+        number, place = divmod(vertex, model.slice_vertices)
+        at, row = int(model.vertex_layers[vertex]), int(model.vertex_rows[vertex])
+        view, band = of_samples[number][at], int(model.vertex_bands[place])
+        tasks = model.blocks.rows[at][row + 1] - model.blocks.rows[at][row]
+        rows = view.row_cuts[band + 1] - view.row_cuts[band]
+        kept[part] += int(tasks) * view.map_bytes // view.height * rows
+        holders.setdefault((at, row), set()).add(part)
+    nets = model.map_nets.written_out(model.weights)
+    for net, cost in enumerate(nets.costs.tolist()):
+        own = parts[nets.pins[nets.pointers[net] : nets.pointers[net + 1]]].tolist()
+        for part in {*own} - {own[0]}:
+            kept[part] += cost
+    for (at, row), held in holders.items():
+        view, tasks = model.views[at], np.diff(model.blocks.rows[at])[row]
+        for part in held:
+            each = sum(count // view.layer.tasks * size for count, size in view.parameters)
+            kept[part] += round(copies * each * tasks)
+    return kept
+
+
+@given(
+    st.integers(0, 20),
+    tilings(),
+    st.integers(0, 2**20),
+    st.sampled_from([VOLUME, LARGEST]),
+    st.sampled_from([None, 1, 3]),
+)
+def test_what_annealing_counts_is_what_tiles_send_and_keep(
+    seed: int, modelling: Modelling, random: int, objective: Objective, copies: int | None
+) -> None:
+    graph, k = rows_of(seed), 3
+    limits = None if copies is None else MemoryLimits((9000, 12000, 400), copies)
+    problem = Problem(graph, flops(graph), modelling, k, 0.4, objective=objective, memory=limits)
+    model = problem.hypergraph(single_blocks(graph, modelling))
+    parts = random_parts(model, random)
+    found = symmetry_of(problem)
+    start = division_of(found, model, parts)
+    chains = [(start, Cooling(random, 300, 1e-2, 1e-4, 4.0, 16))]
+    (one,), _ = anneal(found, goal_of(problem.capacities, objective, limits, 2**40), chains)
+    last, last_parts = blocks_of(problem, found, one.division)
+    again = evaluate_parts(last, last_parts, k)
+    assert objective.value(again.traffic) == one.cost
+    excess = np.maximum(again.loads - problem.capacities, 0).sum() / problem.capacities.sum()
+    if limits is not None:
+        needed = part_memory(last, last_parts, k, copies or 0)
+        assert needed.tolist() == kept_in_tiles(problem, last, last_parts)
+        excess += np.maximum(needed - limits.bytes, 0).sum() / sum(limits.bytes)
+    assert one.excess == pytest.approx(excess)
+    before = evaluate_parts(model, parts, k)
+    back = evaluate_parts(*blocks_of(problem, found, start), k)
+    assert (back.traffic == before.traffic).all()
+    assert back.loads.tolist() == before.loads.tolist()
 
 
 @given(problems(), st.sampled_from(["coarse", "fine"]), st.randoms(use_true_random=False))
@@ -263,7 +329,7 @@ def test_counts_and_slices_each_find_more_than_is_known(
     without: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The best of the ways that are known sends 104,448 bytes."""
-    monkeypatch.setattr(sliced, without, ())
+    monkeypatch.setattr(tiled, without, ())
     graph, modelling = graph_of("plain"), Modelling(batch_size=32, slices=16)
     found = partition_graph(graph, flops(graph), 3, 0.1, modelling=modelling, effort=0.05)
     assert found.feasible

@@ -1,0 +1,61 @@
+"""Small networks whose layers have rows, and how their hypergraphs may be in tiles."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from torch import nn
+
+import hgpart
+from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import ChannelGraph
+
+BATCH = 4
+
+
+class Net(nn.Module):
+    """Heights that go down and up again, a skip between layers, and a head without rows."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        random = np.random.default_rng(seed)
+        kernel, last = random.integers(1, 6, 2).tolist()
+        stride, dilation = random.integers(1, 3, 2).tolist()
+        self.first = nn.Conv2d(3, 4, kernel, stride, padding=int(random.integers(0, 3)))
+        self.norm, self.second = nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)
+        self.pool = nn.MaxPool2d(2) if random.integers(2) else nn.Identity()
+        self.third = nn.Conv2d(4, 6, last, dilation=dilation, padding=4)
+        self.up = nn.Upsample(scale_factor=2) if random.integers(2) else nn.Identity()
+        self.spread, self.head = nn.ConvTranspose2d(6, 2, 3, stride=2), nn.LazyLinear(5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = self.pool(self.norm(self.first(images)).relu())
+        maps = maps + self.second(maps)
+        return self.head(self.spread(self.up(self.third(maps))).flatten(1))
+
+
+@cache
+def graph_of(seed: int) -> ChannelGraph:
+    model, images = Net(seed), torch.randn(BATCH, 3, 14, 10)
+    model(images)
+    return hgpart.channel_graph(hgpart.trace(model, (images,)))
+
+
+@st.composite
+def modellings(draw: st.DrawFn) -> Modelling:
+    return Modelling(
+        batch_size=BATCH,
+        slices=draw(st.integers(1, 3)),
+        bands=draw(st.integers(2, 6)),
+        training=draw(st.booleans()),
+        norms=draw(st.sampled_from(["slice", "batch"])),
+        input_vertex=draw(st.booleans()),
+    )
+
+
+def random_parts(model: CnnHypergraph, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 3, model.vertices).astype(np.int32)
