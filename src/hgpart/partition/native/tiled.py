@@ -163,15 +163,12 @@ def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
     """Known ways by rows, and what KaHyPar finds for blocks of tiles if these are few enough."""
     yield from rows_then_filters(problem)
     yield from stages_of_rooms(problem)
-    modelling, asked = (
-        problem.modelling,
-        (rounds.clock, rounds.search.seed, MOST_KAHYPAR_STEPS, MOST_RUNS),
-    )
+    modelling, room, seed = problem.modelling, problem.capacities, rounds.search.seed
+    asked = rounds.clock, seed, MOST_KAHYPAR_STEPS, MOST_RUNS
     blocks = math.ceil(BLOCKS_PER_PART * problem.k / (modelling.slices * modelling.bands))
     for count in dict.fromkeys((blocks, 1)):
         model = problem.hypergraph(divide(problem.graph, problem.work, modelling, count))
         if (parts := by_kahypar(problem, model, *asked)) is not None:
-            room, seed = problem.capacities, rounds.search.seed
             yield model, _native.refine(model.hypergraph, parts, room, seed, rounds.clock.left)
             return
 

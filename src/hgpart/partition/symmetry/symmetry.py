@@ -320,9 +320,10 @@ class _Assembly:
         modelling, shared = problem.modelling, list[_Shared]()
         every = tiles.reshape(-1, tiles.shape[2])
 
-        def over(own: Int32, kinds: Iterable[int]) -> tuple[int, ...]:
+        def over(own: Int32, kinds: Iterable[int]) -> list[int]:
             types = own[:, [*kinds]].ravel()
-            return tuple(types[types >= 0].tolist())
+            found: list[int] = types[types >= 0].tolist()
+            return found
 
         def add(own: Int32, kind: int, cost: int, kept: int) -> None:
             pins = tuple(2 * tile for tile in over(own, (kind,)))
@@ -341,10 +342,14 @@ class _Assembly:
         for kind, layers in self.read_parameters.items() if is_shared else ():
             for at, own in layers.items():
                 pins, types = readers.get(at, (set(), set()))
-                rest = sorted(pin // 2 for pin in pins - {2 * kind})
-                of_unit = tuple(2 * tile for tile in over(every, [kind, *rest]))
-                reading = tuple(sorted(over(every, sorted(types))))
-                shared.append(_Shared(of_unit, reading, own, 0, True))
+                of_unit = [
+                    2 * tile + pin % 2
+                    for tile_types in every
+                    for pin in (2 * kind, *sorted(pins - {2 * kind}))
+                    for tile in over(tile_types[None], (pin // 2,))
+                ]
+                reading = sorted(over(every, sorted(types)))
+                shared.append(_Shared(tuple(of_unit), tuple(reading), own, 0, True))
         return shared
 
     def _readers_of_parameters(self) -> dict[int, tuple[set[int], set[int]]]:
