@@ -32,6 +32,8 @@ from hgpart.partition.problem.solution import Solution
 from hgpart.partition.slice_order import in_order
 from hgpart.work.figures import Work
 
+FLAT_SHARE = 0.3  # of the time that is given, where bands are tried as well
+
 
 def partition_graph(
     graph: ChannelGraph,
@@ -142,19 +144,21 @@ def solve_in_tiles(
     partitions: list[Partition] = []
     refused: list[InfeasibleError] = []
 
-    def attempt(divide: Callable[..., Partition], own: Problem) -> bool:
-        """Divide one of them; whether to go on."""
+    def attempt(divide: Callable[..., Partition], own: Problem, share: float) -> bool:
+        """Divide one of them in a share of the time; whether to go on."""
         try:
-            partitions.append(divide(own, search, backend, best_effort))
+            partitions.append(divide(own, search.part(share), backend, best_effort))
         except InfeasibleError as error:
             refused.append(error)
-        return not (partitions and partitions[-1].interrupted)
+        return search.left > 0 and not (partitions and partitions[-1].interrupted)
 
-    if attempt(divide, flat):
+    if attempt(divide, flat, FLAT_SHARE):
         numbers = {flat.modelling.slices, *(each.modelling.slices for each in partitions)}
         for slices in sorted(numbers):
             own = flat.in_slices(slices)
-            if numbers_for(own) and not attempt(solve, own.in_bands(promising_bands(own, search))):
+            if not numbers_for(own):
+                continue
+            if not attempt(solve, own.in_bands(promising_bands(own, search)), 1.0):
                 break
     if not partitions:
         raise refused[-1]

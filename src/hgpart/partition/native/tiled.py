@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -160,9 +161,16 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
 
 
 def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
-    """Known ways by rows, and what KaHyPar finds for blocks of tiles if these are few enough."""
-    yield from rows_then_filters(problem)
-    yield from stages_of_rooms(problem)
+    """Known ways by rows, and what KaHyPar finds, until time is up."""
+    by_others = _by_kahypar(problem, rounds)
+    for way in chain(rows_then_filters(problem), by_others, stages_of_rooms(problem)):
+        yield way
+        if rounds.clock.left <= 0:
+            return
+
+
+def _by_kahypar(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
+    """What KaHyPar finds for blocks of the tiles, or for whole tiles, if these are few enough."""
     modelling, room, seed = problem.modelling, problem.capacities, rounds.search.seed
     asked = rounds.clock, seed, MOST_KAHYPAR_STEPS, MOST_RUNS
     blocks = math.ceil(BLOCKS_PER_PART * problem.k / (modelling.slices * modelling.bands))
