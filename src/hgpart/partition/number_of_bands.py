@@ -38,16 +38,16 @@ def promising_bands(problem: Problem, search: Search) -> int:
     numbers = numbers_for(problem)
     if len(numbers) < 2:
         return numbers[0] if numbers else 1
-    found: dict[int, float] = {}
+    volumes: dict[int, float] = {}
     for bands in numbers:
         own = problem.in_bands(bands)
         solution = tiled_partition(own, search.part(0.1, EFFORT), 0)
         evaluation = evaluate_parts(solution.model, solution.parts, problem.k)
         if (evaluation.loads <= own.capacities).all():
-            found[bands] = evaluation.volume
+            volumes[bands] = evaluation.volume
         if solution.interrupted:
             raise KeyboardInterrupt
-    if not found:
+    if not volumes:
         return numbers[-1]
-    least = min(found.values())
-    return min(bands for bands, volume in found.items() if volume <= AS_GOOD * least)
+    least = min(volumes.values())
+    return min(bands for bands, volume in volumes.items() if volume <= AS_GOOD * least)

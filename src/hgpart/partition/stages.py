@@ -153,7 +153,7 @@ def solve_in_tiles(
         return search.left > 0 and not (partitions and partitions[-1].interrupted)
 
     if attempt(divide, flat, FLAT_SHARE):
-        numbers = {flat.modelling.slices, *(each.modelling.slices for each in partitions)}
+        numbers = {flat.modelling.slices, *(known.modelling.slices for known in partitions)}
         for slices in sorted(numbers):
             own = flat.in_slices(slices)
             if not numbers_for(own):

@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from banded_graphs import BATCH, graph_of, random_parts
 from corrupted_records import corrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from partitioned_models import GraphMaker, chain, channel_graphs, modellings, read
 
 from hgpart.errors import HypergraphError
+from hgpart.hypergraph.blocks import single_blocks
+from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.partition.native.annealing import Cooling, Found, anneal
@@ -28,9 +31,9 @@ from hgpart.partition.problem.objectives import (
     step_time,
 )
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.divisions import Division
+from hgpart.partition.symmetry.divisions import Division, blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
-from hgpart.work.figures import Work
+from hgpart.work.figures import Work, flops
 
 TIME = step_time([[0.0, 1e-3], [1e-3, 0.0]], seconds=1.0, micro_batches=3)  # of two parts
 
@@ -398,3 +401,19 @@ def test_a_net_may_have_more_pins_in_a_part_than_16_bits_count() -> None:
         [np.ones(1, np.int32), *[np.zeros((1, rows), np.int32)] * cells, *binary],
     )
     assert run(found, goal_of(np.zeros(2, np.int64)), start, replace(SCHEDULE, steps=0)).cost == 7
+
+
+def test_clusters_of_tiles_move_and_are_counted_right() -> None:
+    """There are clusters only where rows have bands, and each seed has its own."""
+    graph, modelling = graph_of(0), Modelling(batch_size=BATCH, slices=2, bands=4)
+    problem = Problem(graph, flops(graph), modelling, 3, 0.4)
+    found = symmetry_of(problem)
+    model = problem.hypergraph(single_blocks(graph, modelling))
+    start = division_of(found, model, random_parts(model, 0))
+    chains = [(start, Cooling(seed, 3000, 3e-2, 1e-4, 4.0, 4)) for seed in range(4)]
+    results, _ = anneal(found, goal_of(problem.capacities), chains)
+    before = evaluate_parts(model, random_parts(model, 0), 3).volume
+    for one in results:
+        assert evaluate_parts(*blocks_of(problem, found, one.division), 3).volume == one.cost
+        assert one.cost < before
+    assert len({one.cost for one in results}) > 1  # seeds have clusters of their own

@@ -322,8 +322,8 @@ class _Assembly:
 
         def over(own: Int32, kinds: Iterable[int]) -> list[int]:
             types = own[:, [*kinds]].ravel()
-            found: list[int] = types[types >= 0].tolist()
-            return found
+            existing: list[int] = types[types >= 0].tolist()
+            return existing
 
         def add(own: Int32, kind: int, cost: int, kept: int) -> None:
             pins = tuple(2 * tile for tile in over(own, (kind,)))
