@@ -322,7 +322,10 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
     for more, said in (
         (["--way", "spatial"], "--bands 4 with --way spatial: accepted is without"),
         (["--objective", "time"], "--bands 4 with --objective time: accepted is without"),
-        (["--backend", "exact"], "4 bands of rows with backend 'exact': accepted is without"),
+        (
+            ["--backend", "exact"],
+            "bands of rows (4) with backend 'exact': accepted is without bands",
+        ),
         (["--modelling", "grain=fine"], "4 bands, fine-grain: accepted are bands of coarse"),
     ):
         assert said in failed([*banded, *more], 3, capsys)

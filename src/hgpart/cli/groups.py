@@ -144,7 +144,7 @@ class AnyCounting(Counting):
     bands : B|auto
         Number of bands of rows of each layer's maps; a device may compute a filter for some rows
         only, and is sent the rows at the border. See 'hgpart trace --rows'. auto: the number that
-        saves the most traffic, or 1. Plans with bands can't be run yet.
+        saves the most traffic; 1 where none saves any. Plans with bands can't be run yet.
     """
 
     slices: WholeOrAuto = "1"

@@ -131,7 +131,7 @@ def check_backend(
         raise ArgumentError(f"backend 'exact' takes no slices of the batch: {rest} do")
     if bands != 1 and (name == "exact" or objective.in_seconds):
         what = "backend 'exact'" if name == "exact" else f"objective {objective.name!r}"
-        raise ArgumentError(f"{bands} bands of rows with {what}: accepted is without")
+        raise ArgumentError(f"bands of rows ({bands}) with {what}: accepted is without bands")
     if name != "native" and (memory is not None or not objective.is_volume):
         wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
         raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hgpart.hypergraph.building import evaluate_parts
+from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.native.tiled import tiled_partition
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -31,23 +34,28 @@ def numbers_for(problem: Problem) -> tuple[int, ...]:
 
 
 def promising_bands(problem: Problem, search: Search) -> int:
-    """The fewest bands for which short searches find about the least within eps; 1 if none can be.
+    """The fewest bands for which short searches find about the least within the limits.
 
-    Where no search finds anything within eps, it is the most: smaller bands balance better.
+    Where none finds anything within them it is the most: smaller bands balance better. With one
+    number that is worth trying, or no time to search, it is the first; 1 where there is none.
     """
     numbers = numbers_for(problem)
-    if len(numbers) < 2:
+    if len(numbers) < 2 or search.left <= 0:
         return numbers[0] if numbers else 1
-    volumes: dict[int, float] = {}
+    values: dict[int, float] = {}
     for bands in numbers:
         own = problem.in_bands(bands)
-        solution = tiled_partition(own, search.part(0.1, EFFORT), 0)
-        evaluation = evaluate_parts(solution.model, solution.parts, problem.k)
-        if (evaluation.loads <= own.capacities).all():
-            volumes[bands] = evaluation.volume
+        short = replace(search.part(0.1, EFFORT), on_progress=None)
+        solution = tiled_partition(own, short, 0)
         if solution.interrupted:
             raise KeyboardInterrupt
-    if not volumes:
+        model, parts = solution.model, solution.parts
+        evaluation, memory = evaluate_parts(model, parts, own.k), own.memory
+        holds = memory is None or memory.hold(memory.needed(model, parts))
+        if holds and (evaluation.loads <= own.capacities).all():
+            work = work_of_layers(model, parts, own.k)
+            values[bands] = own.objective.value(evaluation.traffic, work)
+    if not values:
         return numbers[-1]
-    least = min(volumes.values())
-    return min(bands for bands, volume in volumes.items() if volume <= AS_GOOD * least)
+    least = min(values.values())
+    return min(bands for bands, value in values.items() if value <= AS_GOOD * least)

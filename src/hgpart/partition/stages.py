@@ -132,15 +132,18 @@ def solve_in_tiles(
     any_slices: bool = False,
     any_bands: bool = False,
 ) -> Partition:
-    """Divide a model as `solve` does, in as many slices, bands, or both as save most, if asked for.
+    """Divide a model as `solve` does; the numbers of slices and of bands are chosen if asked for.
 
-    The result is never worse than that without bands.
+    The result is never worse than what is found without bands. On Ctrl-C, or where bands are too
+    much for the search, it is the best by then.
     """
     divide = solve_in_slices if any_slices else solve
     if not any_bands:
         return divide(problem, search, backend, best_effort)
     flat = problem.in_bands(1)
     check_backend(backend, flat.objective, flat.memory, flat.modelling.slices, "auto")
+    if not numbers_for(flat):
+        return divide(flat, search, backend, best_effort)
     partitions: list[Partition] = []
     refused: list[InfeasibleError] = []
 
@@ -152,17 +155,26 @@ def solve_in_tiles(
             refused.append(error)
         return search.left > 0 and not (partitions and partitions[-1].interrupted)
 
-    if attempt(divide, flat, FLAT_SHARE):
-        numbers = {flat.modelling.slices, *(known.modelling.slices for known in partitions)}
-        for slices in sorted(numbers):
-            own = flat.in_slices(slices)
-            if not numbers_for(own):
-                continue
-            if not attempt(solve, own.in_bands(promising_bands(own, search)), 1.0):
-                break
+    goes_on = attempt(divide, flat, FLAT_SHARE)
+    slices = [flat.modelling.slices]
+    if partitions and partitions[0].modelling.slices not in slices:
+        slices.insert(0, partitions[0].modelling.slices)
+    try:
+        while goes_on and slices:
+            own = flat.in_slices(slices.pop(0))
+            bands = promising_bands(own, search)
+            goes_on = attempt(solve, own.in_bands(bands), 1 / (1 + len(slices)))
+    except KeyboardInterrupt:
+        if not partitions:
+            raise
+        partitions[-1] = replace(partitions[-1], interrupted=True)
+    except ArgumentError:  # too many tiles for an objective or memory limits
+        if not partitions:
+            raise
     if not partitions:
         raise refused[-1]
-    return min(partitions, key=_rank)
+    interrupted = any(partition.interrupted for partition in partitions)
+    return replace(min(partitions, key=_rank), interrupted=interrupted)
 
 
 def solve_in_slices(

@@ -78,14 +78,38 @@ def test_other_partitioners_take_tiles_as_they_are(backend: str) -> None:
     assert hgpart.evaluate(found.model.hypergraph, found.parts, 4).volume == found.evaluation.volume
 
 
-def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
+
+def test_ctrl_c_leaves_the_best_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiled, "rows_then_filters", interrupted)
     found = searched(replace(problem(2, 4), eps=0.3))
     assert found.interrupted
     assert found.feasible
+
+
+def test_ctrl_c_in_the_search_without_bands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of all bands but the first were whatever was in memory."""
+    whole = tiled.native_partition
+    ended = lambda *asked: replace(whole(*asked), interrupted=True)  # noqa: E731
+    monkeypatch.setattr(tiled, "native_partition", ended)
+    found = searched(replace(problem(2, 4), eps=0.3))
+    assert found.interrupted
+    assert found.feasible
+
+
+def test_any_bands_are_never_worse_than_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = replace(problem(2), eps=0.3)
+    asked = own.graph, own.work, own.k, own.eps
+    flat = partition_graph(*asked, modelling=own.modelling, effort=0.05)
+    found = partition_graph(*asked, modelling=own.modelling, bands="auto", effort=0.05)
+    assert found.modelling.bands > 1
+    assert found.evaluation.volume < flat.evaluation.volume
+    monkeypatch.setattr("hgpart.partition.stages.promising_bands", interrupted)
+    found = partition_graph(*asked, modelling=own.modelling, bands="auto", effort=0.05)
+    assert found.interrupted
+    assert found.evaluation.volume == flat.evaluation.volume
 
 
 def test_ways_have_bands_and_slices_of_their_own() -> None:
@@ -117,7 +141,7 @@ def test_a_plan_is_kept_and_not_run(tmp_path: Path) -> None:
     assert restore(plan, graph()).evaluation.volume == found.evaluation.volume
     with pytest.raises(PlacementError, match="a plan over 2 bands of rows, which can be planned"):
         hgpart.place(network(), plan)
-    with pytest.raises(ArgumentError, match="2 bands of rows with backend 'exact'"):
+    with pytest.raises(ArgumentError, match=r"bands of rows \(2\) with backend 'exact'"):
         partition_graph(
             graph(), found.problem.work, 2, 0.1, modelling=found.modelling, backend="exact"
         )

@@ -110,4 +110,4 @@ class Rounds:
             grains = {"coarse", self.problem.modelling.grain}
             rounds = sum(1 + len(HOTTEST[grain]) for grain in grains)
             rounds += len(HOTTEST_TOWARD_OBJECTIVE) * (not self.problem.objective.is_volume)
-            self.search.on_progress((self.done + done) / rounds, self.volume)
+            self.search.on_progress(min(1.0, (self.done + done) / rounds), self.volume)

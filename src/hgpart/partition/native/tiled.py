@@ -75,7 +75,9 @@ def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
     if whole.interrupted:
         ways = [in_every_band(coarse, *way) for way in _ways(coarse.in_bands(1), whole)]
         model, parts = min(ways, key=lambda way: _excess_and_value(coarse, *way))
-        return Solution(*by_rows(problem, model, parts), bound, True)
+        if problem is not coarse:
+            model, parts = by_rows(problem, model, parts)
+        return Solution(model, parts, bound, True)
     rounds = Rounds(coarse, search, bound)
     symmetry = symmetry_of(coarse)
     check_pairs(coarse, symmetry)

@@ -165,11 +165,11 @@ def _on_bands(report: Report) -> Iterator[str]:
     modelling = report.partition.modelling
     if not report.any_bands or modelling.bands > 1:
         return
-    why = "no other number that was tried sends less"
+    why = "no other number that was tried is better"
     if report.partition.problem.graph.most_rows == 1:
         why = "no layer has rows to divide (hgpart trace --rows says why)"
     elif modelling.grain == "fine":
-        why = "bands are of coarse-grain vertices"
+        why = "fine-grain vertices can't have bands"
     yield f"1 band of rows: {why}"
 
 
