@@ -11,7 +11,7 @@ namespace hgpart {
 
 namespace {
 
-constexpr int kLargestCluster = 8;
+constexpr int kMostNeighbours = 8;  // whose shares move after another
 constexpr int kAttempts = 4;  // to meet another part beside what moves
 constexpr int kMostExchanges = 3;  // moves that make room after the first
 
@@ -152,7 +152,7 @@ class Annealing {
     }
     switch (random_.below(8)) {
       case 0:
-        move_cluster(v, to);
+        move_with_neighbours(v, to);
         break;
       case 1:
         move_share(division_.vertex(v).type, from, to);
@@ -277,10 +277,10 @@ class Annealing {
   }
 
   // A type's share and those of some that it exchanges maps with.
-  void move_cluster(std::int32_t v, std::int32_t to) {
+  void move_with_neighbours(std::int32_t v, std::int32_t to) {
     const auto from = division_.part(v);
     auto type = division_.vertex(v).type;
-    for (int size = 0; size < kLargestCluster; ++size) {
+    for (int size = 0; size < kMostNeighbours; ++size) {
       move_share(type, from, to);
       if (random_.below(4) == 0) return;
       const auto& adjacent = division_.adjacent(type);
@@ -291,7 +291,7 @@ class Annealing {
 
   // Where a share has moved, adjacent vertices of little weight move with it if that saves.
   void follow() {
-    for (std::size_t at = 0; at < shares_.size() && at < kLargestCluster; ++at) {
+    for (std::size_t at = 0; at < shares_.size() && at < kMostNeighbours; ++at) {
       const Share share = shares_[at];
       for (const auto type : division_.adjacent(share.type)) {
         if (model_.type_weights[type] > 0) continue;

@@ -175,7 +175,7 @@ class SymmetryInput {
     const nb::object shape = record.attr("tiles").attr("shape");
     if (nb::len(shape) != 3) {
       throw hgpart::InvalidHypergraph("tiles has " + std::to_string(nb::len(shape)) +
-                              " dimensions, expected 3: slices, bands and types");
+                                      " dimensions, expected 3: slices, bands and types");
     }
     return nb::cast<std::int64_t>(shape[dimension]);
   }

@@ -60,8 +60,8 @@ Graph graph_of(const SymmetricModel& model) {
   return graph;
 }
 
-// Pairs nodes, in a random order, each with a free neighbour: the one that it exchanges most with for
-// what both compute. `least` is added to the work of each, as some have none.
+// Pairs nodes, in a random order, each with the free neighbour with which it exchanges most for what
+// both compute. `least` is added to the work of each, as some have none.
 std::vector<std::int32_t> paired(const Graph& graph, const std::vector<double>& work, double most,
                                  double least, Random& random) {
   const auto nodes = static_cast<std::int32_t>(graph.size());

@@ -159,6 +159,7 @@ def solve_in_tiles(
     slices = [flat.modelling.slices]
     if partitions and partitions[0].modelling.slices not in slices:
         slices.insert(0, partitions[0].modelling.slices)
+    interrupted = False
     try:
         while goes_on and slices:
             own = flat.in_slices(slices.pop(0))
@@ -167,13 +168,13 @@ def solve_in_tiles(
     except KeyboardInterrupt:
         if not partitions:
             raise
-        partitions[-1] = replace(partitions[-1], interrupted=True)
+        interrupted = True
     except ArgumentError:  # too many tiles for an objective or memory limits
         if not partitions:
             raise
     if not partitions:
         raise refused[-1]
-    interrupted = any(partition.interrupted for partition in partitions)
+    interrupted |= any(partition.interrupted for partition in partitions)
     return replace(min(partitions, key=_rank), interrupted=interrupted)
 
 

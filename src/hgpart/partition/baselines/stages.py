@@ -18,6 +18,7 @@ from hgpart.hypergraph.parameters import vertex_gradients
 from hgpart.partition.baselines.by_slices import dealt
 from hgpart.partition.baselines.layerwise import uncuttable_runs, volume_into
 from hgpart.partition.problem.problem import Problem
+from hgpart.sequences import distinct
 
 
 def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int32] | None:
@@ -78,10 +79,11 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     layers = tiled.vertex_layers[: tiled.slice_vertices]
     while end > 0:
         begin, first = int(choice[used, end]), used - int(devices[used, end])
-        for layer in np.flatnonzero((begin <= runs) & (runs < end)).tolist():
-            own = np.flatnonzero(layers == layer)
-            tiles = dealt(parts.shape[0] * max(1, len(own)), problem.rates[first:used])
-            parts[:, own] = first + tiles.reshape(parts.shape[0], -1)[:, : len(own)]
+        in_stage = (begin <= runs[layers]) & (runs[layers] < end)
+        for layer in distinct(layers[in_stage].astype(np.int64)).tolist():
+            bands = np.flatnonzero(layers == layer)
+            tiles = dealt(len(parts) * len(bands), problem.rates[first:used])
+            parts[:, bands] = first + tiles.reshape(len(parts), -1)
         used, end = first, begin
     return tiled, parts.ravel()
 
@@ -101,6 +103,8 @@ def _borders(problem: Problem) -> Int64:
 def _cuts_in_slices(problem: Problem, rates: Sequence[float]) -> Int64:
     """How often tiles that are dealt out to some parts, the last of these, are cut in a slice."""
     bands, cuts = problem.modelling.bands, [0, 0]
+    if bands == 1:
+        return np.zeros(problem.k + 2, dtype=np.int64)
     for count in range(2, problem.k + 2):
         own = dealt(problem.modelling.slices * bands, rates[-count:])
         cuts.append(int((np.flatnonzero(np.diff(own)) % bands != bands - 1).sum()))

@@ -37,6 +37,7 @@ from hgpart.partition.native.rounds import Rounds
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.starts import by_kahypar, by_rows
 from hgpart.partition.native.toward_objective import check_pairs, toward_objective
+from hgpart.partition.problem.number_of_blocks import tile_blocks
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
@@ -51,7 +52,6 @@ ROUNDS = ((2, (1e-3, 1e-5)), (16, (1e-3, 1e-4)), (16, (1e-4, 1e-5)))
 # Where rows have bands, clusters of tiles move while it is hot.
 BAND_STEPS = 300_000
 BAND_ROUNDS = ((2, (3e-2, 1e-2, 1e-3)), (16, (1e-3, 3e-4)), (16, (1e-4, 1e-5)))
-BLOCKS_PER_PART = 16  # as `by_blocks` has
 MOST_KAHYPAR_STEPS = 3_000_000  # see `by_kahypar`: some ten seconds
 FINE_ROUNDS = ((1e-4, 1e-5), (1e-5, 1e-6))
 FINE_ROWS = 6
@@ -173,11 +173,10 @@ def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
 
 def _by_kahypar(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
     """What KaHyPar finds for blocks of the tiles, or for whole tiles, if these are few enough."""
-    modelling, room, seed = problem.modelling, problem.capacities, rounds.search.seed
+    room, seed = problem.capacities, rounds.search.seed
     asked = rounds.clock, seed, MOST_KAHYPAR_STEPS, MOST_RUNS
-    blocks = math.ceil(BLOCKS_PER_PART * problem.k / (modelling.slices * modelling.bands))
-    for count in dict.fromkeys((blocks, 1)):
-        model = problem.hypergraph(divide(problem.graph, problem.work, modelling, count))
+    for count in dict.fromkeys((tile_blocks(problem), 1)):
+        model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, count))
         if (parts := by_kahypar(problem, model, *asked)) is not None:
             yield model, _native.refine(model.hypergraph, parts, room, seed, rounds.clock.left)
             return

@@ -253,7 +253,7 @@ class _Segmented:
 
     Attributes
     ----------
-    sets : list of tuple of int
+    sets : list of list of int
         The types of each set, by number.
     """
 
@@ -263,8 +263,8 @@ class _Segmented:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
 
     @property
-    def sets(self) -> list[tuple[int, ...]]:
-        return [*self._numbers]
+    def sets(self) -> list[list[int]]:
+        return [[*types] for types in self._numbers]
 
     def of(
         self, at: int, entry_set: int, pins: list[int]
@@ -379,19 +379,10 @@ class _Assembly:
         if segments is None:
             set_types = [sorted(self.types_of_set[number]) for number in range(sets)]
         else:
-            set_types = [sorted(own) for own in segments.sets]
+            set_types = segments.sets
         return Symmetry(
             class_units=classes.units,
-            type_weights=np.array(
-                [
-                    views[kind].in_band(self.weights[kind] // views[kind].tasks_per_row, band)
-                    * views[kind].tasks_per_row
-                    if views[kind].bands > 1
-                    else self.weights[kind]
-                    for kind, band in kinds
-                ],
-                dtype=np.int64,
-            ),
+            type_weights=np.array([self._weight(*tile) for tile in kinds], dtype=np.int64),
             type_memory=np.array(
                 [views[kind].in_band(self.memory[kind], band) for kind, band in kinds],
                 dtype=np.int64,
@@ -422,6 +413,14 @@ class _Assembly:
             ),
             tiles=tiles[None].astype(np.int32),
         )
+
+    def _weight(self, kind: int, band: int) -> int:
+        """Work of a vertex of a type in a band, of each of its tasks in proportion to the rows."""
+        view = self.problem.views[self.type_layers[kind]]
+        if view.bands == 1:  # tied layers may have other numbers of tasks in a row
+            return self.weights[kind]
+        tasks = view.tasks_per_row
+        return tasks * view.in_band(self.weights[kind] // tasks, band)
 
     def _add_rows(self) -> None:
         whole: dict[int, int] = {}  # work of a row, with that of tied layers and of its cells
