@@ -18,7 +18,9 @@ BATCH = 4
 
 
 class Net(nn.Module):
-    """Heights that go down and up again, a skip between layers, and a head without rows."""
+    """Heights that go down and up again, a skip between layers, a mean over rows in the middle
+    (squeeze and excitation), and a head that has no rows, or a mean of all.
+    """
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -31,11 +33,16 @@ class Net(nn.Module):
         self.third = nn.Conv2d(4, 6, last, dilation=dilation, padding=4)
         self.up = nn.Upsample(scale_factor=2) if random.integers(2) else nn.Identity()
         self.spread, self.head = nn.ConvTranspose2d(6, 2, 3, stride=2), nn.LazyLinear(5)
+        self.excite = nn.Conv2d(6, 6, 1) if random.integers(2) else None
+        self.last = nn.AdaptiveAvgPool2d(1) if random.integers(2) else nn.Identity()
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         maps = self.pool(self.norm(self.first(images)).relu())
         maps = maps + self.second(maps)
-        return self.head(self.spread(self.up(self.third(maps))).flatten(1))
+        maps = self.third(maps)
+        if self.excite is not None:
+            maps = maps * self.excite(maps.mean((2, 3), keepdim=True)).sigmoid()
+        return self.head(self.last(self.spread(self.up(maps))).flatten(1))
 
 
 @cache

@@ -11,12 +11,25 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 
-PartOf = Callable[[int, int, int, int], int]  # of a slice, a band, a layer and one of its tasks
+# Of a slice, a band, a layer and one of its tasks; without a band, of what adds up sums over rows.
+PartOf = Callable[[int, int | None, int, int], int]
+
+
+def is_summed(graph: ChannelGraph, modelling: Modelling, at: int) -> bool:
+    """Whether a layer's bands make partial sums of its rows."""
+    total, layers = graph.layer_rows[at].total, graph.layers
+    own = [layer.tied_to for layer in layers].count(layers[at].tied_to)
+    of_samples = own == 1 and layers[at].fixed_elements == 0
+    return modelling.bands > 1 and total is not None and total.ends and of_samples
 
 
 def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
-    """The rows of each band of a layer; one that shares its weights has one band."""
-    height = graph.layer_rows[at].height or 1
+    """The rows that each band of a layer computes; one that shares its weights has one band."""
+    rows = graph.layer_rows[at]
+    height = rows.height or 1
+    if is_summed(graph, modelling, at):
+        assert rows.total is not None
+        height = rows.total.height
     own = [layer.tied_to for layer in graph.layers].count(graph.layers[at].tied_to)
     count = 1 if own > 1 else min(modelling.bands, height)
     return [range(band * height // count, (band + 1) * height // count) for band in range(count)]
@@ -24,9 +37,11 @@ def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
 
 def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) -> int:
     """Bytes of rows of maps, of parameters, and of what norms take of all rows."""
-    bands = [bands_of(graph, modelling, at) for at in range(len(graph.layers))]
+    layers = range(len(graph.layers))
+    bands = [bands_of(graph, modelling, at) for at in layers]
+    summed = [at for at in layers if is_summed(graph, modelling, at)]
 
-    def part(number: int, band: int, at: int, task: int) -> int:
+    def part(number: int, band: int | None, at: int, task: int) -> int:
         at = graph.layers[at].tied_to
         return part_of(number, band, at, 0 if modelling.is_solid(graph.layers[at]) else task)
 
@@ -36,9 +51,18 @@ def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
             for own in map(source.windows.reads.__getitem__, range(len(source.windows)))
         ]
         for at, rows in enumerate(graph.layer_rows)
-        for source in rows.reads
+        for source in ((rows.total or rows) if at in summed else rows).reads
     }
     volume = 0
+    for at in summed:
+        layer, total = graph.layers[at], graph.layer_rows[at].total
+        assert total is not None
+        size = modelling.bytes_per_element or layer.bytes_per_element
+        for task in range(layer.tasks) if modelling.has_vertices(layer) else ():
+            for number, samples in enumerate(modelling.samples):
+                parts = {part(number, band, at, task) for band in range(len(bands[at]))}
+                others = len(parts - {part(number, None, at, task)})
+                volume += others * samples * total.elements * size
     readers_of = reading(graph, modelling)
     cuts = [at * modelling.batch_size // modelling.slices for at in range(modelling.slices + 1)]
     for number, (first, last) in enumerate(pairwise(cuts)):
@@ -49,7 +73,8 @@ def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
             size = modelling.bytes_per_element or layer.bytes_per_element
             height = graph.layer_rows[source].height or 1
             row_bytes = graph.map_bytes(layer, last - first, size) // height
-            for band, rows in enumerate(bands[source]):
+            made = [(None, range(1))] if source in summed else [*enumerate(bands[source])]
+            for band, rows in made:
                 for row in rows:
                     parts = {
                         part(number, reading_band, at, reader)

@@ -21,7 +21,7 @@ from hgpart.hypergraph.metrics import Evaluation, evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import blocks_of_parts, full_parts, full_vertices
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition.project import project
+from hgpart.partition.problem.project import project
 from hgpart.work.figures import Work, flops
 
 PARTS = 3

@@ -10,18 +10,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from banded_graphs import BATCH, random_parts
+from banded_graphs import graph_of as rows_of
 from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 from partitioned_models import built
 
 import hgpart
 from hgpart.errors import ArgumentError
+from hgpart.hypergraph.blocks import single_blocks
+from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
 from hgpart.partition.given_parts import partition_of_parts
+from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import partitioned_as
+from hgpart.work.figures import flops
 
 MODEL, EXAMPLE = built("plain")  # three layers of 16
 PARTS = [0] * 8 + [1] * 8, [0, 1] * 8, 1
@@ -46,6 +52,26 @@ def test_inputs_and_outputs_go_with_the_first_and_the_last(modelling: Modelling)
     assert full_parts(result.model, result.parts).tolist() == every.ravel().tolist()
     whole = partitioned_as(MODEL, EXAMPLE, every.ravel(), 2, modelling=modelling).partition
     assert whole.evaluation.traffic.tolist() == result.evaluation.traffic.tolist()
+
+
+@pytest.mark.parametrize("seed", [1, 5])  # networks with a mean over rows
+def test_parts_of_bands_with_and_without_ends_and_by_layer(seed: int) -> None:
+    graph, modelling = rows_of(seed), Modelling(batch_size=BATCH, slices=2, bands=3)
+    problem = Problem(graph, flops(graph), modelling, 3, 9.0)
+    model = problem.hypergraph(single_blocks(graph, modelling))
+    parts = random_parts(model, seed)
+    every = full_parts(model, parts)
+    whole = partition_of_parts(problem, every)
+    assert whole.evaluation.traffic.tolist() == evaluate_parts(model, parts, 3).traffic.tolist()
+    kinds = [graph.layers[at].kind for at in model.vertex_layers.tolist()]
+    is_inner = [kind not in ("input", "output") for kind in kinds]
+    inner = partition_of_parts(problem, parts[is_inner])
+    again = full_parts(inner.model, inner.parts)
+    assert again[is_inner].tolist() == parts[is_inner].tolist()
+    by_layer = {layer.name: at % 3 for at, layer in enumerate(graph.layers)}
+    result = partition_of_parts(problem, by_layer)
+    owners = result.model.vertex_layers
+    assert result.parts.tolist() == [by_layer[graph.layers[at].name] for at in owners.tolist()]
 
 
 @cache

@@ -56,7 +56,7 @@ class Blocks:
 
 def full_vertices(views: Sequence[LayerVertices]) -> int:
     """Number of vertices of the full hypergraph, which has `single_blocks`."""
-    return sum(view.count * view.bands for view in views if view.is_own)
+    return sum(int(view.vertex_bands.sum()) for view in views if view.is_own)
 
 
 def single_blocks(graph: ChannelGraph, modelling: Modelling) -> Blocks:
@@ -83,7 +83,7 @@ def _full_pins(views: Sequence[LayerVertices]) -> int:
     for view in views:
         if view.exists:
             read = sum(len(read.channels) // read.groups * view.rows for read in view.layer.reads)
-            pins += view.bands * (read + view.count)
+            pins += view.bands * read + int(view.vertex_bands.sum())
     return pins
 
 

@@ -89,7 +89,7 @@ def of_blocks(
     """Build it like `cnn_hypergraph`, from work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
     layouts, *tables = _lay_out(blocks, views)
-    in_bands = band_by_band(np.array([view.bands for view in views])[tables[0]])
+    in_bands = band_by_band(_bands_of_vertices(views, *tables))
     weights = np.concatenate(
         [
             _weights(_of_band(work, views, band), blocks, views, layouts, len(own))[own >= 0]
@@ -229,8 +229,7 @@ def _lay_out(
             continue
         count = len(blocks.rows[at]) - 1
         spans = _column_spans(view, blocks)
-        split = view.split is not None
-        widths = spans[:, 1] - spans[:, 0] + 1 if split else np.zeros(count, np.int64)
+        widths = spans[:, 1] - spans[:, 0] + view.has_cells
         starts = first + np.concatenate([[0], np.cumsum(widths)])
         layouts.append(Layout(int(starts[-1]), starts[:-1], spans))
         cells = int(widths.sum())
@@ -247,6 +246,15 @@ def _lay_out(
         np.concatenate(rows or nothing),
         np.concatenate(columns or nothing),
     )
+
+
+def _bands_of_vertices(
+    views: tuple[LayerVertices, ...], owners: Int32, rows: Int32, columns: Int32
+) -> Int64:
+    cells = np.array([view.bands for view in views])
+    others = np.array([len(view.row_cuts) - 1 for view in views])
+    bands: Int64 = np.where(columns >= 0, cells[owners], others[owners])
+    return bands
 
 
 def _column_spans(view: LayerVertices, blocks: Blocks) -> Int64:
@@ -282,6 +290,9 @@ def _weights(
         sizes = np.diff(blocks.rows[at])
         finish = layout.finish + np.arange(len(sizes))
         totals = sizes * per_task[at]
+        if view.total is not None:
+            weights[layout.row_starts] += totals
+            continue
         if view.split is not None:
             for row, cell_work in enumerate(row_shares(view, int(per_task[at]), blocks)):
                 start = layout.row_starts[row]

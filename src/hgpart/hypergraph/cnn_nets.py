@@ -170,6 +170,7 @@ def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """The nets of the first slice, for maps as large as the views say."""
     sums, maps = _reduction_nets(model, views), _map_nets(model, views)
     if model.modelling.bands > 1:
+        sums = _totals_of_rows(model, views)
         maps = _maps_in_bands(model, views, maps)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
@@ -211,6 +212,30 @@ def _reduction_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Net
         readers=every[:-1],
         lists=Sequences(every, every[:-1]),
         sets=Sequences.of_spans(first, last + 1),
+    )
+
+
+def _totals_of_rows(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
+    """A net for each block of sums over rows: its vertex first, then the cell of each band."""
+    every = [
+        (view, layout, np.diff(rows))
+        for view, layout, rows in zip(views, model.layouts, model.blocks.rows, strict=True)
+        if layout is not None and view.total is not None
+    ]
+    nothing = [np.zeros(0, np.int64)]
+    cells = [layout.row_starts for _, layout, _ in every]
+    roots = [layout.finish + np.arange(len(sizes)) for _, layout, sizes in every]
+    costs = [view.partial_bytes * sizes for view, _, sizes in every]
+    layers = [np.full(len(sizes), len(views) + view.at) for view, _, sizes in every]
+    numbers = np.arange(1 + sum(map(len, roots)))
+    return Nets(
+        costs=np.concatenate([*nothing, *costs]),
+        gathers=np.ones(len(numbers) - 1, dtype=np.bool_),
+        layers=np.concatenate([*nothing, *layers]).astype(np.int32),
+        roots=np.concatenate([*nothing, *roots]).astype(np.int32),
+        readers=numbers[:-1],
+        lists=Sequences(numbers, numbers[:-1]),
+        sets=_bands_of(model).take(np.concatenate([*nothing, *cells])),
     )
 
 
@@ -276,7 +301,7 @@ def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, I
             per_group = view.layer.tasks // read.groups
             low = np.searchsorted(rows, groups * per_group, "right") - 1
             high = np.searchsorted(rows, (groups + 1) * per_group - 1, "right") - 1
-            columns = np.full(len(known), -1)
+            columns = np.full(len(known), -1 if view.total is None else 0)
             if view.split is read:
                 columns = np.searchsorted(model.blocks.columns[view.at], known, "right") - 1
             tasks.append(graph.task_of_channel[read.channels[known]])
@@ -389,11 +414,12 @@ class Segments:
         """Pairs of a row of a layer and a band, of another one, that reads it."""
         rows, bands = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for view in self._members[layer]:
-            for source in self._graph.layer_rows[view.at].reads:
+            computed = view.total or self._graph.layer_rows[view.at]
+            for source in computed.reads:
                 if source.source == at:
                     reads = source.windows.reads
                     rows.append(reads.values)
-                    bands.append(np.searchsorted(view.row_cuts, reads.owners, "right") - 1)
+                    bands.append(np.searchsorted(view.cell_cuts, reads.owners, "right") - 1)
         return distinct_pairs(np.concatenate(rows), np.concatenate(bands))
 
 

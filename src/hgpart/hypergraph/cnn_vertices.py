@@ -18,9 +18,10 @@ class CnnVertices:
     """The vertices that a model's blocks make.
 
     They come slice by slice of the batch, in each slice band by band of the rows, and in each band
-    layer by layer: those that have so many bands. Where tasks are split
-    (fine-grain), a layer's f(row, column) come row by row, then its reductions r(row); elsewhere a
-    layer has one vertex per row. A layer that is tied to an earlier one has no vertices of its own.
+    layer by layer: those that have so many bands. Where tasks are split (fine-grain), a layer's
+    f(row, column) come row by row, then its reductions r(row). A sum over rows has one column, and
+    reductions in the first band alone. Elsewhere a layer has one vertex per row. A layer that is
+    tied to an earlier one has no vertices of its own.
 
     Attributes
     ----------
@@ -33,7 +34,7 @@ class CnnVertices:
     vertex_layers, vertex_rows : int32 arrays, shape (vertices,)
         The (first) layer of a vertex, and its row block there.
     vertex_columns : int32 array, shape (vertices,)
-        The column block of a vertex; -1 for a reduction or a task that is not split.
+        The column block of a vertex; -1 for a reduction or a task without cells.
     layouts : tuple of Layout or None
         Numbers of each layer's vertices in the first band of the first slice; None for a layer
         without any. Those of the next slice are higher by `slice_vertices`.
@@ -67,6 +68,12 @@ class CnnVertices:
     def vertex_bands(self) -> Int64:
         """The band of each vertex of a slice."""
         return np.nonzero(self.in_bands >= 0)[0]
+
+    @cached_property
+    def band_counts(self) -> Int64:
+        """For each vertex of a slice, in how many bands its tasks have one."""
+        counts: Int64 = (self.in_bands >= 0).sum(axis=0)[self.first_bands]
+        return counts
 
     @cached_property
     def first_bands(self) -> Int64:
@@ -114,10 +121,10 @@ class Layout:
     finish : int
         The first vertex that finishes a row; ``finish + row`` finishes any other row.
     row_starts : int64 array, shape (rows,)
-        In a split layer, the vertex of each row's first column block.
+        In a layer with cells, the vertex of each row's first column block.
     row_columns : int64 array, shape (rows, 2)
-        In a split layer, the first and last column block of each row (all of them, or those of the
-        groups that the row's tasks read).
+        In a layer with cells, the first and last column block of each row (all of them, or those of
+        the groups that the row's tasks read).
     """
 
     finish: int

@@ -7,8 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+import numpy as np
+
+from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, check_whole, not_one_of
-from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, ChannelGraph, Layer, Read
+from hgpart.layers.channel_graph import (
+    INPUT,
+    LINEAR,
+    OUTPUT,
+    ChannelGraph,
+    Layer,
+    Read,
+    RowSum,
+)
 
 GRAINS = ("coarse", "fine")
 LINEAR_MODES = ("neuron", "layer")
@@ -50,8 +61,9 @@ class Modelling:
         which then send statistics to each other.
     bands : int
         Number of bands of rows that each layer's maps are divided into, as even as possible. A
-        layer with fewer rows has a band for each; one that needs all rows has one band. Every task
-        then has a vertex for each band (and slice): a tile. What each of its rows reads is that of
+        layer with fewer rows has a band for each; one that needs all rows has one band, but a sum
+        over rows has cells: one for each band, whose partial sum it adds up. Every task then has a
+        vertex for each band (and slice): a tile. What each of its rows reads is that of
         `LayerRows`, so that a band receives the rows of its windows and no others. The tiles of a
         filter share its parameters as slices do. Norms in training take their statistics of all
         rows, always. Only coarse-grain vertices have bands.
@@ -113,32 +125,43 @@ class Modelling:
 
     def views(self, graph: ChannelGraph) -> tuple[LayerVertices, ...]:
         """The vertices of each layer."""
-        return tuple(
-            LayerVertices(
-                at=at,
-                layer=layer,
-                exists=self.has_vertices(layer),
-                is_solid=self.is_solid(layer),
-                split=self.split_read(layer),
-                map_elements=graph.map_bytes(layer, self.batch_size, 1),
-                partial_elements=layer.partial_elements * self.batch_size,
-                element_bytes=self.bytes_per_element or layer.bytes_per_element,
-                parameters=self._parameters(layer),
-                weight_bytes=self.bytes_per_element
-                or (layer.weight.element_bytes if layer.weight else 0),
-                row_cuts=self._row_cuts(graph, at),
-            )
-            for at, layer in enumerate(graph.layers)
+        return tuple(self._view(graph, at) for at in range(len(graph.layers)))
+
+    def _view(self, graph: ChannelGraph, at: int) -> LayerVertices:
+        layer, total = graph.layers[at], self._total(graph, at)
+        partial_elements = layer.partial_elements if total is None else total.elements
+        height = None if self.bands == 1 else graph.layer_rows[at].height
+        # Layers that share weights share vertices, whose heights may differ.
+        row_cuts = self._cuts(height or 1, 1 if _is_tied(graph, at) else self.bands)
+        return LayerVertices(
+            at=at,
+            layer=layer,
+            exists=self.has_vertices(layer),
+            is_solid=self.is_solid(layer),
+            split=self.split_read(layer),
+            total=total,
+            map_elements=graph.map_bytes(layer, self.batch_size, 1),
+            partial_elements=partial_elements * self.batch_size,
+            element_bytes=self.bytes_per_element or layer.bytes_per_element,
+            parameters=self._parameters(layer),
+            weight_bytes=self.bytes_per_element
+            or (layer.weight.element_bytes if layer.weight else 0),
+            row_cuts=row_cuts,
+            cell_cuts=row_cuts if total is None else self._cuts(total.height, self.bands),
         )
 
-    def _row_cuts(self, graph: ChannelGraph, at: int) -> tuple[int, ...]:
-        """The first row of each band of a layer, and then its number of rows."""
-        if self.bands == 1 or (height := graph.layer_rows[at].height) is None:
-            return 0, 1
-        count = min(self.bands, height)
-        if graph.layers[at].tied_to != at or at in graph.tied_layers:
-            count = 1  # its vertices are those of layers of other heights
+    def _cuts(self, height: int, bands: int) -> tuple[int, ...]:
+        """The first row of each band, and then the number of rows."""
+        count = min(bands, height)
         return tuple(band * height // count for band in range(count + 1))
+
+    def _total(self, graph: ChannelGraph, at: int) -> RowSum | None:
+        """The sum over rows that a layer's tasks are, if partial sums of its bands travel."""
+        if self.bands == 1 or self.grain == "fine" or _is_tied(graph, at):
+            return None
+        total = graph.layer_rows[at].total
+        of_samples = graph.layers[at].fixed_elements == 0
+        return total if total is not None and total.ends and of_samples else None
 
     def _parameters(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Numbers of a layer's parameter elements, each with their size; tasks share the sum."""
@@ -185,6 +208,9 @@ class LayerVertices:
         Whether all its tasks are one row.
     split : Read or None
         The read whose channels split each task; None where tasks stay whole.
+    total : RowSum or None
+        The sum over rows that each task is, if it has a cell for each band and a vertex that adds
+        up their partial sums.
     map_elements, partial_elements : int
         Elements of a task's map, and of one of its partial sums, for a batch.
     element_bytes : int
@@ -194,8 +220,10 @@ class LayerVertices:
     weight_bytes : int
         Bytes of an element of the weight that multiplies the channels it reads.
     row_cuts : tuple of int
-        The first row of each of its bands, and then its number of rows; a layer without rows has
-        one.
+        The first row of each band of its maps, and then their number of rows; maps without rows
+        have one.
+    cell_cuts : tuple of int
+        The same of the rows that it computes: those of its maps, or those that it sums.
     """
 
     at: int
@@ -203,27 +231,34 @@ class LayerVertices:
     exists: bool
     is_solid: bool
     split: Read | None
+    total: RowSum | None
     map_elements: int
     partial_elements: int
     element_bytes: int
     parameters: tuple[tuple[int, int], ...]
     weight_bytes: int
     row_cuts: tuple[int, ...]
+    cell_cuts: tuple[int, ...]
 
     @property
     def bands(self) -> int:
-        """Number of bands of its rows."""
-        return len(self.row_cuts) - 1
+        """Number of bands of the rows that it computes."""
+        return len(self.cell_cuts) - 1
 
     @property
     def height(self) -> int:
-        """Number of its rows; 1 if it has none."""
+        """Number of rows of its maps; 1 if they have none."""
         return self.row_cuts[-1]
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether tasks are divided into cells, and a vertex that adds up their partial sums."""
+        return self.split is not None or self.total is not None
 
     def in_band(self, amount: int, band: int) -> int:
         """The share of a whole amount that the rows of a band have; 0 without the band."""
-        above, below = (self.row_cuts[min(cut, self.bands)] for cut in (band, band + 1))
-        return amount * below // self.height - amount * above // self.height
+        above, below = (self.cell_cuts[min(cut, self.bands)] for cut in (band, band + 1))
+        return amount * below // self.cell_cuts[-1] - amount * above // self.cell_cuts[-1]
 
     @property
     def first(self) -> int:
@@ -262,8 +297,14 @@ class LayerVertices:
 
     @property
     def count(self) -> int:
-        """Number of vertices of the full hypergraph: a split task's cells, and its reduction."""
-        return self.rows if self.split is None else self.rows * (self.columns_per_task + 1)
+        """Number of vertices of the full hypergraph in a band: cells, and what adds them up."""
+        return self.rows * (self.columns_per_task + 1) if self.has_cells else self.rows
+
+    @property
+    def vertex_bands(self) -> Int64:
+        """Number of bands of each of these vertices: of cells, then of what adds them up."""
+        bands = [self.bands] * (self.count - self.rows) + [len(self.row_cuts) - 1] * self.rows
+        return np.array(bands, dtype=np.int64)
 
     @property
     def parameter_bytes(self) -> int:
@@ -279,6 +320,11 @@ class LayerVertices:
     def partial_bytes(self) -> int:
         """Bytes of a partial sum of a task, for a batch."""
         return self.partial_elements * self.element_bytes
+
+
+def _is_tied(graph: ChannelGraph, at: int) -> bool:
+    """Whether a layer shares its vertices with another one."""
+    return graph.layers[at].tied_to != at or at in graph.tied_layers
 
 
 def by_vertices(views: Sequence[LayerVertices]) -> dict[int, list[LayerVertices]]:

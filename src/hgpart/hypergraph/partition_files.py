@@ -55,16 +55,17 @@ def _full_slice(model: CnnHypergraph, parts: Int32) -> Int32:
 def _full_band(model: CnnHypergraph, band: int, parts: Int32) -> Int32:
     pieces = [np.zeros(0, np.int32)]
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
-        if layout is None or not view.is_first or view.bands <= band:
+        if layout is None or not view.is_first:
             continue
         cuts = model.blocks.rows[at]
         rows = np.repeat(np.arange(len(cuts) - 1), np.diff(cuts) // view.tasks_per_row)
-        if view.split is not None:
+        if view.has_cells and band < view.bands:
             positions = _positions(view)
             columns = np.searchsorted(model.blocks.columns[at], positions, "right") - 1
             cells = layout.cell(rows[:, None], columns)
             pieces.append(parts[cells].ravel())
-        pieces.append(parts[layout.finish + rows])
+        if band < len(view.row_cuts) - 1:
+            pieces.append(parts[layout.finish + rows])
     return np.concatenate(pieces)
 
 
@@ -93,7 +94,7 @@ def blocks_of_parts(
     if len(parts) != expected:
         raise ArgumentError(f"{len(parts)} parts, expected one for each of {expected} vertices")
     own = [view for view in views if view.is_own]
-    in_bands = band_by_band(np.repeat([view.bands for view in own], [view.count for view in own]))
+    in_bands = band_by_band(np.concatenate([view.vertex_bands for view in own]))
     # Vertices with the same parts in all slices and bands have one number.
     by_tile = np.where(in_bands >= 0, parts.reshape(modelling.slices, -1)[:, in_bands], -1)
     alike, first = equal_rows(by_tile.reshape(-1, in_bands.shape[1]).T.astype(np.int64))
@@ -114,19 +115,31 @@ def _largest_blocks(views: Sequence[LayerVertices], parts: Int32) -> tuple[Block
             return np.array([0, view.layer.tasks]), np.array([0, view.columns])
         own = parts[first : first + view.count]
         first += view.count
-        rows, columns, parts_of_blocks = (_cut_whole if view.split is None else _cut_split)(
-            view, own
-        )
+        rows, columns, parts_of_blocks = _cut_layer(view, own)
         pieces.append(parts_of_blocks)
         return rows, columns
 
     return Blocks.cut(views, cuts), np.concatenate(pieces)
 
 
+def _cut_layer(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
+    """The largest blocks of a layer's tasks: their rows, their columns, and the part of each."""
+    if view.split is not None:
+        return _cut_split(view, parts)
+    return _cut_whole(view, parts) if view.total is None else _cut_sums(view, parts)
+
+
 def _cut_whole(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
     """The largest blocks of tasks that are not split, and their parts."""
     cuts = _changes(parts[:, None])
     return cuts * view.tasks_per_row, np.array([0, 1]), parts[cuts[:-1]]
+
+
+def _cut_sums(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
+    """The largest blocks of sums over rows, and the parts of their cells and of their vertices."""
+    by_row = parts.reshape(2, -1)
+    cuts = _changes(by_row.T)
+    return cuts * view.tasks_per_row, np.array([0, 1]), by_row[:, cuts[:-1]].ravel()
 
 
 def _cut_split(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
@@ -148,8 +161,12 @@ def _cut_split(view: LayerVertices, parts: Int32) -> tuple[Int64, Int64, Int32]:
 
 
 def _positions(view: LayerVertices) -> Int64:
-    """Positions in a split layer's read that each task reads, shape (tasks, channels per group)."""
-    assert view.split is not None
+    """Positions in a split layer's read that each task reads, shape (rows, channels per group).
+
+    A sum over rows has one position for all channels.
+    """
+    if view.split is None:
+        return np.zeros((view.rows, 1), dtype=np.int64)
     groups = np.arange(view.layer.tasks) * view.split.groups // view.layer.tasks
     return groups[:, None] * view.columns_per_task + np.arange(view.columns_per_task)
 

@@ -203,12 +203,19 @@ class RowSum:
         has none.
     height : int
         Number of rows that are summed.
+    elements : int
+        Elements of a task's sum, and so of each partial sum, per sample.
+    ends : bool
+        Whether only the sum is left of all sources, and no weights come behind it. A task can then
+        be computed as a partial sum of each band.
     reads : tuple of SourceRows
         The rows of each source that each summed row is computed from.
     """
 
     operator: str
     height: int
+    elements: int
+    ends: bool
     reads: tuple[SourceRows, ...]
 
 

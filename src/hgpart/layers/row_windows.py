@@ -13,6 +13,7 @@ shuffle, they go on. A convolution, pooling or interpolation of a map without ba
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -336,7 +337,8 @@ class _RowWalk:
         sources = self._sources(at, final.height, reads, self.unsummed.get(final, set()))
         if final.dim is not None and final.height > 1:
             return LayerRows(final.height, final.dim, sources)
-        total = next((self._total(at, maker) for maker in own if maker.summed is not None), None)
+        summing = next((maker for maker in own if maker.summed is not None), None)
+        total = None if summing is None else self._total(at, summing, sources)
         node, reason = self.ends.get(at) or self._without_end(at, own)
         return LayerRows(None, None, sources, total, node.name if node else "", reason)
 
@@ -364,13 +366,25 @@ class _RowWalk:
         reads = self._sources(at, 1, self.outer[maker], self.unsummed[maker])
         return LayerRows(reads=reads, reason="the model's result")
 
-    def _total(self, at: int, maker: RowMaker) -> RowSum:
+    def _total(self, at: int, maker: RowMaker, sources: tuple[SourceRows, ...]) -> RowSum:
         summed = maker.summed or {}
         height = len(next(iter(summed.values())))
         before = RowMaker(maker.node, at, -1, height, None, summed)
         self._compose(before)
-        sources = self._of(self.outer[before], set(self.outer[before]))
-        return RowSum(maker.node.name, height, sources)
+        layer = self.graph.layers[at]
+        behind = layer.operators[layer.operators.index(maker.node.name) + 1 :]
+        ends = all(source.is_summed for source in sources) and not any(map(self._weighs, behind))
+        shape = concrete(first_tensor(maker.node.meta["val"]).shape)
+        elements = -(-math.prod(shape) // (self.traced.batch_size * layer.tasks))
+        reads = self._of(self.outer[before], set(self.outer[before]))
+        return RowSum(maker.node.name, height, elements, ends, reads)
+
+    def _weighs(self, name: str) -> bool:
+        """Whether an operator takes parameters or buffers."""
+        traced = self.traced
+        node = next(node for node in traced.graph_module.graph.nodes if node.name == name)
+        taken = {operand.name for operand in node.all_input_nodes}
+        return bool(taken & (traced.parameters.keys() | traced.buffers.keys()))
 
     def _compose(self, maker: RowMaker) -> None:
         """Windows of a maker's rows on other layers."""

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, not_one_of
+from hgpart.hypergraph.cnn_vertices import band_by_band
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.hypergraph.partition_files import blocks_of_parts
 from hgpart.layers.channel_graph import INPUT, OUTPUT
@@ -25,10 +26,11 @@ def partition_of_parts(problem: Problem, parts: Parts | Mapping[str, int | Parts
     ----------
     parts : sequence or array of int, or mapping of such by layer
         Numbers from 0 to k - 1. Either the part of each vertex of the full hypergraph, in the order
-        of ``hgpart export``: slice by slice, layer by layer, filter by filter (fine-grain with the
-        channels of each filter). Or, by the name of each layer (``hgpart trace`` lists them), the
-        part of each filter, or one part for all filters. In both forms model inputs and outputs can
-        be left out: they go to the part of the first filter and to that of the last.
+        of ``hgpart export``: slice by slice, band by band, layer by layer, filter by filter
+        (fine-grain with the channels of each filter). Or, by the name of each layer (``hgpart
+        trace`` lists them), the part of each filter, or one part for all filters, in every slice
+        and band. In both forms model inputs and outputs can be left out: they go to the part of the
+        first filter, and to that of the last.
 
     Raises
     ------
@@ -38,7 +40,8 @@ def partition_of_parts(problem: Problem, parts: Parts | Mapping[str, int | Parts
     """
     views, slices = [view for view in problem.views if view.is_own], problem.modelling.slices
     if isinstance(parts, Mapping):
-        every = np.tile(_with_ends(views, _by_name(views, parts)), slices)
+        of_band, exists = _with_ends(views, _by_name(views, parts)), _in_bands(views) >= 0
+        every = np.tile(np.broadcast_to(of_band, exists.shape)[exists], slices)
     else:
         every = _of_vertices(views, _whole_numbers("parts", parts), slices)
     outside = every[(every < 0) | (every >= problem.k)]
@@ -78,6 +81,7 @@ def _by_name(views: Sequence[LayerVertices], parts: Mapping[str, int | Parts]) -
             "parts by layer, fine-grain: accepted is an array with the part of each vertex"
         )
     rows = {view.layer.name: view.rows for view in views}
+    cells = {view.layer.name: view.count // view.rows for view in views}
     by_name: dict[str, Int64] = {}
     for name, own in parts.items():
         if name not in rows:
@@ -88,15 +92,17 @@ def _by_name(views: Sequence[LayerVertices], parts: Mapping[str, int | Parts]) -
                 f"{len(numbers)} parts of layer {name}: accepted are {rows[name]}, one for each "
                 "filter, or one for all"
             )
-        by_name[name] = np.broadcast_to(numbers, rows[name])
+        by_name[name] = np.broadcast_to(numbers, (cells[name], rows[name])).ravel()
     return by_name
 
 
 def _of_vertices(views: Sequence[LayerVertices], parts: Int64, slices: int) -> Int64:
     """The part of each vertex of each slice, with those of inputs and outputs."""
-    counts = {view.layer.name: view.count for view in views}
-    inner = {view.layer.name: view.count for view in views if not _is_end(view)}
-    expected, without = (slices * sum(own.values()) for own in (counts, inner))
+    is_end = np.repeat([*map(_is_end, views)], [view.count for view in views])
+    in_bands = _in_bands(views)
+    exists = in_bands >= 0
+    is_inner = np.broadcast_to(~is_end, exists.shape)[exists]
+    expected, without = slices * len(is_inner), slices * int(is_inner.sum())
     if len(parts) == expected:
         return parts
     if len(parts) != without:
@@ -104,13 +110,20 @@ def _of_vertices(views: Sequence[LayerVertices], parts: Int64, slices: int) -> I
         raise ArgumentError(
             f"{len(parts)} parts: accepted are {expected}, one for each vertex{ends}"
         )
-    cuts = np.cumsum([*inner.values()])[:-1]
-    return np.concatenate(
-        [
-            _with_ends(views, dict(zip(inner, np.split(own, cuts), strict=True)))
-            for own in parts.reshape(slices, -1)
-        ]
-    )
+    inputs = np.repeat([view.layer.kind == INPUT for view in views], [view.count for view in views])
+    every = np.zeros((slices, len(is_inner)), dtype=np.int64)
+    every[:, is_inner] = parts.reshape(slices, -1)
+    for own in in_bands:  # inputs like the first filter that has the band, outputs like the last
+        inner = own[(own >= 0) & ~is_end]
+        for of_kind, like in ((inputs, 0), (is_end & ~inputs, -1)):
+            chosen = own[(own >= 0) & of_kind]
+            every[:, chosen] = every[:, inner[like : like + 1 or None]] if len(inner) else 0
+    return every.ravel()
+
+
+def _in_bands(views: Sequence[LayerVertices]) -> Int64:
+    """The vertex of a slice with each band, of those of the first band; see `band_by_band`."""
+    return band_by_band(np.concatenate([view.vertex_bands for view in views]))
 
 
 def _with_ends(views: Sequence[LayerVertices], by_name: Mapping[str, Int64]) -> Int64:

@@ -52,8 +52,8 @@ def heaviest_task(problem: Problem) -> HeaviestTask:
             works = np.array([per_task * view.tasks_per_row])
             name = f"{'all' if view.is_solid else 'a filter'} of {view.layer.name}"
         names.setdefault(view.first, name)
-        tallest = int(np.diff(view.row_cuts).max())
-        works = -(-works * tallest // view.height)
+        tallest = int(np.diff(view.cell_cuts).max())
+        works = -(-works * tallest // view.cell_cuts[-1])
         weights[view.first] = weights.get(view.first, 0) + largest * works
     at = max(weights, key=lambda index: int(weights[index].max()))
     work = int(weights[at].max())
@@ -90,8 +90,8 @@ def _packed_imbalance(problem: Problem, smallest: float) -> float:
     first = np.cumsum([0, *(view.rows * view.bands for view in problem.views)])
     weights = np.zeros(int(first[-1]), dtype=np.int64)
     for view in problem.views:
-        start, bands = int(first[view.first]), np.diff(view.row_cuts)
-        own = problem.work.per_task[view.at] * view.tasks_per_row * bands // view.height
+        start, bands = int(first[view.first]), np.diff(view.cell_cuts)
+        own = problem.work.per_task[view.at] * view.tasks_per_row * bands // view.cell_cuts[-1]
         weights[start : start + view.rows * view.bands] += np.repeat(own, view.rows)
     weights = np.outer(problem.modelling.slice_work, weights).ravel()
     parts = pack(weights, capacities(int(weights.sum()), problem.rates, smallest))

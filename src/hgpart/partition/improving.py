@@ -10,8 +10,8 @@ from hgpart.hypergraph.blocks import Blocks, halve
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.partition.problem.balance import pack
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.project import project
 from hgpart.partition.problem.search import Search
-from hgpart.partition.project import project
 
 # Split blocks are improved up to this size even when the balance holds already.
 MAX_SPLIT_VERTICES = 20_000

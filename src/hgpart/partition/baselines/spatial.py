@@ -76,7 +76,7 @@ def rows_then_filters(problem: Problem) -> Iterator[tuple[CnnHypergraph, Int32]]
     One for each height below which filters are divided; the first is `spatial`.
     """
     model, by_filters = horizontal(problem)
-    heights = np.array([view.height if view.bands > 1 else 0 for view in model.views])
+    heights = np.array([view.cell_cuts[-1] if view.bands > 1 else 0 for view in model.views])
     for least in np.unique(heights[heights > 0]).tolist() or [1]:
         yield model, by_bands(problem, model, by_filters, heights >= least)
 
@@ -88,12 +88,11 @@ def by_bands(problem: Problem, model: CnnHypergraph, parts: Int32, layers: Bool)
     rates = np.array(problem.rates, dtype=np.float64).reshape(runs, -1)
     first = by_turns(problem, runs) * (k // runs)
     own: Int32 = parts.reshape(slices, -1).copy()
-    counts = np.array([view.bands for view in model.views])[model.vertex_layers]
+    counts, by_rows = model.band_counts, layers[model.vertex_layers[: model.slice_vertices]]
     for number in range(slices):
         run = int(first[number]) // (k // runs)
-        for count in np.unique(counts).tolist():
-            chosen = (counts == count)[: model.slice_vertices]
-            chosen &= layers[model.vertex_layers[: model.slice_vertices]]
+        for count in np.unique(counts[counts > 1]).tolist():
+            chosen = by_rows & (counts == count)
             dealt_out = first[number] + _dealt(count, rates[run])
             own[number][chosen] = dealt_out[model.vertex_bands[chosen]]
     return own.ravel()

@@ -19,6 +19,7 @@ from hgpart.partition.native.clock import Clock
 from hgpart.partition.native.grids import grid_start
 from hgpart.partition.native.layer_shares import layer_shares
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.project import project
 from hgpart.partition.symmetry.divisions import Division, division_of
 from hgpart.partition.symmetry.symmetry import Symmetry
 
@@ -69,17 +70,7 @@ def by_rows(problem: Problem, model: CnnHypergraph, parts: Int32) -> tuple[CnnHy
     """A coarse-grain partition as one of fine-grain blocks that are as wide as their layers."""
     columns = tuple(np.array([0, view.columns]) for view in problem.views)
     whole = problem.hypergraph(Blocks(model.blocks.rows, columns))
-    by_slice = parts.reshape(problem.modelling.slices, -1)
-    own = np.empty((len(by_slice), whole.slice_vertices), dtype=np.int32)
-    for layout, coarse in zip(whole.layouts, model.layouts, strict=True):
-        if layout is None or coarse is None:
-            continue
-        count = len(layout.row_columns)
-        held = by_slice[:, coarse.finish : coarse.finish + count]
-        own[:, layout.finish : layout.finish + count] = held
-        if layout.row_starts[0] != layout.finish:
-            own[:, layout.row_starts] = held
-    return whole, own.ravel()
+    return whole, project(parts, model, whole)
 
 
 def _runs(problem: Problem, symmetry: Symmetry, share_of_eps: float) -> Division:

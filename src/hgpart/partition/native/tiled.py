@@ -39,6 +39,7 @@ from hgpart.partition.native.starts import by_kahypar, by_rows
 from hgpart.partition.native.toward_objective import check_pairs, toward_objective
 from hgpart.partition.problem.number_of_blocks import tile_blocks
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.project import project
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division, blocks_of, division_of
@@ -252,5 +253,4 @@ def in_every_band(
 ) -> tuple[CnnHypergraph, Int32]:
     """A partition of the model without bands, the same for each band."""
     banded = problem.hypergraph(model.blocks)
-    by_slice = parts.reshape(problem.modelling.slices, -1)
-    return banded, by_slice[:, banded.first_bands].ravel()
+    return banded, project(parts, model, banded)

@@ -62,6 +62,11 @@ def division_of(symmetry: Symmetry, model: CnnHypergraph, parts: Int32) -> Divis
         layout = model.layouts[int(layer_of[chosen[0]])]
         assert layout is not None
         kinds[kind] = layout.finish + blocks[chosen]
+    for (number, slot), kind in elements.summed.items():
+        chosen = examples[number][:, slot]
+        layout = model.layouts[int(layer_of[chosen[0]])]
+        assert layout is not None
+        kinds[kind] = layout.row_starts[blocks[chosen]]
     for (number, slot, crossing_class, crossing_slot), kind in elements.cells.items():
         chosen, crossing = examples[number][:, slot], examples[crossing_class][:, crossing_slot]
         layout = model.layouts[int(layer_of[chosen[0]])]
@@ -167,14 +172,14 @@ def _parts(
             continue
         first = elements.tasks[at]
         tasks = np.array([first]) if view.is_solid else first + model.blocks.rows[at][:-1]
-        finish = np.array(
-            [
-                types[elements.types[number, slot]][row]
-                for number, slot, row in place[tasks].tolist()
-            ],
-            dtype=np.int32,
-        )
+
+        def of_tasks(kinds: dict[tuple[int, int], int], places: Int64 = place[tasks]) -> list[int]:
+            return [int(types[kinds[number, slot]][row]) for number, slot, row in places.tolist()]
+
+        finish = of_tasks(elements.types)
         parts[layout.finish : layout.finish + len(finish)] = finish
+        if view.total is not None:
+            parts[layout.row_starts] = of_tasks(elements.summed)
         if view.split is None:
             continue
         starts = model.blocks.columns[at][:-1]

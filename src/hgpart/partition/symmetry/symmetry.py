@@ -121,6 +121,8 @@ class UnitElements:
     classes, units, slots : int64 arrays, shape (elements,)
     types : dict of (class, slot) to int
         Vertex type of a task.
+    summed : dict of (class, slot) to int
+        Vertex type of the cells of a task that is a sum over rows.
     cells : dict of (class, slot, class, slot) to int
         Vertex type of the cells of a task and a channel.
     """
@@ -131,6 +133,7 @@ class UnitElements:
     units: Int64
     slots: Int64
     types: dict[tuple[int, int], int]
+    summed: dict[tuple[int, int], int]
     cells: dict[tuple[int, int, int, int], int]
 
     @cached_property
@@ -297,6 +300,7 @@ class _Assembly:
         self.problem, self.numbered, self.classes = problem, numbered, classes
         self.tied = by_vertices(problem.views)
         self.types: dict[tuple[int, int], int] = {}
+        self.summed: dict[tuple[int, int], int] = {}
         self.cells: dict[tuple[int, int, int, int], int] = {}
         self.weights: list[int] = []
         self.memory: list[int] = []
@@ -306,6 +310,7 @@ class _Assembly:
         self.statistics: list[int] = []  # the same, of norms
         self.type_classes: list[tuple[int, int]] = []
         self.type_layers: list[int] = []
+        self.type_bands: list[int] = []
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
         # group of the row or element of the column.
@@ -371,10 +376,15 @@ class _Assembly:
         """
         classes, numbered = self.classes, self.numbered
         views = [self.problem.views[at] for at in self.type_layers]
-        tiles = band_by_band(np.array([view.bands for view in views]))
+        tiles = band_by_band(np.array(self.type_bands))
         kinds = [(kind, band) for band, kind in np.argwhere(tiles >= 0).tolist()]
         segments = _Segmented(self, tiles) if len(tiles) > 1 else None
         costs = self._costs(of_parameters, segments)
+        for (number, slot), cells in self.summed.items():
+            view = self.problem.views[self.type_layers[cells]]
+            of_bands = tiles[: view.bands, cells].tolist()
+            pins = tuple(2 * tile for tile in (tiles[0, self.types[number, slot]], *of_bands))
+            costs[number, 0, pins, True] += view.tasks_per_row * view.partial_bytes
         nets = [(*key, cost) for key, cost in costs.items() if cost > 0]
         if segments is None:
             set_types = [sorted(self.types_of_set[number]) for number in range(sets)]
@@ -384,7 +394,12 @@ class _Assembly:
             class_units=classes.units,
             type_weights=np.array([self._weight(*tile) for tile in kinds], dtype=np.int64),
             type_memory=np.array(
-                [views[kind].in_band(self.memory[kind], band) for kind, band in kinds],
+                [
+                    self.memory[kind]
+                    if self.type_bands[kind] == 1
+                    else views[kind].in_band(self.memory[kind], band)
+                    for kind, band in kinds
+                ],
                 dtype=np.int64,
             ),
             type_classes=np.array(
@@ -409,6 +424,7 @@ class _Assembly:
                 classes.unit_of,
                 classes.slot_of,
                 self.types,
+                self.summed,
                 self.cells,
             ),
             tiles=tiles[None].astype(np.int32),
@@ -417,7 +433,7 @@ class _Assembly:
     def _weight(self, kind: int, band: int) -> int:
         """Work of a vertex of a type in a band, of each of its tasks in proportion to the rows."""
         view = self.problem.views[self.type_layers[kind]]
-        if view.bands == 1:  # tied layers may have other numbers of tasks in a row
+        if self.type_bands[kind] == 1:  # tied layers may have other numbers of tasks in a row
             return self.weights[kind]
         tasks = view.tasks_per_row
         return tasks * view.in_band(self.weights[kind] // tasks, band)
@@ -440,14 +456,31 @@ class _Assembly:
                 if (read := self.problem.views[at].split) is not None:
                     work = self.numbered.cell_work[at].reshape(read.groups, -1)
                     weight -= int(work[group].sum())
-                sets = self.classes.sets[number][slot]
+                sets, view = self.classes.sets[number][slot], self.problem.views[at]
+                if view.total is not None:
+                    self._add_sum(number, slot, weight)
+                    continue
                 self.types[number, slot] = self._add(
                     at, weight, self._row_memory(at, group), (number, -1), sets
                 )
+                self.type_bands.append(view.bands)
                 self.parameters.append(self._row_parameters(at, group))
                 if read_bytes := self._read_parameters(at):
                     self.read_parameters[self.types[number, slot]] = read_bytes
                 self.statistics.append(self._row_statistics(at))
+
+    def _add_sum(self, number: int, slot: int, weight: int) -> None:
+        """Add the cells of a sum over rows, which read and have its parameters, and its vertex."""
+        at = int(self.numbered.labels[self.classes.examples[number][slot], 0])
+        view = self.problem.views[at]
+        made = view.tasks_per_row * view.map_bytes
+        held, classes = self._row_memory(at, 0) - made, (number, -1)
+        sets = self.classes.sets[number][slot]
+        self.summed[number, slot] = self._add(at, weight, held, classes, sets)
+        self.types[number, slot] = self._add(at, 0, made, classes, [])
+        self.type_bands += [view.bands, 1]
+        self.parameters += [self._row_parameters(at, 0), 0]
+        self.statistics += [self._row_statistics(at), 0]
 
     def _add_cells(self) -> None:
         for at in dict.fromkeys(at for at, _ in self.columns):
@@ -461,6 +494,7 @@ class _Assembly:
                         self.classes.sets[number][slot],
                     )
                     self.cells[row_class, row_slot, number, slot] = kind
+                    self.type_bands.append(self.problem.views[at].bands)
                     self.parameters.append(
                         self._cell_parameters(at, element - self.numbered.columns[at])
                     )
@@ -482,10 +516,12 @@ class _Assembly:
         return kind
 
     def _pins(self, number: int, slots: Iterable[int]) -> list[int]:
-        """The vertices of some slots of a class's unit."""
+        """The vertex of the first slot of a class's unit, and those of others that read its map."""
         pins: list[int] = []
         for slot in slots:
-            if (number, slot) in self.types:
+            if pins and (number, slot) in self.summed:
+                pins.append(2 * self.summed[number, slot])
+            elif (number, slot) in self.types:
                 pins.append(2 * self.types[number, slot])
             else:
                 pins.extend(self.along.get((number, slot), ()))

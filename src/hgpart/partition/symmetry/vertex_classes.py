@@ -72,7 +72,7 @@ def vertex_classes(hypergraph: Hypergraph) -> Symmetry:
         net_memory=np.zeros(len(nets), dtype=np.int64),
         net_pointers=np.arange(len(nets) + 1, dtype=np.int64),
         net_pins=np.array([2 * net[0] for net in nets], dtype=np.int32),
-        elements=UnitElements([], [], classes, place, np.zeros_like(classes), {}, {}),
+        elements=UnitElements([], [], classes, place, np.zeros_like(classes), {}, {}, {}),
         tiles=kinds.reshape(1, 1, -1),
     )
 

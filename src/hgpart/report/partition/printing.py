@@ -340,7 +340,7 @@ def _tiles(report: Report, view: LayerVertices) -> str:
 def _units(report: Report, view: LayerVertices) -> tuple[Sequence[int], str]:
     """What each tile of a layer has of what it is divided by: samples, rows, or both."""
     modelling = report.partition.modelling
-    rows = [end - begin for begin, end in pairwise(view.row_cuts)]
+    rows = [end - begin for begin, end in pairwise(view.cell_cuts)]
     if view.bands == 1:
         return modelling.samples, "sample"
     if modelling.slices == 1:

@@ -11,13 +11,15 @@ from hgpart.hypergraph.building import CnnHypergraph
 def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32:
     """Give each vertex of `target` the part of the vertex of `source` that holds its first task.
 
-    Exact where the blocks of `target` lie within those of `source`.
+    Exact where the blocks of `target` lie within those of `source`. Cells take the part of whole
+    tasks, and all bands that of the only one.
 
     Parameters
     ----------
     parts : int32 array, shape (source vertices,)
     source, target : CnnHypergraph
-        Blocks of one ChannelGraph with the same `Modelling`.
+        Blocks of one ChannelGraph with the same `Modelling`; but `source` may be coarse-grain, or
+        without bands.
 
     Returns
     -------
@@ -26,8 +28,8 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
     by_slice = parts.reshape(source.modelling.slices, -1)
     held = holders(source, target)
     exists = target.in_bands >= 0
-    held = source.in_bands[:, held][exists]
-    return by_slice[:, held].ravel()
+    in_bands = np.broadcast_to(source.in_bands[:, held], exists.shape)
+    return by_slice[:, in_bands[exists]].ravel()
 
 
 def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
@@ -40,8 +42,10 @@ def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
             continue
         tasks = target.blocks.rows[at][target.vertex_rows[own]]
         rows = np.searchsorted(source.blocks.rows[at], tasks, "right") - 1
-        columns = target.vertex_columns[own]
-        finish = layout.finish + rows
+        finish, columns = layout.finish + rows, target.vertex_columns[own]
+        if not source.views[at].has_cells:
+            held[own] = finish
+            continue
         positions = target.blocks.columns[at][np.maximum(columns, 0)]
         cells = layout.cell(
             rows, np.searchsorted(source.blocks.columns[at], positions, "right") - 1

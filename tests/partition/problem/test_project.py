@@ -12,7 +12,7 @@ from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph
 from hgpart.hypergraph.metrics import communication_volume, part_loads
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
-from hgpart.partition.project import project
+from hgpart.partition.problem.project import project
 from hgpart.work.figures import Work
 
 PARTS = 4
