@@ -53,8 +53,9 @@ def graph_of(seed: int) -> ChannelGraph:
 
 
 @st.composite
-def modellings(draw: st.DrawFn) -> Modelling:
+def modellings(draw: st.DrawFn, grains: tuple[str, ...] = ("coarse",)) -> Modelling:
     return Modelling(
+        grain=draw(st.sampled_from(grains)),
         batch_size=BATCH,
         slices=draw(st.integers(1, 3)),
         bands=draw(st.integers(2, 6)),

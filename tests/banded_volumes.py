@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import pairwise
 
+import numpy as np
 from sliced_volumes import parameter_bytes, reading
 
+from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
@@ -20,7 +22,8 @@ def is_summed(graph: ChannelGraph, modelling: Modelling, at: int) -> bool:
     total, layers = graph.layer_rows[at].total, graph.layers
     own = [layer.tied_to for layer in layers].count(layers[at].tied_to)
     of_samples = own == 1 and layers[at].fixed_elements == 0
-    return modelling.bands > 1 and total is not None and total.ends and of_samples
+    divided = modelling.bands > 1 and modelling.grain == "coarse"
+    return divided and total is not None and total.ends and of_samples
 
 
 def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
@@ -118,4 +121,63 @@ def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
             for group in groups:
                 parts = {part(*tile, at, task) for tile in group}
                 volume += (len(parts) - 1) * NUMBERS_A_CHANNEL * channels * size
+    return volume
+
+
+def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
+    """Bytes of a forward pass over tiles of single channels, row by row of maps and of sums."""
+    graph, views, volume = model.graph, model.views, 0
+    bands = [bands_of(graph, model.modelling, at) for at in range(len(views))]
+    of_task = graph.task_of_channel.tolist()
+    readers: dict[tuple[int, int], set[tuple[int, int, int]]] = {}  # of a map: layer, task, channel
+    for at, view in enumerate(views):
+        for read in view.layer.reads if view.exists else ():
+            for place, channel in enumerate(read.channels.tolist()):
+                group, tasks = place * read.groups // len(read.channels), view.layer.tasks
+                source = 0 if channel < 0 else int(graph.layer_of_channel(channel))
+                for task in range(tasks) if channel >= 0 and views[source].exists else ():
+                    if task * read.groups // tasks == group:
+                        number = of_task[channel] - int(graph.first_task[source])
+                        own = (at, task, place if view.split is read else -1)
+                        readers.setdefault((source, number), set()).add(own)
+    for samples, of_slice in zip(
+        model.modelling.samples, parts.reshape(model.modelling.slices, -1).tolist(), strict=True
+    ):
+
+        def part(at: int, task: int, channel: int, band: int, own: list[int] = of_slice) -> int:
+            at, layout = views[at].first, model.layouts[at]
+            assert layout is not None
+            row = 0 if views[at].is_solid else task
+            cell = layout.finish + row if channel < 0 else int(layout.cell(row, channel))
+            return own[model.in_bands[band][cell]]
+
+        of_slice_views = model.modelling.of_samples(samples).views(graph)
+        for (source, task), own in readers.items():
+            height = graph.layer_rows[source].height or 1
+            for band, rows in enumerate(bands[source]):
+                for row in rows:
+                    reading = {
+                        part(*reader, reader_band)
+                        for reader in own
+                        for reader_band, reader_rows in enumerate(bands[reader[0]])
+                        for item in graph.layer_rows[reader[0]].reads
+                        if item.source == source
+                        and any(row in item.windows.reads[each] for each in reader_rows)
+                    } - {part(source, task, -1, band)}
+                    volume += len(reading) * of_slice_views[source].map_bytes // height
+        for at, view in enumerate(of_slice_views):
+            if not view.exists or view.split is None:
+                continue
+            groups, head = view.split.groups, graph.layer_rows[at].head
+            for task in range(view.layer.tasks):
+                group = task * groups // view.layer.tasks
+                channels = range(group * view.columns_per_task, (group + 1) * view.columns_per_task)
+                for band, rows in enumerate(bands[at]):
+                    summed, height = {0}, 1
+                    if len(bands[at]) > 1:
+                        assert head is not None
+                        summed, height = {r for row in rows for r in head.reads[row]}, head.height
+                    sending = {part(at, task, channel, band) for channel in channels}
+                    sending -= {part(at, task, -1, band)}
+                    volume += len(sending) * len(summed) * view.partial_bytes // height
     return volume

@@ -156,11 +156,9 @@ def check_slices(graph: ChannelGraph, modelling: Modelling) -> None:
 
 
 def check_bands(graph: ChannelGraph, modelling: Modelling) -> None:
-    """Raise an ArgumentError for bands that are fine-grain, or more than any map has rows."""
+    """Raise an ArgumentError for more bands than any map has rows."""
     if modelling.bands == 1:
         return
-    if modelling.grain == "fine":
-        raise ArgumentError(f"{modelling.bands} bands, fine-grain: accepted are bands of coarse")
     most = graph.most_rows
     if modelling.bands > most:
         why = "no layer has rows to divide" if most == 1 else f"the tallest maps have {most} rows"

@@ -170,7 +170,7 @@ def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """The nets of the first slice, for maps as large as the views say."""
     sums, maps = _reduction_nets(model, views), _map_nets(model, views)
     if model.modelling.bands > 1:
-        sums = _totals_of_rows(model, views)
+        sums = Nets.joined([_sums_in_bands(model, views, sums), _totals_of_rows(model, views)])
         maps = _maps_in_bands(model, views, maps)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
@@ -213,6 +213,30 @@ def _reduction_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Net
         lists=Sequences(every, every[:-1]),
         sets=Sequences.of_spans(first, last + 1),
     )
+
+
+def _sums_in_bands(model: CnnVertices, views: tuple[LayerVertices, ...], sums: Nets) -> Nets:
+    """A net for each band of the partial sums, each of which has a set of its own."""
+    pieces = list[Nets]()
+    of_layer = sums.layers % max(1, len(views))
+    for band, vertices in enumerate(model.in_bands):
+        costs = np.array([view.partial_bytes_in_band(band) for view in views], dtype=np.int64)
+        whole = np.array([max(1, view.partial_bytes) for view in views], dtype=np.int64)
+        chosen = np.flatnonzero(vertices[sums.roots] >= 0)
+        layers, sets = of_layer[chosen], sums.sets.take(chosen)
+        every = np.arange(len(chosen) + 1)
+        pieces.append(
+            Nets(
+                costs=sums.costs[chosen] // whole[layers] * costs[layers],
+                gathers=sums.gathers[chosen],
+                layers=sums.layers[chosen],
+                roots=vertices[sums.roots[chosen]].astype(np.int32),
+                readers=every[:-1],
+                lists=Sequences(every, every[:-1]),
+                sets=Sequences(sets.pointers, vertices[sets.values]),
+            )
+        )
+    return Nets.joined(pieces)
 
 
 def _totals_of_rows(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:

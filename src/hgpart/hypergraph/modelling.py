@@ -20,6 +20,7 @@ from hgpart.layers.channel_graph import (
     Read,
     RowSum,
 )
+from hgpart.sequences import distinct_pairs
 
 GRAINS = ("coarse", "fine")
 LINEAR_MODES = ("neuron", "layer")
@@ -66,7 +67,8 @@ class Modelling:
         vertex for each band (and slice): a tile. What each of its rows reads is that of
         `LayerRows`, so that a band receives the rows of its windows and no others. The tiles of a
         filter share its parameters as slices do. Norms in training take their statistics of all
-        rows, always. Only coarse-grain vertices have bands.
+        rows, always. Fine-grain, the tasks of a layer stay whole if two bands need the same row of
+        its partial sums, as where pooling windows overlap.
     """
 
     grain: str = "coarse"
@@ -129,19 +131,25 @@ class Modelling:
 
     def _view(self, graph: ChannelGraph, at: int) -> LayerVertices:
         layer, total = graph.layers[at], self._total(graph, at)
+        split = self.split_read(layer)
         partial_elements = layer.partial_elements if total is None else total.elements
         height = None if self.bands == 1 else graph.layer_rows[at].height
         # Layers that share weights share vertices, whose heights may differ.
         row_cuts = self._cuts(height or 1, 1 if _is_tied(graph, at) else self.bands)
+        partial_rows: tuple[int, tuple[int, ...]] = (1, (1,))
+        if split is not None and len(row_cuts) > 2:
+            of_head = _rows_of_head(graph, at, row_cuts)
+            split, partial_rows = (None, partial_rows) if of_head is None else (split, of_head)
         return LayerVertices(
             at=at,
             layer=layer,
             exists=self.has_vertices(layer),
             is_solid=self.is_solid(layer),
-            split=self.split_read(layer),
+            split=split,
             total=total,
             map_elements=graph.map_bytes(layer, self.batch_size, 1),
             partial_elements=partial_elements * self.batch_size,
+            partial_rows=partial_rows,
             element_bytes=self.bytes_per_element or layer.bytes_per_element,
             parameters=self._parameters(layer),
             weight_bytes=self.bytes_per_element
@@ -213,6 +221,8 @@ class LayerVertices:
         up their partial sums.
     map_elements, partial_elements : int
         Elements of a task's map, and of one of its partial sums, for a batch.
+    partial_rows : tuple of int and tuple of int
+        Number of rows of a partial sum, and those of each band.
     element_bytes : int
         Bytes of an element of its maps.
     parameters : tuple of pairs of int
@@ -234,6 +244,7 @@ class LayerVertices:
     total: RowSum | None
     map_elements: int
     partial_elements: int
+    partial_rows: tuple[int, tuple[int, ...]]
     element_bytes: int
     parameters: tuple[tuple[int, int], ...]
     weight_bytes: int
@@ -321,10 +332,38 @@ class LayerVertices:
         """Bytes of a partial sum of a task, for a batch."""
         return self.partial_elements * self.element_bytes
 
+    def partial_bytes_in_band(self, band: int) -> int:
+        """Bytes of the rows of a band of it; none where there is no such band."""
+        height, of_bands = self.partial_rows
+        return self.partial_bytes // height * of_bands[band] if band < len(of_bands) else 0
+
 
 def _is_tied(graph: ChannelGraph, at: int) -> bool:
     """Whether a layer shares its vertices with another one."""
     return graph.layers[at].tied_to != at or at in graph.tied_layers
+
+
+def _rows_of_head(
+    graph: ChannelGraph, at: int, row_cuts: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]] | None:
+    """Rows of what a layer's head computes, and those that each band needs; None if some share any.
+
+    None, too, if another of the layer's operators reads what its head does: cells would be sent
+    rows for that.
+    """
+    head, reads = graph.layer_rows[at].head, graph.layers[at].reads
+    sources = [
+        source
+        for read in reads
+        for source in np.unique(graph.layer_of_channel(read.channels[read.channels >= 0])).tolist()
+    ]
+    if head is None or len(set(sources)) < len(sources):
+        return None
+    bands = np.searchsorted(row_cuts, head.reads.owners, "right") - 1
+    band, rows = distinct_pairs(bands, head.reads.values)
+    if len(np.unique(rows)) < len(rows):
+        return None
+    return head.height, tuple(np.bincount(band, minlength=len(row_cuts) - 1).tolist())
 
 
 def by_vertices(views: Sequence[LayerVertices]) -> dict[int, list[LayerVertices]]:

@@ -231,6 +231,9 @@ class LayerRows:
         Dimension of the rows in the layer's result.
     reads : tuple of SourceRows
         One for each layer that this one reads, in ascending order.
+    head : Windows or None
+        For each row, the rows that it is computed from of what the layer's head computes, before
+        pooling; None if that has no rows.
     total : RowSum or None
         The sum over rows that ends the bands, if one does.
     ended_by : str
@@ -243,6 +246,7 @@ class LayerRows:
     height: int | None = None
     dim: int | None = None
     reads: tuple[SourceRows, ...] = ()
+    head: Windows | None = None
     total: RowSum | None = None
     ended_by: str = ""
     reason: str = ""

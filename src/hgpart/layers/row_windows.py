@@ -336,11 +336,11 @@ class _RowWalk:
             reads = self.outer[final]
         sources = self._sources(at, final.height, reads, self.unsummed.get(final, set()))
         if final.dim is not None and final.height > 1:
-            return LayerRows(final.height, final.dim, sources)
+            return LayerRows(final.height, final.dim, sources, self._of_head(at, final))
         summing = next((maker for maker in own if maker.summed is not None), None)
         total = None if summing is None else self._total(at, summing, sources)
         node, reason = self.ends.get(at) or self._without_end(at, own)
-        return LayerRows(None, None, sources, total, node.name if node else "", reason)
+        return LayerRows(None, None, sources, None, total, node.name if node else "", reason)
 
     def _without_end(self, at: int, own: list[RowMaker]) -> tuple[fx.Node | None, str]:
         """What ends the bands, and why, where no operator needs all rows: shapes or sources do."""
@@ -365,6 +365,23 @@ class _RowWalk:
         self._compose(maker)
         reads = self._sources(at, 1, self.outer[maker], self.unsummed[maker])
         return LayerRows(reads=reads, reason="the model's result")
+
+    def _of_head(self, at: int, final: RowMaker) -> Windows | None:
+        """Windows of a layer's rows on those of its first operator."""
+        head = self.makers.get(next(iter(self.graph.layers[at].operators), ""))
+        if head is None or head.dim is None:
+            return None
+        reads = {final: Windows.identity(final.height)}
+        for name in reversed(self.graph.layers[at].operators):
+            maker = self.makers.get(name)
+            if maker is head or maker not in reads:
+                continue
+            for source, windows in maker.reads.items():
+                if source.layer == at:
+                    composed = reads[maker].compose(windows)
+                    known = reads.get(source)
+                    reads[source] = composed if known is None else known.union(composed)
+        return reads.get(head)
 
     def _total(self, at: int, maker: RowMaker, sources: tuple[SourceRows, ...]) -> RowSum:
         summed = maker.summed or {}

@@ -28,7 +28,7 @@ def numbers_of_bands(rows: int, k: int) -> tuple[int, ...]:
 
 def numbers_for(problem: Problem) -> tuple[int, ...]:
     """Numbers worth trying for a problem: none where there is nothing to divide."""
-    if problem.k == 1 or problem.modelling.grain == "fine":
+    if problem.k == 1:
         return ()
     return numbers_of_bands(problem.graph.most_rows, problem.k)
 
@@ -44,7 +44,7 @@ def promising_bands(problem: Problem, search: Search) -> int:
         return numbers[0] if numbers else 1
     values: dict[int, float] = {}
     for bands in numbers:
-        own = problem.in_bands(bands)
+        own = problem.coarse.in_bands(bands)
         short = replace(search.part(0.1, EFFORT), on_progress=None)
         solution = tiled_partition(own, short, 0)
         if solution.interrupted:

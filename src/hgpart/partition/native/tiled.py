@@ -17,7 +17,7 @@ import numpy as np
 
 from hgpart import _native
 from hgpart.arrays import Int32
-from hgpart.hypergraph.blocks import divide, layer_blocks
+from hgpart.hypergraph.blocks import Blocks, divide, layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.baselines.by_slices import in_every_slice
@@ -115,7 +115,8 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
         if sum(own.size for own in starts[0].parts) > MOST_VERTICES:
             return solution
         whole = _whole(problem, search)
-        starts.append(division_of(symmetry, *in_every_slice(problem, whole.model, whole.parts)))
+        flat = in_every_slice(problem.in_bands(1), whole.model, whole.parts)
+        starts.append(division_of(symmetry, *in_every_band(problem, *flat)))
         best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in starts])
         steps = _at_effort(STEPS, rounds)
         for temperatures in FINE_ROUNDS:
@@ -252,5 +253,10 @@ def in_every_band(
     problem: Problem, model: CnnHypergraph, parts: Int32
 ) -> tuple[CnnHypergraph, Int32]:
     """A partition of the model without bands, the same for each band."""
-    banded = problem.hypergraph(model.blocks)
+    columns = zip(model.blocks.columns, problem.views, strict=True)
+    blocks = Blocks(
+        model.blocks.rows,
+        tuple(cuts if view.split is not None else np.array([0, 1]) for cuts, view in columns),
+    )
+    banded = problem.hypergraph(blocks)
     return banded, project(parts, model, banded)

@@ -28,7 +28,7 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
     by_slice = parts.reshape(source.modelling.slices, -1)
     held = holders(source, target)
     exists = target.in_bands >= 0
-    in_bands = np.broadcast_to(source.in_bands[:, held], exists.shape)
+    in_bands = np.broadcast_to(source.in_bands[: len(exists), held], exists.shape)
     return by_slice[:, in_bands[exists]].ravel()
 
 

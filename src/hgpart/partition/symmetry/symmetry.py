@@ -274,23 +274,23 @@ class _Segmented:
     ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """The rows, set and pins of each segment of a map, whose root is the first pin."""
         layers = self._assembly.type_layers
-        root, *others = (pin // 2 for pin in pins)
-        dense = sorted(self._assembly.types_of_set[entry_set]) if entry_set else []
-        readers = sorted({layers[kind] for kind in (*others, *dense)})
+        root, *others = pins
+        in_set = self._assembly.types_of_set[entry_set] if entry_set else ()
+        dense = [2 * kind for kind in sorted(in_set)]
+        readers = sorted({layers[pin // 2] for pin in (*others, *dense)})
         for band, rows, read in self._segments.of(at, tuple(readers)):
 
-            def tiles(kinds: list[int], read: Sequence[tuple[int, int]] = read) -> list[int]:
+            def tiles(pins: list[int], read: Sequence[tuple[int, int]] = read) -> list[int]:
                 return [
-                    self._tiles[reading][kind]
-                    for kind in kinds
+                    2 * self._tiles[reading][pin // 2] + pin % 2
+                    for pin in pins
                     for layer, reading in read
-                    if layers[kind] == layer
+                    if layers[pin // 2] == layer
                 ]
 
-            own = [self._tiles[band][root], *tiles(others)]
-            members = tuple(sorted(tiles(dense)))
+            members = tuple(sorted(pin // 2 for pin in tiles(dense)))
             number = self._numbers.setdefault(members, len(self._numbers))
-            yield rows, number, tuple(2 * tile for tile in own)
+            yield rows, number, (2 * self._tiles[band][root // 2], *tiles(others))
 
 
 class _Assembly:
@@ -311,6 +311,7 @@ class _Assembly:
         self.type_classes: list[tuple[int, int]] = []
         self.type_layers: list[int] = []
         self.type_bands: list[int] = []
+        self.type_elements: list[int] = []  # of a cell its channel, else the task
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
         # group of the row or element of the column.
@@ -379,7 +380,7 @@ class _Assembly:
         tiles = band_by_band(np.array(self.type_bands))
         kinds = [(kind, band) for band, kind in np.argwhere(tiles >= 0).tolist()]
         segments = _Segmented(self, tiles) if len(tiles) > 1 else None
-        costs = self._costs(of_parameters, segments)
+        costs = self._costs(of_parameters, tiles, segments)
         for (number, slot), cells in self.summed.items():
             view = self.problem.views[self.type_layers[cells]]
             of_bands = tiles[: view.bands, cells].tolist()
@@ -435,8 +436,14 @@ class _Assembly:
         view = self.problem.views[self.type_layers[kind]]
         if self.type_bands[kind] == 1:  # tied layers may have other numbers of tasks in a row
             return self.weights[kind]
-        tasks = view.tasks_per_row
-        return tasks * view.in_band(self.weights[kind] // tasks, band)
+        if view.split is None:
+            tasks = view.tasks_per_row
+            return tasks * view.in_band(self.weights[kind] // tasks, band)
+        per_task = view.in_band(int(self.problem.work.per_task[view.at]), band)
+        shares, element = channel_shares(view.split, per_task), self.type_elements[kind]
+        if self.type_classes[kind][1] >= 0:
+            return int(shares.ravel()[element - self.numbered.columns[view.at]])
+        return per_task - int(shares[self.numbered.labels[element, 1]].sum())
 
     def _add_rows(self) -> None:
         whole: dict[int, int] = {}  # work of a row, with that of tied layers and of its cells
@@ -464,6 +471,7 @@ class _Assembly:
                     at, weight, self._row_memory(at, group), (number, -1), sets
                 )
                 self.type_bands.append(view.bands)
+                self.type_elements.append(element)
                 self.parameters.append(self._row_parameters(at, group))
                 if read_bytes := self._read_parameters(at):
                     self.read_parameters[self.types[number, slot]] = read_bytes
@@ -479,6 +487,7 @@ class _Assembly:
         self.summed[number, slot] = self._add(at, weight, held, classes, sets)
         self.types[number, slot] = self._add(at, 0, made, classes, [])
         self.type_bands += [view.bands, 1]
+        self.type_elements += [self.classes.examples[number][slot]] * 2
         self.parameters += [self._row_parameters(at, 0), 0]
         self.statistics += [self._row_statistics(at), 0]
 
@@ -495,6 +504,7 @@ class _Assembly:
                     )
                     self.cells[row_class, row_slot, number, slot] = kind
                     self.type_bands.append(self.problem.views[at].bands)
+                    self.type_elements.append(element)
                     self.parameters.append(
                         self._cell_parameters(at, element - self.numbered.columns[at])
                     )
@@ -528,7 +538,7 @@ class _Assembly:
         return pins
 
     def _costs(
-        self, of_parameters: bool, segments: _Segmented | None
+        self, of_parameters: bool, tiles: Int64, segments: _Segmented | None
     ) -> Counter[tuple[int, int, tuple[int, ...], bool]]:
         """Cost of the nets of one unit, by class, set, pins and whether the root gathers."""
         costs: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
@@ -550,7 +560,9 @@ class _Assembly:
                 continue
             for number, slot, _ in self.rows[view.first]:
                 pins = [2 * self.types[number, slot], *self.along.get((number, slot), ())]
-                costs[number, 0, tuple(pins), True] += view.partial_bytes
+                for band in range(view.bands):
+                    of_band = tuple(2 * int(tiles[band, pin // 2]) + pin % 2 for pin in pins)
+                    costs[number, 0, of_band, True] += view.partial_bytes_in_band(band)
         return costs
 
     def _row_memory(self, at: int, group: int) -> int:
