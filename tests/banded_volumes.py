@@ -22,8 +22,7 @@ def is_summed(graph: ChannelGraph, modelling: Modelling, at: int) -> bool:
     total, layers = graph.layer_rows[at].total, graph.layers
     own = [layer.tied_to for layer in layers].count(layers[at].tied_to)
     of_samples = own == 1 and layers[at].fixed_elements == 0
-    divided = modelling.bands > 1 and modelling.grain == "coarse"
-    return divided and total is not None and total.ends and of_samples
+    return modelling.bands > 1 and total is not None and total.ends and of_samples
 
 
 def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
@@ -129,6 +128,7 @@ def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
     graph, views, volume = model.graph, model.views, 0
     bands = [bands_of(graph, model.modelling, at) for at in range(len(views))]
     of_task = graph.task_of_channel.tolist()
+    computed = [view.total or rows for view, rows in zip(views, graph.layer_rows, strict=True)]
     readers: dict[tuple[int, int], set[tuple[int, int, int]]] = {}  # of a map: layer, task, channel
     for at, view in enumerate(views):
         for read in view.layer.reads if view.exists else ():
@@ -138,7 +138,8 @@ def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
                 for task in range(tasks) if channel >= 0 and views[source].exists else ():
                     if task * read.groups // tasks == group:
                         number = of_task[channel] - int(graph.first_task[source])
-                        own = (at, task, place if view.split is read else -1)
+                        whole = -1 if view.total is None else 0
+                        own = (at, task, place if view.split is read else whole)
                         readers.setdefault((source, number), set()).add(own)
     for samples, of_slice in zip(
         model.modelling.samples, parts.reshape(model.modelling.slices, -1).tolist(), strict=True
@@ -154,18 +155,22 @@ def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
         of_slice_views = model.modelling.of_samples(samples).views(graph)
         for (source, task), own in readers.items():
             height = graph.layer_rows[source].height or 1
-            for band, rows in enumerate(bands[source]):
+            made = [range(1)] if views[source].total else bands[source]
+            for band, rows in enumerate(made):
                 for row in rows:
                     reading = {
                         part(*reader, reader_band)
                         for reader in own
                         for reader_band, reader_rows in enumerate(bands[reader[0]])
-                        for item in graph.layer_rows[reader[0]].reads
+                        for item in computed[reader[0]].reads
                         if item.source == source
                         and any(row in item.windows.reads[each] for each in reader_rows)
                     } - {part(source, task, -1, band)}
                     volume += len(reading) * of_slice_views[source].map_bytes // height
         for at, view in enumerate(of_slice_views):
+            for task in range(view.layer.tasks) if view.total is not None else ():
+                sending = {part(at, task, 0, band) for band in range(len(bands[at]))}
+                volume += len(sending - {part(at, task, -1, 0)}) * view.partial_bytes
             if not view.exists or view.split is None:
                 continue
             groups, head = view.split.groups, graph.layer_rows[at].head

@@ -67,8 +67,8 @@ class Modelling:
         vertex for each band (and slice): a tile. What each of its rows reads is that of
         `LayerRows`, so that a band receives the rows of its windows and no others. The tiles of a
         filter share its parameters as slices do. Norms in training take their statistics of all
-        rows, always. Fine-grain, the tasks of a layer stay whole if two bands need the same row of
-        its partial sums, as where pooling windows overlap.
+        rows, always. Fine-grain, tasks are not split into channels if they are sums over rows, or
+        if two bands need the same row of their partial sums, as where pooling windows overlap.
     """
 
     grain: str = "coarse"
@@ -131,7 +131,7 @@ class Modelling:
 
     def _view(self, graph: ChannelGraph, at: int) -> LayerVertices:
         layer, total = graph.layers[at], self._total(graph, at)
-        split = self.split_read(layer)
+        split = None if total is not None else self.split_read(layer)
         partial_elements = layer.partial_elements if total is None else total.elements
         height = None if self.bands == 1 else graph.layer_rows[at].height
         # Layers that share weights share vertices, whose heights may differ.
@@ -165,7 +165,7 @@ class Modelling:
 
     def _total(self, graph: ChannelGraph, at: int) -> RowSum | None:
         """The sum over rows that a layer's tasks are, if partial sums of its bands travel."""
-        if self.bands == 1 or self.grain == "fine" or _is_tied(graph, at):
+        if self.bands == 1 or _is_tied(graph, at):
             return None
         total = graph.layer_rows[at].total
         of_samples = graph.layers[at].fixed_elements == 0
