@@ -168,8 +168,6 @@ def _on_bands(report: Report) -> Iterator[str]:
     why = "no other number that was tried is better"
     if report.partition.problem.graph.most_rows == 1:
         why = "no layer has rows to divide (hgpart trace --rows says why)"
-    elif modelling.grain == "fine":
-        why = "fine-grain vertices can't have bands"
     yield f"1 band of rows: {why}"
 
 
