@@ -326,9 +326,9 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
             ["--backend", "exact"],
             "bands of rows (4) with backend 'exact': accepted is without bands",
         ),
-        (["--modelling", "grain=fine"], "4 bands, fine-grain: accepted are bands of coarse"),
     ):
         assert said in failed([*banded, *more], 3, capsys)
+    assert said_by([*banded, "--modelling", "grain=fine"], capsys)["bands"] == 4
     assert "--bands 4 in compare" in failed(
         ["compare", "lenet5", "--k", "2", "--bands", "4"], 3, capsys
     )
