@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import banded_graphs
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,8 +16,8 @@ from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.metrics import evaluate
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph
-from hgpart.partition.step_traffic import step_flows
-from hgpart.work.figures import Work
+from hgpart.partition.step_traffic import border_bytes, step_flows
+from hgpart.work.figures import Work, flops
 
 K = 3
 
@@ -84,3 +85,34 @@ def test_a_step_sends_maps_their_gradients_and_what_parameters_need(
     alone = step_flows(cnn_hypergraph(*worked, model.blocks, inferring), parts, K)
     assert list(alone) == ["maps forward"]
     assert (alone["maps forward"].sent == flows["maps forward"].sent).all()
+
+
+@given(st.integers(0, 7), banded_graphs.modellings(), st.integers(0, 2**16), st.booleans())
+def test_borders_are_rows_for_parts_that_make_others_of_the_same_maps(
+    graph_seed: int, modelling: Modelling, seed: int, in_runs: bool
+) -> None:
+    """Net by net; and with bands, too, all flows add up to the volume."""
+    graph = banded_graphs.graph_of(graph_seed)
+    model = cnn_hypergraph(graph, flops(graph), single_blocks(graph, modelling), modelling)
+    parts = banded_graphs.random_parts(model, seed)
+    if in_runs:  # neighbouring layers on one part: some maps are sent whole
+        parts = np.sort(parts)
+    nets, bands = model.map_nets.written_out(model.weights), model.first_bands
+    expected = 0
+    for cost, first, last in zip(nets.costs, nets.pointers, nets.pointers[1:], strict=False):
+        root, *readers = nets.pins[first:last].tolist()
+        slice_, within = divmod(root, model.slice_vertices)
+        same = slice_ * model.slice_vertices + np.flatnonzero(bands == bands[within])
+        makers = set(parts[same].tolist()) - {int(parts[root])}
+        expected += int(cost) * len(makers & set(parts[readers].tolist()))
+    assert border_bytes(model, parts, K) == expected
+    flows = step_flows(model, parts, K)
+    once = [flow for name, flow in flows.items() if name in ("maps forward", "gradients")]
+    once += [flows["statistics"]] if modelling.training else []
+    assert sum(flow.volume for flow in once) == evaluate_parts(model, parts, K).volume
+
+
+def test_without_bands_there_are_no_borders() -> None:
+    graph = banded_graphs.graph_of(0)
+    model = cnn_hypergraph(graph, flops(graph), single_blocks(graph, Modelling()), Modelling())
+    assert border_bytes(model, banded_graphs.random_parts(model, 0), K) == 0

@@ -34,6 +34,7 @@ from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.ways.catalogue import ways
 from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import MOST_LINES, comparison_page, lines_figure
+from hgpart.report.page.drawing.boxes import MOST_SHARES, OTHERS
 from hgpart.report.page.drawing.figures import load_figure, memory_figure
 from hgpart.report.page.drawing.grids import (
     MOST_CELLS,
@@ -44,8 +45,6 @@ from hgpart.report.page.drawing.grids import (
 )
 from hgpart.report.page.drawing.network import (
     MOST_BOXES,
-    MOST_SHARES,
-    OTHERS,
     grouped,
     labels_of,
     network,
@@ -466,8 +465,8 @@ def test_what_has_no_room_is_taken_together(wide):
 
 def test_the_smallest_shares_of_a_box_are_one(wide):
     work = wide.partition.shares.layer_work
-    for (_, _, parts, _), own in zip(network(wide, "MB").boxes[1:-1], work[1:-1], strict=True):
-        *shown, (others, rest) = parts
+    for box, own in zip(network(wide, "MB").boxes[1:-1], work[1:-1], strict=True):
+        *shown, (others, rest) = [(part, width) for *_, width, _, part in box.tiles]
         assert (len(shown), others) == (MOST_SHARES - 1, OTHERS)
         assert [one for _, one in shown] == pytest.approx(
             [own[part] / own.sum() for part, _ in shown], abs=1e-4
@@ -499,11 +498,14 @@ def test_the_network_is_the_records(report):
             between[layers[root], layer] += cost
     assert sent.sum() == report.partition.evaluation.volume
     work = report.partition.shares.layer_work.sum(axis=1)
-    for box, (name, share, parts, text) in enumerate(drawn.boxes):
-        assert name == report.partition.problem.graph.layers[box].name
-        assert share == pytest.approx(work[box] / work.max(), abs=1e-4)
-        assert sum(one for _, one in parts) == pytest.approx(1, abs=1e-3 * k)
-        assert float(text.removesuffix(" MB")) == pytest.approx(sent[box] / 1e6, rel=1e-3)
+    for at, box in enumerate(drawn.boxes):
+        assert box.name == report.partition.problem.graph.layers[at].name
+        assert box.work == pytest.approx(work[at] / work.max(), abs=1e-4)
+        assert sum(width for *_, width, _, _ in box.tiles) == pytest.approx(1, abs=1e-3 * k)
+        sends, *shares = box.words
+        megabytes = float(sends.removeprefix("sends ").removesuffix(" MB"))
+        assert megabytes == pytest.approx(sent[at] / 1e6, rel=1e-3)
+        assert len(shares) == len(box.tiles)
     for source, to, share, _ in drawn.edges:
         assert share == pytest.approx(between[source, to] / between.max(), abs=1e-4)
     assert {(source, to) for source, to, _, _ in drawn.edges} == {(at, at + 1) for at in range(6)}

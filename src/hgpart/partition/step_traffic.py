@@ -12,6 +12,7 @@ from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.hypergraph.metrics import messages, traffic
 from hgpart.layers.channel_graph import INPUT
+from hgpart.sequences import Sequences
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +60,7 @@ def step_flows(model: CnnHypergraph, parts: Int32, k: int) -> Mapping[str, Flow]
 
     "maps backward" are their gradients, of which none goes back to an input. "gradients" are those
     of parameters that several parts have, and are summed in one of them; from there the new
-    "weights" go back to the others. "statistics" of norms over all slices, where there are any, are
+    "weights" go back to the others. "statistics" of norms over all slices, or over bands, are
     summed and go "back" in the same way, those of maps forward and those of gradients backward,
     half each. Maps forward, gradients and statistics, each once, add up to the
     partition's volume.
@@ -84,11 +85,49 @@ def step_flows(model: CnnHypergraph, parts: Int32, k: int) -> Mapping[str, Flow]
     sums = {"statistics": statistics, "statistics back": statistics.back}
     return {
         "maps forward": forward,
-        **(sums if model.modelling.norms == "batch" else {}),
+        **(sums if model.modelling.norms == "batch" or model.modelling.bands > 1 else {}),
         "maps backward": _flow(replace(maps, costs=costs), k).back,
         "gradients": gradients,
         "weights": gradients.back,
     }
+
+
+def border_bytes(model: CnnHypergraph, parts: Int32, k: int) -> int:
+    """Bytes of borders in the maps forward: rows that a part gets of maps that it makes others of.
+
+    The parts R that have a net and the parts M that make rows of its maps, both with its sender,
+    have |R| + |M| - |R and M together| in common, of which each but the sender is sent a border.
+
+    Parameters
+    ----------
+    parts : int32 array, shape (model.vertices,)
+    """
+    if model.modelling.bands == 1:
+        return 0
+    slices, within = np.divmod(np.arange(model.vertices), model.slice_vertices)
+    width = model.in_bands.shape[1]
+    of_tasks = slices * width + model.first_bands[within]
+    bands = Sequences.of_pairs(of_tasks, np.arange(model.vertices), model.modelling.slices * width)
+    nets = model.map_nets
+    makers = len(nets.sets) + of_tasks[nets.roots]
+    every, read = np.arange(len(makers)), nets.lists.take(nets.readers)
+    lists = (
+        read,
+        Sequences.of_pairs(every, makers, len(every)),
+        Sequences.of_pairs(
+            np.concatenate([read.owners, every]),
+            np.concatenate([read.values, makers]),
+            len(every),
+        ),
+    )
+    sets = Sequences.joined([nets.sets, bands])
+    received, made, both = (
+        _flow(
+            replace(nets, readers=every, lists=own, sets=sets).of_parts(model.weights, parts, k), k
+        )
+        for own in lists
+    )
+    return received.volume + made.volume - both.volume
 
 
 def together(flows: Iterable[Flow]) -> Flow:

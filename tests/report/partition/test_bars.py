@@ -66,7 +66,7 @@ def test_a_layer_that_is_used_twice_counts_once_each_time() -> None:
     for name, own in macs.items():
         assert work[name] / sum(work.values()) == pytest.approx(own / sum(macs.values()))
     assert sum(row.work for row in rows(one)) == pytest.approx(1)
-    boxes = [width for _, width, *_ in network(one, "MB").boxes if width]
+    boxes = [box.work for box in network(one, "MB").boxes if box.work]
     assert boxes == pytest.approx([3 / 8, 1, 1], abs=1e-4)
 
 

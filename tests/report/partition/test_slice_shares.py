@@ -75,15 +75,61 @@ def test_slices_that_lie_alike_stand_together(
             "slices",
             "15-16 samples each: parts 0, 4",
         ),
-        ([of(range(2), 0), of(range(2, 3), 1, 2)], "both", "0-1: 0; 2: 1-2 50% each"),
-        ([of(range(at, at + 1), at, at + 1) for at in range(9)], "both", "in 9 ways: parts 0-9"),
+        ([of(range(2), 0), of(range(2, 3), 1, 2)], "slices, filters", "0-1: 0; 2: 1-2 50% each"),
+        (
+            [of(range(at, at + 1), at, at + 1) for at in range(9)],
+            "slices, filters",
+            "in 9 ways: parts 0-9",
+        ),
     ],
 )
 def test_a_layer_is_one_line(groups: list[SliceShares], way: str, said: str) -> None:
     assert way_divided(groups) == way
-    assert who_has(groups, [1] * 32) == said
+    assert who_has(groups, [1] * sum(len(group.slices) for group in groups)) == said
 
 
 def test_slices_of_unequal_size_are_counted_in_samples() -> None:
     thirds = [of(range(3 * at, 3 * at + 3), 2 - at) for at in range(3)]
     assert who_has(thirds, [1, 1, 1, 2, 2, 2, 1, 1, 2]) == "3-6 samples each: parts 2, 1, 0"
+
+
+@pytest.mark.parametrize(
+    ("slices", "tiles", "way", "said"),
+    [
+        (1, [0, 0, 0, 0], "whole", "0"),
+        (1, [0, 1, 2, 3], "bands", "3-5 rows each: parts 0-3"),
+        (1, [0, 1, 1, 0], "bands", "0: 0; 1-2: 1; 3: 0"),
+        (2, [0, 0, 1, 1], "slices", "0: 0; 1: 1"),
+        (2, [0, 1, 0, 1], "bands", "0: 0; 1: 1"),
+        (2, [0, 1, 1, 1], "slices, bands", "slice 0 (0: 0; 1: 1); slice 1 (1)"),
+        (
+            3,
+            [0, 1, 2, 0, 1, 2, 3, 3, 4],
+            "slices, bands",
+            "slices 0-1 (3-5 rows each: parts 0-2); slice 2 (0-1: 3; 2: 4)",
+        ),
+        (
+            2,
+            [0, 1, (0, 1), 1],
+            "slices, bands, filters",
+            "slice 0 (0: 0; 1: 1); slice 1 (0: 0-1 50% each; 1: 1)",
+        ),
+        (
+            9,
+            [at * band for at in range(9) for band in range(2)],
+            "slices, bands",
+            "in 9 ways: parts 0-8",
+        ),
+    ],
+)
+def test_a_layer_in_bands_is_one_line(
+    slices: int, tiles: list[int | tuple[int, ...]], way: str, said: str
+) -> None:
+    """The parts of each tile, slice by slice and in each band by band."""
+    at_parts: dict[tuple[int, ...], list[int]] = {}
+    for at, parts in enumerate(tiles):
+        at_parts.setdefault(parts if isinstance(parts, tuple) else (parts,), []).append(at)
+    groups = [replace(of(range(1), *parts), slices=tuple(held)) for parts, held in at_parts.items()]
+    bands = len(tiles) // slices
+    assert way_divided(groups, bands) == way
+    assert who_has(groups, [1] * slices, [5, 3, 3, 4][:bands]) == said

@@ -133,20 +133,71 @@ function lookPatterns(looks) {
 
 const WIDEST = 240; // pixels of the layer with most work
 const BAR = 13; // height of a box
+const STRIPE = 12; // height of a stripe: room for a number
+const TALLEST = 96;
+const COLUMN = 7; // least width of a column, while they are few
+const LABEL = 17; // room for the label above a box
 const LETTER = 6.2; // width, about
 const THICKEST = 12;
+
+// Pixels of a box: as wide as its work, as high as its stripes need.
+function boxSize({ work, columns, stripes }) {
+  const count = stripes.length - 1;
+  return {
+    bar: Math.max(6, Math.min(28, COLUMN * (columns.length - 1)), WIDEST * work),
+    tall: Math.max(BAR, Math.min(TALLEST, STRIPE * count)),
+  };
+}
+
+// A layer in the colours of its parts, with fine lines where slices and bands meet.
+function drawnBox({ name, words, columns, stripes, tiles }, label, looks, { x, y, bar, tall }) {
+  const box = svg("g", { class: "box" });
+  box.append(svg("title", {}, [name, ...words].join("\n")));
+  const left = x - bar / 2;
+  const top = y - (tall + LABEL) / 2 + LABEL;
+  box.append(svg("text", { x, y: top - 5, "text-anchor": "middle" }, label));
+  const numbers = [];
+  for (const [across, down, width, height, part] of tiles) {
+    const place = { x: left + bar * across, y: top + tall * down };
+    const size = { width: bar * width, height: tall * height };
+    const fill = part < 0 ? "none" : `url(#part-${part})`;
+    box.append(svg("rect", { ...place, ...size, fill }));
+    if (part >= 0 && size.width >= 7 + 6 * `${part}`.length && size.height >= 10) {
+      const [stroke, , ink] = looks[part];
+      const middle = { x: place.x + size.width / 2, y: place.y + size.height / 2 + 3.5 };
+      const style = { stroke, style: `fill: ${ink}`, "text-anchor": "middle" };
+      numbers.push(svg("text", { class: "number", ...style, ...middle }, part));
+    }
+  }
+  const cuts = [];
+  if (bar >= 4 * (columns.length - 1)) {
+    for (const at of columns.slice(1, -1)) cuts.push(`M${left + bar * at} ${top} v${tall}`);
+  }
+  if (tall >= 3 * (stripes.length - 1)) {
+    for (const at of stripes.slice(1, -1)) cuts.push(`M${left} ${top + tall * at} h${bar}`);
+  }
+  box.append(svg("path", { class: "cut", d: cuts.join(" ") }), ...numbers);
+  box.append(svg("rect", { class: "outline", x: left, y: top, width: bar, height: tall }));
+  return box;
+}
 
 function drawNetwork(figure, { boxes, labels, edges, looks }) {
   const graph = new dagre.graphlib.Graph();
   graph.setGraph({ rankdir: "TB", ranksep: 18, nodesep: 14, edgesep: 6, marginx: 12, marginy: 8 });
-  boxes.forEach(([, share], at) => {
-    const bar = Math.max(6, WIDEST * share);
-    graph.setNode(at, { bar, width: Math.max(bar, LETTER * labels[at].length), height: 30 });
+  boxes.forEach((box, at) => {
+    const { bar, tall } = boxSize(box);
+    const width = Math.max(bar, LETTER * labels[at].length);
+    graph.setNode(at, { bar, tall, width, height: tall + LABEL });
   });
   for (const [from, to, share] of edges) graph.setEdge(from, to, { weight: 1 + Math.round(9 * share) });
   dagre.layout(graph);
   const { width, height } = graph.graph();
-  const drawing = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, "font-size": 11 });
+  // Lines may go around outside of what dagre takes for the drawing.
+  const turns = edges.flatMap(([from, to]) => graph.edge(from, to).points.map(({ x }) => x));
+  const left = Math.min(0, ...turns.map((x) => x - THICKEST));
+  const wide = Math.max(width, ...turns.map((x) => x + THICKEST)) - left;
+  const viewBox = `${left} 0 ${wide} ${height}`;
+  const drawing = svg("svg", { width: wide, height, viewBox, "font-size": 11 });
   drawing.append(svg("defs", {}, ...lookPatterns(looks)));
   for (const [from, to, share, bytes] of edges) {
     const [first, ...points] = graph.edge(from, to).points;
@@ -155,35 +206,13 @@ function drawNetwork(figure, { boxes, labels, edges, looks }) {
       d: `M${first.x} ${first.y} L${points.map(({ x, y }) => `${x} ${y}`).join(" L")}`,
       "stroke-width": share ? Math.max(1.5, THICKEST * share) : 1,
     });
-    path.append(svg("title", {}, `${boxes[from][0]} to ${boxes[to][0]}: ${bytes} between parts`));
+    path.append(svg("title", {}, `${boxes[from].name} to ${boxes[to].name}: ${bytes} between parts`));
     drawing.append(path);
   }
-  boxes.forEach(([name, , parts, sent], at) => {
-    const { x, y, bar } = graph.node(at);
-    const box = svg("g", { class: "box" });
-    const shares = parts.map(([part, share]) => {
-      const who = part < 0 ? "other parts" : `part ${part}`;
-      return `${who}: ${+(100 * share).toFixed(2)} %`;
-    });
-    box.append(svg("title", {}, `${name}\nsends ${sent}\n${shares.join("\n")}`));
-    box.append(svg("text", { x, y: y - 4, "text-anchor": "middle" }, labels[at]));
-    let left = x - bar / 2;
-    for (const [part, share] of parts) {
-      const fill = part < 0 ? "none" : `url(#part-${part})`;
-      box.append(svg("rect", { x: left, y: y + 1, width: bar * share, height: BAR, fill }));
-      if (part >= 0 && bar * share >= 7 + 6 * `${part}`.length) {
-        const [stroke, , ink] = looks[part];
-        const middle = { x: left + (bar * share) / 2, y: y + BAR - 2, "text-anchor": "middle" };
-        box.append(svg("text", { class: "number", stroke, style: `fill: ${ink}`, ...middle }, part));
-      }
-      left += bar * share;
-    }
-    box.append(svg("rect", { class: "outline", x: x - bar / 2, y: y + 1, width: bar, height: BAR }));
-    drawing.append(box);
-  });
+  boxes.forEach((box, at) => drawing.append(drawnBox(box, labels[at], looks, graph.node(at))));
   const frame = figure.querySelector(".wide");
   frame.append(drawing);
-  frame.scrollLeft = graph.node(0).x - frame.clientWidth / 2; // at the first layer
+  frame.scrollLeft = graph.node(0).x - left - frame.clientWidth / 2; // at the first layer
   const legend = figure.querySelector(".legend");
   looks.forEach((_, part) => {
     const swatch = svg("svg", { width: 18, height: 12 });

@@ -24,6 +24,11 @@ from hgpart.report.partition.columns import (
     step_columns,
     volume_columns,
 )
+from hgpart.report.partition.divided_layers import (
+    divided_columns,
+    divided_layers,
+    divided_legend,
+)
 from hgpart.report.partition.printing import answer
 from hgpart.report.tables import counted, even_decimals
 from hgpart.schedules.costs import Costs
@@ -85,7 +90,8 @@ def plan_sections(report: Report, unit: str, drawn: Drawings) -> list[str]:
     sections = [
         section(
             "The network, and who computes what of it",
-            "A box is a layer, as wide as its work, in the colours of the parts that compute it; a "
+            "A box is a layer, as wide as its work, in the colours of the parts that compute it; "
+            f"{_grid_text(report.partition.modelling)}a "
             "line is as thick as the maps that travel along it between parts in a forward pass, "
             "and thin where none do. A map that several layers of a part read travels to it once, "
             "along the line to the first of them. Point at one for its figures.",
@@ -119,7 +125,8 @@ def plan_sections(report: Report, unit: str, drawn: Drawings) -> list[str]:
             section(
                 "What a training step sends",
                 "Maps go forward, and their gradients back. Where several parts have parameters of "
-                "a filter, one of them sums its gradients, and sends the new weights.",
+                "a filter, one of them sums its gradients, and sends the new weights; in the same "
+                "way sums for the statistics of norms go there and back.",
                 records_table("step", step_columns(report), report.step, unit),
             )
         )
@@ -137,21 +144,39 @@ def plan_sections(report: Report, unit: str, drawn: Drawings) -> list[str]:
             drawn.grid("layers", layer_grid(report), "Share of each layer that each part computes"),
         ),
     ]
+    return [*sections, *_tiles_sections(report, unit, drawn)]
+
+
+def _grid_text(modelling: Modelling) -> str:
+    """What columns and stripes of a box are."""
+    pieces = {
+        "a column is a slice of the batch": modelling.slices > 1,
+        "a stripe is a band of its rows, from the top down": modelling.bands > 1,
+    }
+    texts = [text for text, exist in pieces.items() if exist]
+    if not texts:
+        return ""
+    return f"{', '.join(texts)}, and parts that divide the filters of one stand side by side; "
+
+
+def _tiles_sections(report: Report, unit: str, drawn: Drawings) -> Iterator[str]:
+    """Tables of the filters that each part has of slices and bands, where there are any."""
     modelling = report.partition.modelling
-    if (
-        modelling.slices > 1
-        and modelling.bands == 1
-        and (slices := slices_grid(report)) is not None
-    ):
-        sections.append(
-            section(
-                "Who computes which slices of the batch",
-                "The slices of each layer (row) of which a part (column) computes filters, as dark "
-                "as its share of the layer. Point at one for the share of its filters.",
-                drawn.grid("slices", slices, "Slices of each layer that each part computes"),
-            )
+    if modelling.slices == modelling.bands == 1:
+        return
+    yield section(
+        "How layers are divided",
+        f"Which parts have which filters of what; neighbours that lie alike are one row. Here "
+        f"{divided_legend(report)}. Point at a box of the network for its rows and samples.",
+        records_table("divided", divided_columns(), divided_layers(report), unit),
+    )
+    if modelling.bands == 1 and (slices := slices_grid(report)) is not None:
+        yield section(
+            "Who computes which slices of the batch",
+            "The slices of each layer (row) of which a part (column) computes filters, as dark "
+            "as its share of the layer. Point at one for the share of its filters.",
+            drawn.grid("slices", slices, "Slices of each layer that each part computes"),
         )
-    return sections
 
 
 def _memory_section(report: Report, unit: str, drawn: Drawings) -> str:

@@ -155,9 +155,9 @@ def as_json(report: Report) -> str:
     """All figures as a JSON object, a line for each key, part and layer.
 
     Bytes are those of a forward pass of a batch, or of each way of a training step where slices of
-    the batch share parameters; work is in ``work_unit`` (multiply-accumulates of one sample, or
-    measured seconds of a batch). What has no number, such as maximum over minimum where a part has
-    no work, is null.
+    the batch or bands of rows share parameters; work is in ``work_unit`` (multiply-accumulates of
+    one sample, or measured seconds of a batch). What has no number, such as maximum over minimum
+    where a part has no work, is null.
     """
     partition, seconds = report.partition, report.step_seconds
     modelling, problem, model = partition.modelling, partition.problem, partition.model
@@ -198,6 +198,7 @@ def as_json(report: Report) -> str:
             "gap": partition.gap,
             "step_bytes": report.step["in all"].volume,
             **{key(name): flow.volume for name, flow in report.flows.items()},
+            "border_bytes": report.border_bytes,
             **{f"layerwise_{name}": value for name, value in cut.items()},
             "vertices": model.vertices,
             "nets": len(model.nets.costs),
@@ -220,21 +221,22 @@ def _layer_fields(report: Report) -> list[dict[str, Any]]:
     partition, in_units = report.partition, _work(report)[2]
     shares = partition.shares
     layers = zip(
-        partition.problem.graph.layers,
+        partition.model.views,
         shares.layer_tasks,
         shares.layer_work,
         report.slices_of_layers,
         strict=True,
     )
     fields = []
-    for layer, tasks, work, groups in layers:
+    for view, tasks, work, groups in layers:
         own: dict[str, Any] = {
-            "layer": layer.name,
-            "kind": layer.kind,
+            "layer": view.layer.name,
+            "kind": view.layer.kind,
             "tasks_by_part": tasks.tolist(),
             "work_by_part": [*map(in_units, work.tolist())],
         }
         if partition.modelling.bands > 1:
+            own["row_cuts"] = view.cell_cuts
             own["tiles"] = [_slices_field(group, "tiles") for group in groups]
         elif partition.modelling.slices > 1:
             own["slices"] = [_slices_field(group, "slices") for group in groups]

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Iterator
 
 from rich.console import Console
 
 from hgpart.files.columns import UNITS
-from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.bars import print_bars
@@ -22,14 +20,13 @@ from hgpart.report.partition.columns import (
     step_columns,
     volume_columns,
 )
-from hgpart.report.partition.record import Report, layer_shares, work_scale
-from hgpart.report.partition.slice_shares import (
-    BY_SLICES,
-    SliceShares,
-    ranges,
-    way_divided,
-    who_has,
+from hgpart.report.partition.divided_layers import (
+    divided_columns,
+    divided_layers,
+    divided_legend,
 )
+from hgpart.report.partition.record import Report, layer_shares, work_scale
+from hgpart.report.partition.slice_shares import ranges
 from hgpart.report.tables import (
     counted,
     even_decimals,
@@ -98,8 +95,10 @@ def answer(report: Report, unit: str) -> Iterator[str]:
         yield said
     if partition.interrupted:
         yield "Ctrl-C ended the search: this is the best that it had found"
+    if report.each_way:
+        yield from _on_step(report, unit)
+    yield from _on_bands(report, unit)
     yield from _on_slices(report, unit)
-    yield from _on_bands(report)
     yield from _on_objective(report, unit)
     yield from _on_memory(report, unit)
     yield from _beside_layer_cut(report, unit)
@@ -160,44 +159,59 @@ def _on_seconds(report: Report) -> Iterator[str]:
         )
 
 
-def _on_bands(report: Report) -> Iterator[str]:
-    """Why there is one band, where hgpart was to choose their number."""
-    modelling = report.partition.modelling
-    if not report.any_bands or modelling.bands > 1:
+def _on_bands(report: Report, unit: str) -> Iterator[str]:
+    """What of the maps are borders, or why there is one band, where hgpart was to choose."""
+    partition, modelling = report.partition, report.partition.modelling
+    if modelling.bands > 1:
+        if borders := report.border_bytes:
+            share = 100 * borders / report.flows["maps forward"].volume
+            yield (
+                f"Of the maps forward, {_bytes(borders, unit)} ({share:.0f}%) are borders: rows of "
+                "maps of which the device that gets them computes other rows"
+            )
+        return
+    if not report.any_bands:
         return
     why = "no other number that was tried is better"
-    if report.partition.problem.graph.most_rows == 1:
+    if partition.problem.graph.most_rows == 1:
         why = "no layer has rows to divide (hgpart trace --rows says why)"
     yield f"1 band of rows: {why}"
 
 
+def _on_step(report: Report, unit: str) -> Iterator[str]:
+    """What a training step sends, where it sends more than maps."""
+    partition, modelling = report.partition, report.partition.modelling
+    sizes = [flow.volume / UNITS[unit] for flow in report.flows.values()]
+    sent = dict(zip(report.flows, even_decimals(sizes), strict=True))
+    has_norms = any(layer.batch_statistics for layer in partition.problem.graph.layers)
+    sums = ""
+    if has_norms and "statistics" in sent:
+        sums = f", statistics of norms {sent['statistics']} there and back"
+    yield (
+        f"A step sends {_bytes(report.step['in all'].volume, unit)}: maps "
+        f"{sent['maps forward']} forward and {sent['maps backward']} back, gradients of "
+        f"parameters {sent['gradients']} and the new weights {sent['weights']}{sums}"
+    )
+    if modelling.slices > 1 and modelling.norms == "slice" and has_norms:
+        more = report.statistics_bytes
+        yield (
+            f"Batch norms take their statistics of {_share_samples(report)} each: --modelling "
+            f"norms=batch takes them of all {modelling.batch_size}, for "
+            f"{_bytes(abs(more), unit)} {'more' if more >= 0 else 'less'} each way"
+        )
+
+
 def _on_slices(report: Report, unit: str) -> Iterator[str]:
-    """What a step with slices sends, or whether slices would send less."""
+    """Why there is one slice, or whether slices would send less; who works at once."""
     partition, modelling = report.partition, report.partition.modelling
     graph, volume = partition.problem.graph, partition.evaluation.volume
-    if report.each_way:
-        sizes = [flow.volume / UNITS[unit] for flow in report.flows.values()]
-        sent = dict(zip(report.flows, even_decimals(sizes), strict=True))
-        sums = sent.get("statistics")
-        yield (
-            f"A step sends {_bytes(report.step['in all'].volume, unit)}: maps "
-            f"{sent['maps forward']} forward and {sent['maps backward']} back, gradients of "
-            f"parameters {sent['gradients']} and the new weights {sent['weights']}"
-            + (f", statistics of norms {sums} there and back" if sums else "")
-        )
-        if modelling.norms == "slice" and any(layer.batch_statistics for layer in graph.layers):
-            yield (
-                f"Batch norms take their statistics of {_share_samples(report)} each: --modelling "
-                f"norms=batch takes them of all {modelling.batch_size}, for "
-                f"{_bytes(report.statistics_bytes, unit)} more each way"
-            )
-    elif report.any_slices and modelling.slices == 1:
+    if report.any_slices and modelling.slices == 1:
         if modelling.batch_size == 1:
             yield "1 slice: a batch of 1 sample can't be divided"
             return
         why = graph.mixing.of_norms(modelling.norms)
         yield f"1 slice of the batch: {why or 'no other number that was tried sends less'}"
-    else:
+    elif modelling.slices == 1 or not modelling.training:
         if report.in_slices is not None and report.in_slices < volume:
             yield (
                 f"With the batch in slices at most {_bytes(report.in_slices, unit)} would travel "
@@ -206,7 +220,7 @@ def _on_slices(report: Report, unit: str) -> Iterator[str]:
         elif report.untried_slices and volume:
             yield "Slices of the batch were not tried: --slices auto may send less"
         return
-    if partition.k > 1 and report.lies_in_layers:
+    if partition.k > 1 and modelling.bands == 1 and report.lies_in_layers:
         yield (
             "Each layer is whole on one device: devices work at once in micro-batches only. Few "
             "bytes are not always little time, which hgpart run measures"
@@ -276,7 +290,7 @@ def _compared(ratio: float, less: str, more: str, much: str) -> str:
 def _print_layers(report: Report, console: Console) -> None:
     """Print what each part has of each layer: a column a part where they fit, else a summary."""
     if report.partition.modelling.slices > 1 or report.partition.modelling.bands > 1:
-        _print_sliced_layers(report, console)
+        _print_divided_layers(report, console)
         return
     title = "Layers (% of each that each part has)"
     layers = [
@@ -298,52 +312,13 @@ def _print_layers(report: Report, console: Console) -> None:
     print_table(console, title, headings, rows, left=(0, 4))
 
 
-def _print_sliced_layers(report: Report, console: Console) -> None:
+def _print_divided_layers(report: Report, console: Console) -> None:
     """Print which part has which filters of which tiles; neighbouring layers alike in one row."""
-    layers = [
-        (view, groups, who_has(groups, *_units(report, view)))
-        for view, groups in zip(report.partition.model.views, report.slices_of_layers, strict=True)
-        if groups
+    rows = [
+        (line.layers, line.divided, str(line.parts), line.who) for line in divided_layers(report)
     ]
-
-    def lies(layer: tuple[LayerVertices, tuple[SliceShares, ...], str]) -> object:
-        return layer[2], [(group.slices, group.parts) for group in layer[1]]
-
-    rows = []
-    for _, run in groupby(layers, lies):
-        (first, groups, who), *others = run
-        name = first.layer.name
-        if others:
-            name += f" to {others[-1][0].layer.name} ({1 + len(others)})"
-        parts = {part for group in groups for part in group.parts}
-        divided = way_divided(groups)
-        if divided == BY_SLICES:
-            divided = _tiles(report, first)
-        rows.append((name, divided, str(len(parts)), who))
-    tiles = _tiles(report, max((layer[0] for layer in layers), key=lambda view: view.bands))
-    title = (
-        f'Layers ("0-3: 5" is {tiles} 0 to 3 on part 5; "5 70%" and "1, 4 15% each" are shares of '
-        "the filters)"
-    )
-    print_table(console, title, ["layers", "divided", "parts", "who has them"], rows, (0, 1, 3))
-
-
-def _tiles(report: Report, view: LayerVertices) -> str:
-    """What the pieces of a layer are called that each have all of its filters."""
-    if view.bands == 1:
-        return BY_SLICES
-    return "bands" if report.partition.modelling.slices == 1 else "tiles"
-
-
-def _units(report: Report, view: LayerVertices) -> tuple[Sequence[int], str]:
-    """What each tile of a layer has of what it is divided by: samples, rows, or both."""
-    modelling = report.partition.modelling
-    rows = [end - begin for begin, end in pairwise(view.cell_cuts)]
-    if view.bands == 1:
-        return modelling.samples, "sample"
-    if modelling.slices == 1:
-        return rows, "row"
-    return [1] * (modelling.slices * view.bands), "tile"
+    headings = [column.heading for column in divided_columns()]
+    print_table(console, f"Layers ({divided_legend(report)})", headings, rows, (0, 1, 3))
 
 
 def _percent(share: float) -> str:

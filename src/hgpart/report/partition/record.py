@@ -14,7 +14,7 @@ from hgpart.hypergraph.metrics import Evaluation, communication_volume
 from hgpart.hypergraph.modelling import LayerVertices
 from hgpart.partition import Partition
 from hgpart.partition.partition import ANOTHER_TOOL
-from hgpart.partition.step_traffic import Flow, step_flows, together
+from hgpart.partition.step_traffic import Flow, border_bytes, step_flows, together
 from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 from hgpart.report.tables import counted
@@ -92,16 +92,23 @@ class Report:
     @property
     def each_way(self) -> bool:
         """Whether the volume includes gradients of parameters, which travel there and back."""
-        return self.partition.modelling.slices > 1 and self.partition.modelling.training
+        modelling = self.partition.modelling
+        return modelling.training and modelling.slices * modelling.bands > 1
+
+    @cached_property
+    def border_bytes(self) -> int:
+        """Bytes of borders in a forward pass: rows of maps that the receiver has other rows of."""
+        return border_bytes(self.partition.model, self.partition.parts, self.partition.k)
 
     @cached_property
     def statistics_bytes(self) -> int:
-        """Bytes each way of statistics of norms over the batch, with these parts."""
+        """Bytes each way that statistics of norms over the batch would add, with these parts."""
         model, k = self.partition.model, self.partition.k
         modelling = replace(self.partition.modelling, norms="batch")
         nets = replace(model, modelling=modelling).statistics_nets
         between = nets.of_parts(model.weights, self.partition.parts, k)
-        return communication_volume(between, np.arange(k, dtype=np.int32), k)
+        own = self.flows["statistics"].volume if "statistics" in self.flows else 0
+        return communication_volume(between, np.arange(k, dtype=np.int32), k) - own
 
     @cached_property
     def step_seconds(self) -> Simulated | StepSeconds | None:

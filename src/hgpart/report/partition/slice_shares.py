@@ -1,10 +1,12 @@
-"""CnnHypergraph + parts -> SliceShares: which part has which filters of which slices."""
+"""CnnHypergraph + parts -> SliceShares: which part has which filters of which slices and bands."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,9 +14,11 @@ from hgpart.arrays import Int32
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.sequences import equal_rows
 
-MOST_RUNS = 8  # runs of slices told apart in a line
+MOST_RUNS = 8  # runs of slices, or of bands, told apart in a line
 
-WHOLE, BY_FILTERS, BY_SLICES, BY_BOTH = "whole", "filters", "slices", "both"
+WHOLE = "whole"
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -77,18 +81,30 @@ def slice_shares(model: CnnHypergraph, parts: Int32) -> tuple[tuple[SliceShares,
     return tuple(layers_shares)
 
 
-def way_divided(groups: Sequence[SliceShares]) -> str:
-    """How a layer is divided: not at all, by its filters alone, by slices alone, or by both."""
-    whole = all(len(group.parts) == 1 for group in groups)
-    if len(groups) == 1:
-        return WHOLE if whole else BY_FILTERS
-    return BY_SLICES if whole else BY_BOTH
+def arranged(groups: Sequence[SliceShares], bands: int) -> list[list[SliceShares]]:
+    """How each tile of a layer lies: a row for each slice, a column for each of its bands."""
+    of_tile = {at: group for group in groups for at in group.slices}
+    return [
+        [of_tile[at] for at in range(first, first + bands)]
+        for first in range(0, len(of_tile), bands)
+    ]
 
 
-def who_has(groups: Sequence[SliceShares], samples: Sequence[int], unit: str = "sample") -> str:
-    """Slices, of so many samples each, and the parts that have them, in a line.
+def way_divided(groups: Sequence[SliceShares], bands: int = 1) -> str:
+    """What a layer of so many bands is divided by: slices, bands, filters, or nothing (whole)."""
+    tiles = arranged(groups, bands)
+    ways = {
+        "slices": any(own != tiles[0] for own in tiles),
+        "bands": any(group != own[0] for own in tiles for group in own),
+        "filters": any(len(group.parts) > 1 for group in groups),
+    }
+    return ", ".join(way for way, holds in ways.items() if holds) or WHOLE
 
-    For bands, `samples` takes the rows of each and `unit` is "row".
+
+def who_has(
+    groups: Sequence[SliceShares], samples: Sequence[int], rows: Sequence[int] = (1,)
+) -> str:
+    """Slices, of so many samples each, bands, of so many rows, and who has them, in a line.
 
     >>> who_has([SliceShares((0, 1, 2, 3), (5,), (1.0,), (64,))], [8] * 4)
     '5'
@@ -99,40 +115,71 @@ def who_has(groups: Sequence[SliceShares], samples: Sequence[int], unit: str = "
     '0-1: 0; 2: 1'
     >>> who_has([SliceShares((at,), (at,), (1.0,), (64,)) for at in range(8)], [4] * 8)
     '4 samples each: parts 0-7'
+    >>> who_has([SliceShares((at,), (at,), (1.0,), (64,)) for at in range(4)], [1], [56] * 4)
+    '56 rows each: parts 0-3'
+    >>> who_has([one, SliceShares((2,), (1,), (1.0,), (64,)), SliceShares((3,), (2,), (1.0,), (64,))
+    ... ], [16] * 2, [112] * 2)
+    'slice 0 (0); slice 1 (0: 1; 1: 2)'
     """
-    if len(groups) == 1:
-        return _filters(groups[0])
-    runs = _runs(groups)
-    if all(len(group.parts) == 1 for _, _, group in runs):
-        lengths = {last - first for first, last, _ in runs}
-        holders = [group.parts[0] for _, _, group in runs]
-        if len(lengths) == 1 and len(runs) > 2 and len(set(holders)) == len(holders):
-            return f"{_samples_each(groups, samples, unit)}: parts {ranges(holders)}"
+    tiles = arranged(groups, len(rows))
+    if all(own == tiles[0] for own in tiles):
+        return _in_turn(tiles[0], rows, "row")
+    if all(group == own[0] for own in tiles for group in own):
+        return _in_turn([own[0] for own in tiles], samples, "sample")
+    runs = _runs(tiles)
     if len(runs) > MOST_RUNS:
-        held = sorted({part for group in groups for part in group.parts})
-        if way_divided(groups) == BY_BOTH:
-            return f"in {len(groups)} ways: parts {ranges(held)}"
-        return f"{_samples_each(groups, samples, unit)}: parts {ranges(held)}"
+        return _in_ways(groups)
     return "; ".join(
-        f"{first if first == last else f'{first}-{last}'}: {_filters(group)}"
-        for first, last, group in runs
+        f"slice{'s' * (last > first)} {_span(first, last)} ({_in_turn(own, rows, 'row')})"
+        for first, last, own in runs
     )
 
 
-def _samples_each(groups: Sequence[SliceShares], samples: Sequence[int], one: str) -> str:
-    """Samples of each part, where each has slices that lie alike."""
-    counts = {sum(samples[at] for at in group.slices) for group in groups}
-    unit = one if counts == {1} else f"{one}s"
-    return f"{'-'.join(map(str, sorted({min(counts), max(counts)})))} {unit} each"
+def _in_turn(groups: Sequence[SliceShares], sizes: Sequence[int], unit: str) -> str:
+    """Slices or bands, one after the other, and who has them."""
+    runs = _runs(groups)
+    if len(runs) == 1:
+        return _filters(groups[0])
+    is_whole = all(len(group.parts) == 1 for group in groups)
+    lengths = {last - first for first, last, _ in runs}
+    holders = [group.parts[0] for _, _, group in runs]
+    if is_whole and len(lengths) == 1 and len(runs) > 2 and len(set(holders)) == len(holders):
+        return f"{_sizes(groups, sizes, unit)}: parts {ranges(holders)}"
+    if len(runs) > MOST_RUNS and not is_whole:
+        return _in_ways(groups)
+    if len(runs) > MOST_RUNS:
+        return f"{_sizes(groups, sizes, unit)}: parts {ranges(_parts(groups))}"
+    return "; ".join(f"{_span(first, last)}: {_filters(group)}" for first, last, group in runs)
 
 
-def _runs(groups: Sequence[SliceShares]) -> list[tuple[int, int, SliceShares]]:
-    """First slice, last slice and how they lie, slice by slice."""
-    of_slice = {at: group for group in groups for at in group.slices}
-    runs = []
-    for _, members in groupby(sorted(of_slice), key=lambda at: of_slice[at].slices):
-        run = list(members)
-        runs.append((run[0], run[-1], of_slice[run[0]]))
+def _in_ways(groups: Sequence[SliceShares]) -> str:
+    return f"in {len(set(groups))} ways: parts {ranges(_parts(groups))}"
+
+
+def _parts(groups: Sequence[SliceShares]) -> list[int]:
+    return sorted({part for group in groups for part in group.parts})
+
+
+def _sizes(groups: Sequence[SliceShares], sizes: Sequence[int], unit: str) -> str:
+    """Samples or rows of each part, where each has slices or bands that lie alike."""
+    counts = Counter[SliceShares]()
+    for group, size in zip(groups, sizes, strict=True):
+        counts[group] += size
+    fewest, most = min(counts.values()), max(counts.values())
+    return f"{_span(fewest, most)} {unit if most == 1 else f'{unit}s'} each"
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first}-{last}"
+
+
+def _runs(values: Sequence[Value]) -> list[tuple[int, int, Value]]:
+    """First and last index of equal neighbours, and their value."""
+    runs, first = list[tuple[int, int, Value]](), 0
+    for value, run in groupby(values):
+        count = len([*run])
+        runs.append((first, first + count - 1, value))
+        first += count
     return runs
 
 
@@ -162,4 +209,4 @@ def ranges(numbers: Sequence[int]) -> str:
             spans[-1] = spans[-1][0], number
         else:
             spans.append((number, number))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+    return ", ".join(_span(*span) for span in spans)

@@ -9,15 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hgpart.arrays import Float64, Int32
+from hgpart.arrays import Int32
 from hgpart.files.columns import UNITS
 from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.report.page.drawing.boxes import LayerBox, box_of_layers
 from hgpart.report.partition.looks import hatch_of, ink_on, part_colour
-from hgpart.report.partition.record import Report, layer_shares, work_of_layer
+from hgpart.report.partition.record import Report, work_of_layer
 
 MOST_BOXES = 320  # boxes that a picture has room for; neighbours in one module are one
-MOST_SHARES = 16  # shares of a box; the smallest of more are drawn as one
-OTHERS = -1  # the number that stands for the parts of these
 LABEL = 18  # letters of a label that several modules fit in
 
 
@@ -27,9 +26,8 @@ class Network:
 
     Attributes
     ----------
-    boxes : list of tuple
-        A layer, or neighbours of one module: its name, its share of the largest one's work,
-        the shares of it that parts (or `OTHERS`) have, and what it sends, as text.
+    boxes : list of LayerBox
+        Layers, in the order of the model.
     labels : list of str
         Short names of the boxes, which differ.
     edges : list of tuple
@@ -38,7 +36,7 @@ class Network:
         Colour and hatching of each part, and a colour of text that can be read on it.
     """
 
-    boxes: list[tuple[str, float, list[tuple[int, float]], str]]
+    boxes: list[LayerBox]
     labels: list[str]
     edges: list[tuple[int, int, float, str]]
     looks: list[tuple[str, str, str]]
@@ -63,18 +61,19 @@ def network(report: Report, unit: str) -> Network:
     boxes = []
     for own, members in zip(work, groups, strict=True):
         views = [shown[at] for at in members]
-        shares = own / own.sum() if own.any() else np.array(layer_shares(report, views[0]))
         boxes.append(
-            (
-                names_together([view.layer.name for view in views]),
-                round(float(own.sum()) / most_work, 4),
-                largest_shares(shares),
-                _bytes(sum(sent[view.at] for view in views), unit),
+            box_of_layers(
+                report,
+                views,
+                name=names_together([view.layer.name for view in views]),
+                sends=f"sends {_bytes(sum(sent[view.at] for view in views), unit)}",
+                work=own,
+                most_work=most_work,
             )
         )
     return Network(
         boxes=boxes,
-        labels=labels_of([name for name, *_ in boxes]),
+        labels=labels_of([box.name for box in boxes]),
         edges=[
             (*pair, round(bytes_ / most_bytes, 4), _bytes(bytes_, unit))
             for pair, bytes_ in edges.items()
@@ -128,22 +127,6 @@ def grouped(names: Sequence[str]) -> list[range]:
     size = -(-len(runs) // MOST_BOXES)
     boxes = [runs[at : at + size] for at in range(0, len(runs), max(1, size))]
     return [range(box[0].start, box[-1].stop) for box in boxes]
-
-
-def largest_shares(shares: Float64) -> list[tuple[int, float]]:
-    """Shares of the parts that have any, in their order; the smallest of many as one.
-
-    >>> largest_shares(np.array([0.25, 0.0, 0.75]))
-    [(0, 0.25), (2, 0.75)]
-    >>> largest_shares(np.full(32, 1 / 32))[-2:]
-    [(14, 0.0312), (-1, 0.5312)]
-    """
-    parts = np.flatnonzero(shares)
-    if len(parts) > MOST_SHARES:
-        parts = np.sort(np.argsort(-shares, kind="stable")[: MOST_SHARES - 1])
-    shown = [(part, round(float(shares[part]), 4)) for part in parts.tolist()]
-    rest = float(shares.sum() - shares[parts].sum())
-    return shown if rest < 1e-9 else [*shown, (OTHERS, round(rest, 4))]
 
 
 def names_together(names: Sequence[str]) -> str:
