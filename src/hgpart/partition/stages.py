@@ -32,7 +32,7 @@ from hgpart.partition.problem.solution import Solution
 from hgpart.partition.slice_order import in_order
 from hgpart.work.figures import Work
 
-FLAT_SHARE = 0.3  # of the time that is given, where bands are tried as well
+FLAT_SHARE = 0.2  # of the time that is given, where bands are tried as well
 
 
 def partition_graph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -43,6 +44,7 @@ class Rounds:
         self.best: tuple[Symmetry, Division] | None = None
         self.volume: int | None = None
         self.size = 1.0
+        self.start_seconds = 0.0  # of a chain that only evaluates its start
 
     def toward_objective(self, symmetry: Symmetry) -> None:
         """Make the next rounds for what is asked for, whatever it is."""
@@ -76,9 +78,10 @@ class Rounds:
         known: Iterable[Found] = (),
     ) -> list[Found]:
         """Anneal chains, and return what they find with what was known, best first."""
-        results, interrupted = anneal(
-            symmetry, self.goal, chains, self.clock.left, on_progress=self._tell
-        )
+        began, left = time.monotonic(), self.clock.left - len(chains) * self.start_seconds
+        results, interrupted = anneal(symmetry, self.goal, chains, left, on_progress=self._tell)
+        if chains and not any(cooling.steps for _, cooling in chains):
+            self.start_seconds = (time.monotonic() - began) / len(chains)
         if interrupted:
             self.clock.interrupt()
         different: list[Found] = []
@@ -95,6 +98,10 @@ class Rounds:
         except KeyboardInterrupt:  # the best so far is returned, wherever it comes
             self.clock.interrupt()
         return different
+
+    def has_time(self, chains: int) -> bool:
+        """Whether so many chains may find more than their starts before time is up."""
+        return self.clock.left > chains * self.start_seconds
 
     def is_optimal(self, best: list[Found]) -> bool:
         """Whether nothing can be better than the first of them."""

@@ -53,6 +53,8 @@ ROUNDS = ((2, (1e-3, 1e-5)), (16, (1e-3, 1e-4)), (16, (1e-4, 1e-5)))
 BAND_STEPS = 300_000
 BAND_ROUNDS = ((2, (3e-2, 1e-2, 1e-3)), (16, (1e-3, 3e-4)), (16, (1e-4, 1e-5)))
 MOST_KAHYPAR_STEPS = 3_000_000  # see `by_kahypar`: some ten seconds
+# Shares of the time that is left, for ways in bands and for KaHyPar among them; its least speed.
+SHARE_OF_WAYS, SHARE_OF_KAHYPAR, STEPS_A_SECOND = 0.7, 0.6, 300_000
 FINE_ROUNDS = ((1e-4, 1e-5), (1e-5, 1e-6))
 FINE_ROWS = 6
 MOST_VERTICES = 200_000  # of the division that fine-grain begins with
@@ -61,7 +63,7 @@ COLDEST, PRICE = 1e-6, 4.0
 COARSE, SLACK = 0.2, 0.1  # of a part's capacity
 KEPT = 3
 # Of the search for the best partition of the model itself.
-WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.25
+WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.15
 
 
 def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
@@ -118,6 +120,8 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
         best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in starts])
         steps = _at_effort(STEPS, rounds)
         for temperatures in FINE_ROUNDS:
+            if not rounds.has_time(len(best[:KEPT]) * len(temperatures)):
+                break
             chains = [
                 (annealed.division, rounds.schedule(steps, hottest, COLDEST / 10, PRICE, FINE_ROWS))
                 for annealed in best[:KEPT]
@@ -150,6 +154,8 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
     divisions = [annealed.division for annealed in best[:KEPT]] + divisions
     steps = _at_effort(BAND_STEPS if in_bands else STEPS, rounds)
     for most_rows, temperatures in BAND_ROUNDS if in_bands else ROUNDS:
+        if not rounds.has_time(len(divisions) * len(temperatures)):
+            break
         chains = [
             (division, rounds.schedule(steps, hottest, COLDEST, PRICE, most_rows))
             for division in divisions
@@ -163,18 +169,20 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
 
 
 def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
-    """Known ways by rows, and what KaHyPar finds, until time is up."""
+    """Known ways by rows, then what KaHyPar finds, in a share of the time that is left."""
+    rest = max(0.0, (1 - SHARE_OF_WAYS) * rounds.clock.left)
     by_others = _by_kahypar(problem, rounds)
-    for way in chain(rows_then_filters(problem), by_others, stages_of_rooms(problem)):
+    for way in chain(stages_of_rooms(problem), rows_then_filters(problem), by_others):
         yield way
-        if rounds.clock.left <= 0:
+        if rounds.clock.left < rest:
             return
 
 
 def _by_kahypar(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
     """What KaHyPar finds for blocks of the tiles, or for whole tiles, if these are few enough."""
     room, seed = problem.capacities, rounds.search.seed
-    asked = rounds.clock, seed, MOST_KAHYPAR_STEPS, MOST_RUNS
+    steps = min(MOST_KAHYPAR_STEPS, SHARE_OF_KAHYPAR * rounds.clock.left * STEPS_A_SECOND)
+    asked = rounds.clock, seed, steps, MOST_RUNS, SHARE_OF_KAHYPAR
     for count in dict.fromkeys((tile_blocks(problem), 1)):
         model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, count))
         if (parts := by_kahypar(problem, model, *asked)) is not None:

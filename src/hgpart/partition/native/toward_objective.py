@@ -48,6 +48,8 @@ def toward_objective(
     most_rows, coldest = (6, 1e-6) if problem.modelling.grain == "fine" else (4 * problem.k, 1e-5)
     best: list[Found] = []
     for hottest in HOTTEST_TOWARD_OBJECTIVE:
+        if best and rounds.clock.left <= 0:
+            break
         chains = [
             (division, rounds.schedule(steps, hottest, coldest, 4.0, most_rows))
             for division in divisions
