@@ -337,3 +337,31 @@ def test_counts_and_slices_each_find_more_than_is_known(
     found = partition_graph(graph, flops(graph), 3, 0.1, modelling=modelling, effort=0.05)
     assert found.feasible
     assert found.evaluation.volume < 50_000
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("graph", "options"),
+    [
+        (rows_of(0), {"bands": 3}),
+        (rows_of(0), {"bands": 3, "slices": 2, "objective": LARGEST}),
+        (rows_of(0), {"bands": "auto", "slices": "auto"}),
+        (graph_of("residual"), {"slices": 4, "modelling": Modelling(grain="fine", batch_size=8)}),
+    ],
+    ids=["bands", "bands and slices", "auto", "fine"],
+)
+def test_progress_is_all_at_the_end_alone(graph: ChannelGraph, options: dict[str, Any]) -> None:
+    """It stood at 100 % as soon as as many rounds were over as there are without tiles."""
+    told: list[float] = []
+    partition_graph(
+        graph,
+        flops(graph),
+        3,
+        0.5,
+        effort=0.02,
+        on_progress=lambda done, volume: told.append(done),
+        **{"modelling": Modelling(batch_size=4), **options},
+    )
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert told.index(1) >= len(told) - 2  # the last round, and the end

@@ -36,7 +36,11 @@ from hgpart.partition.native.layer_counts import (
 from hgpart.partition.native.rounds import Rounds
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.starts import by_kahypar, by_rows
-from hgpart.partition.native.toward_objective import check_pairs, toward_objective
+from hgpart.partition.native.toward_objective import (
+    check_pairs,
+    rounds_toward_objective,
+    toward_objective,
+)
 from hgpart.partition.problem.number_of_blocks import tile_blocks
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -80,7 +84,7 @@ def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
         if problem is not coarse:
             model, parts = by_rows(problem, model, parts)
         return Solution(model, parts, bound, True)
-    rounds = Rounds(coarse, search, bound)
+    rounds = Rounds(coarse, search, bound, _number_of_rounds(problem))
     symmetry = symmetry_of(coarse)
     check_pairs(coarse, symmetry)
     try:
@@ -92,7 +96,23 @@ def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
     assert rounds.best is not None
     model, parts = blocks_of(coarse, symmetry, rounds.best[1])
     solution = Solution(model, parts, bound, rounds.clock.interrupted)
-    return solution if problem is coarse else _fine(problem, search, solution)
+    if problem is not coarse:
+        return _fine(problem, search, solution, rounds)
+    if not solution.interrupted:
+        rounds.end()
+    return solution
+
+
+def _number_of_rounds(problem: Problem) -> int:
+    """Number of rounds of the whole search, coarse-grain and fine-grain."""
+    tiling = problem.modelling
+    count = 1 + (tiling.bands > 1) + len(BAND_ROUNDS if tiling.bands > 1 else ROUNDS)
+    if tiling.slices > 1:
+        count += 1 + 2 * (1 + len(COUNT_ROUNDS))
+    count += rounds_toward_objective(problem)
+    if problem is not problem.coarse:
+        count += 1 + len(FINE_ROUNDS) + rounds_toward_objective(problem)
+    return count
 
 
 def _whole(problem: Problem, search: Search) -> Solution:
@@ -102,13 +122,14 @@ def _whole(problem: Problem, search: Search) -> Solution:
     return native_partition(unsliced, short, 0)
 
 
-def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
+def _fine(problem: Problem, search: Search, coarse: Solution, before: Rounds) -> Solution:
     """Anneal a coarse-grain partition by channels of filters too; never worse."""
     model, parts = by_rows(problem, coarse.model, coarse.parts)
     solution = replace(coarse, model=model, parts=parts)
     if solution.interrupted or search.left <= 0:
         return solution
-    rounds = Rounds(problem, replace(search.part(), on_progress=None), coarse.bound)
+    rounds = Rounds(problem, search.part(), coarse.bound, before.count)
+    rounds.done, rounds.volume = before.done, before.volume
     try:
         symmetry = symmetry_of(problem)
         check_pairs(problem, symmetry)
@@ -131,6 +152,7 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
         if not problem.objective.is_volume:
             divisions = starts + [annealed.division for annealed in best[:KEPT]]
             toward_objective(problem, rounds, symmetry, divisions, steps)
+        rounds.end()
     except KeyboardInterrupt:
         rounds.clock.interrupt()
     if rounds.best is not None:
@@ -165,7 +187,6 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
         divisions = [annealed.division for annealed in best[:KEPT]]
     if not problem.objective.is_volume:
         toward_objective(problem, rounds, symmetry, starts + divisions, steps)
-    rounds.end()
 
 
 def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
@@ -199,6 +220,7 @@ def _of_whole_layers(
     best = rounds.anneal(symmetry, [(division, _no_steps(rounds)) for division in by_counts], best)
     largest = float(layers.loads.max()) / layers.slices  # of a layer's slices
     if largest <= COARSE * layers.capacities.min():
+        rounds.done += 1 + len(COUNT_ROUNDS)
         return best, []
     # Counts alone hardly balance; dividing filters makes up for what is too much.
     room = np.floor(layers.capacities * (1 + SLACK)).astype(np.int64)
@@ -234,6 +256,7 @@ def _by_counts(
     chains = [CountsChain(counts_of(*way, problem.k), _no_steps(rounds)) for way in ways]
     steps = _at_effort(COUNT_STEPS, rounds)
     best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
+    rounds.count_round()
     for temperatures in COUNT_ROUNDS:
         chains = [
             CountsChain(annealed.counts, rounds.schedule(steps, hottest, COLDEST, PRICE, 1))
@@ -241,7 +264,9 @@ def _by_counts(
             for hottest in temperatures
         ]
         if not interrupted:
-            best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
+            left = rounds.clock.left
+            best, interrupted = anneal_counts(layers, chains, left, on_progress=rounds.tell)
+            rounds.count_round()
     if interrupted:
         rounds.clock.interrupt()
     flat = problem.in_bands(1)

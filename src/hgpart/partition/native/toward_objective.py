@@ -32,6 +32,11 @@ def check_pairs(problem: Problem, symmetry: Symmetry) -> None:
         )
 
 
+def rounds_toward_objective(problem: Problem) -> int:
+    """Number of rounds that `toward_objective` takes: none where bytes are what counts."""
+    return 0 if problem.objective.is_volume else len(HOTTEST_TOWARD_OBJECTIVE)
+
+
 def toward_objective(
     problem: Problem, rounds: Rounds, symmetry: Symmetry, divisions: list[Division], steps: int
 ) -> list[Found]:
