@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import evaluate_parts
 from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition.native.tiled import tiled_partition
@@ -13,6 +15,8 @@ from hgpart.partition.problem.search import Search
 MOST_BANDS = 64  # a band of a row costs as much to schedule as one of many
 EFFORT = 0.05  # of each search, relative to the one that follows
 AS_GOOD = 1.01  # times the least
+# Of the time that is left, for all of them; each takes about as long as so many models of tiles.
+SHARE, MODELLINGS = 0.5, 8
 
 
 def numbers_of_bands(rows: int, k: int) -> tuple[int, ...]:
@@ -37,11 +41,15 @@ def promising_bands(problem: Problem, search: Search) -> int:
     """The fewest bands for which short searches find about the least within the limits.
 
     Where none finds anything within them it is the most: smaller bands balance better. With one
-    number that is worth trying, or no time to search, it is the first; 1 where there is none.
+    number that is worth trying, or too little time to try all, it is the middle one; 1 where there
+    is none.
     """
     numbers = numbers_for(problem)
-    if len(numbers) < 2 or search.left <= 0:
-        return numbers[0] if numbers else 1
+    if not numbers:
+        return 1
+    middle = numbers[len(numbers) // 2]
+    if len(numbers) == 1 or not _has_time(problem.in_bands(middle), search, len(numbers)):
+        return middle
     values: dict[int, float] = {}
     for bands in numbers:
         own = problem.coarse.in_bands(bands)
@@ -59,3 +67,14 @@ def promising_bands(problem: Problem, search: Search) -> int:
         return numbers[-1]
     least = min(values.values())
     return min(bands for bands, value in values.items() if value <= AS_GOOD * least)
+
+
+def _has_time(problem: Problem, search: Search, searches: int) -> bool:
+    """Whether some short searches fit in their share of the time: modelling takes most of it."""
+    if search.time_limit is None:
+        return True
+    began, most = time.monotonic(), SHARE * search.left
+    if most <= 0:
+        return False
+    problem.hypergraph(layer_blocks(problem.views)).nets.sizes()
+    return searches * MODELLINGS * (time.monotonic() - began) < most

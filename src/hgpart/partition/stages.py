@@ -32,7 +32,7 @@ from hgpart.partition.problem.solution import Solution
 from hgpart.partition.slice_order import in_order
 from hgpart.work.figures import Work
 
-FLAT_SHARE = 0.3  # of the time that is given, where bands are tried as well
+FLAT_SHARE = 0.2  # of the time that is given, where bands are tried as well
 
 
 def partition_graph(
@@ -147,24 +147,29 @@ def solve_in_tiles(
     partitions: list[Partition] = []
     refused: list[InfeasibleError] = []
 
-    def attempt(divide: Callable[..., Partition], own: Problem, share: float) -> bool:
-        """Divide one of them in a share of the time; whether to go on."""
+    def attempt(
+        divide: Callable[..., Partition], own: Problem, share: float, begin: float, end: float
+    ) -> bool:
+        """Divide one of them in a share of the time, with that progress; whether to go on."""
+        part = search.part(share, begin=begin, end=end)
         try:
-            partitions.append(divide(own, search.part(share), backend, best_effort))
+            partitions.append(divide(own, part, backend, best_effort))
         except InfeasibleError as error:
             refused.append(error)
         return search.left > 0 and not (partitions and partitions[-1].interrupted)
 
-    goes_on = attempt(divide, flat, FLAT_SHARE)
+    goes_on = attempt(divide, flat, FLAT_SHARE, 0.0, FLAT_SHARE)
     slices = [flat.modelling.slices]
     if partitions and partitions[0].modelling.slices not in slices:
         slices.insert(0, partitions[0].modelling.slices)
     interrupted = False
+    step = (1 - FLAT_SHARE) / len(slices)
     try:
         while goes_on and slices:
             own = flat.in_slices(slices.pop(0))
-            bands = promising_bands(own, search)
-            goes_on = attempt(solve, own.in_bands(bands), 1 / (1 + len(slices)))
+            bands, rest = promising_bands(own, search), step * len(slices)
+            share, begin = 1 / (1 + len(slices)), 1 - rest - (1 - FLAT_SHARE) * step
+            goes_on = attempt(solve, own.in_bands(bands), share, begin, 1 - rest)
     except KeyboardInterrupt:
         if not partitions:
             raise
@@ -199,11 +204,13 @@ def solve_in_slices(
     enough = {1: lower_bound(problem.in_slices(1)) - 1}
     if known is not None:
         enough = {known.slices: known.volume, **enough}
-    for slices in dict.fromkeys((promising(problem, search), *enough)):
+    numbers = [*dict.fromkeys((promising(problem, search), *enough))]
+    for number, slices in enumerate(numbers):
         if any(_is_at_most(partition, enough[slices]) for partition in partitions):
             continue
         try:
-            partitions.append(solve(problem.in_slices(slices), search, backend, best_effort))
+            part = search.part(begin=number / len(numbers), end=(number + 1) / len(numbers))
+            partitions.append(solve(problem.in_slices(slices), part, backend, best_effort))
         except InfeasibleError as error:
             refused.append(error)
         if partitions and partitions[-1].interrupted:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -50,6 +51,16 @@ def test_borders_travel_by_hand() -> None:
     result = 2 * 4 * 4
     # Both halves of the pooled maps are read by both halves of the head.
     assert evaluation.volume == images + first + pooled + result
+
+
+def test_no_part_is_idle_where_a_layer_has_fewer_rows_than_parts() -> None:
+    """Four rows in bands of their own, and the filters of each on two parts that follow."""
+    model, parts = spatial(problem(8, 8))
+    low = np.array([view.bands == 4 for view in model.views])[model.vertex_layers]
+    for band in range(4):
+        assert {*parts[low & (model.vertex_bands == band)]} == {2 * band, 2 * band + 1}
+    pairs = {*zip(model.vertex_rows[low].tolist(), (parts[low] % 2).tolist(), strict=True)}
+    assert pairs == {(row, row // 4) for row in range(8)}
 
 
 def searched(own: Problem, backend: str = "native") -> hgpart.Partition:

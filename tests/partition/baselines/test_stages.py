@@ -12,7 +12,7 @@ from partitioned_models import graph_of
 from hgpart.hypergraph.building import CnnHypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.baselines.by_slices import dealt
-from hgpart.partition.baselines.stages import replicated_stages
+from hgpart.partition.baselines.stages import replicated_stages, run_costs
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import flops
 
@@ -48,7 +48,7 @@ def test_none_of_all_cuts_into_stages_sends_less(
     own = None if speeds is None else speeds[:k]
     problem = Problem(graph, flops(graph), modelling, k, 0.3, own)
     room = float((problem.capacities / problem.rates).min())
-    found = replicated_stages(problem, room)
+    found = replicated_stages(problem, room, run_costs(problem))
     assert found is not None
     model, parts = found
     evaluation = evaluate_parts(model, parts, k)

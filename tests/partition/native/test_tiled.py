@@ -21,7 +21,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.partition import partition_graph
 from hgpart.partition.baselines.by_slices import data_parallel, in_every_slice
-from hgpart.partition.baselines.stages import replicated_stages
+from hgpart.partition.baselines.stages import replicated_stages, run_costs
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.native import tiled
 from hgpart.partition.native.annealing import Cooling, anneal
@@ -240,7 +240,10 @@ def test_no_worse_than_the_model_whole_or_by_slices(grain: str) -> None:
     assert found.feasible
     whole = partition_graph(*arguments, modelling=replace(modelling, slices=1), effort=0.02)
     problem = Problem(graph, flops(graph), modelling, 4, 0.3)
-    ways = [data_parallel(problem), replicated_stages(problem, problem.capacities.min())]
+    ways = [
+        data_parallel(problem),
+        replicated_stages(problem, problem.capacities.min(), run_costs(problem)),
+    ]
     volumes = [evaluate_parts(*way, 4).volume for way in ways if way is not None]
     if grain == "coarse":
         volumes.append(whole.evaluation.volume)
@@ -274,7 +277,7 @@ def test_no_worse_by_any_objective(objective: Objective, speeds: tuple[float, ..
     room = float(problem.capacities.min())
     ways = [
         data_parallel(problem),
-        replicated_stages(problem, room),
+        replicated_stages(problem, room, run_costs(problem)),
         in_every_slice(problem, whole.model, whole.parts),
     ]
     values = []
@@ -293,12 +296,12 @@ def test_stages_are_within_their_room(
 ) -> None:
     problem = Problem(*worked, replace(modelling, batch_size=4, slices=slices), 3, 0.2)
     room = float(problem.capacities.min())
-    stages = replicated_stages(problem, room)
+    stages = replicated_stages(problem, room, run_costs(problem))
     if stages is not None:
         found = evaluate_parts(*stages, 3)
         assert found.loads.max() <= room * (1 + 1e-9)
     model = cnn_hypergraph(*worked, layer_blocks(problem.views), problem.modelling)
-    alone = replicated_stages(problem, float(problem.total))
+    alone = replicated_stages(problem, float(problem.total), run_costs(problem))
     assert alone is not None
     assert len(alone[1]) == model.vertices
     assert evaluate_parts(*alone, 3).volume == 0
@@ -338,3 +341,31 @@ def test_counts_and_slices_each_find_more_than_is_known(
     found = partition_graph(graph, flops(graph), 3, 0.1, modelling=modelling, effort=0.05)
     assert found.feasible
     assert found.evaluation.volume < 50_000
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("graph", "options"),
+    [
+        (rows_of(0), {"bands": 3}),
+        (rows_of(0), {"bands": 3, "slices": 2, "objective": LARGEST}),
+        (rows_of(0), {"bands": "auto", "slices": "auto"}),
+        (graph_of("residual"), {"slices": 4, "modelling": Modelling(grain="fine", batch_size=8)}),
+    ],
+    ids=["bands", "bands and slices", "auto", "fine"],
+)
+def test_progress_is_all_at_the_end_alone(graph: ChannelGraph, options: dict[str, Any]) -> None:
+    """It stood at 100 % as soon as as many rounds were over as there are without tiles."""
+    told: list[float] = []
+    partition_graph(
+        graph,
+        flops(graph),
+        3,
+        0.5,
+        effort=0.02,
+        on_progress=lambda done, volume: told.append(done),
+        **{"modelling": Modelling(batch_size=4), **options},
+    )
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert told.index(1) >= len(told) - 2  # the last round, and the end

@@ -22,7 +22,7 @@ from hgpart.partition.baselines.by_slices import (
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise_within
 from hgpart.partition.baselines.one_weird_trick import linear_tail, one_weird_trick
-from hgpart.partition.baselines.stages import replicated_stages
+from hgpart.partition.baselines.stages import replicated_stages, run_costs
 from hgpart.partition.problem.problem import Problem
 
 SHARES_OF_EPS = (0.2, 0.5, 1.0)  # of the room above the average, that stages may use
@@ -59,8 +59,9 @@ def stages_of_rooms(problem: Problem) -> Iterator[Parts]:
     """Stages of replicas for several shares of the room that eps leaves: those that differ."""
     even = float((problem.capacities / problem.rates).min()) / (1 + problem.eps)
     seen: list[bytes] = []
+    costs = run_costs(problem)
     for share in SHARES_OF_EPS:
-        stages = replicated_stages(problem, even * (1 + share * problem.eps))
+        stages = replicated_stages(problem, even * (1 + share * problem.eps), costs)
         if stages is not None and stages[1].tobytes() not in seen:
             seen.append(stages[1].tobytes())
             yield stages

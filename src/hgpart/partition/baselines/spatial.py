@@ -58,7 +58,8 @@ def rows_and_samples_to_divide(problem: Problem) -> str | None:
 def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
     """Deal the bands of each layer out to the parts, in order; the filters of layers without bands.
 
-    With S slices, the parts of each of S runs share the bands of a slice.
+    Where a layer has fewer bands than there are parts, several share a band's filters. With S
+    slices, the parts of each of S runs share the bands of a slice.
 
     Returns
     -------
@@ -89,18 +90,22 @@ def by_bands(problem: Problem, model: CnnHypergraph, parts: Int32, layers: Bool)
     first = by_turns(problem, runs) * (k // runs)
     own: Int32 = parts.reshape(slices, -1).copy()
     counts, by_rows = model.band_counts, layers[model.vertex_layers[: model.slice_vertices]]
+    blocks = np.array([len(rows) - 1 for rows in model.blocks.rows])[model.vertex_layers]
     for number in range(slices):
         run = int(first[number]) // (k // runs)
         for count in np.unique(counts[counts > 1]).tolist():
-            chosen = by_rows & (counts == count)
-            dealt_out = first[number] + _dealt(count, rates[run])
-            own[number][chosen] = dealt_out[model.vertex_bands[chosen]]
+            chosen = np.flatnonzero(by_rows & (counts == count))
+            begin, end = _dealt(count, rates[run])[:, model.vertex_bands[chosen]]
+            within = model.vertex_rows[chosen] * (end - begin) // blocks[chosen]
+            own[number][chosen] = first[number] + begin + within
     return own.ravel()
 
 
 def _dealt(bands: int, rates: Float64) -> Int32:
-    """The part of each band; of fewer bands than parts, parts that are far from each other."""
+    """The first part of each band, and the one behind its last: fewer bands have several each."""
     count = len(rates)
     if bands < count:
-        return (np.arange(bands) * count // bands).astype(np.int32)
-    return dealt(bands, rates)
+        ends = -(-np.arange(bands + 1) * count // bands)
+        return np.stack([ends[:-1], ends[1:]]).astype(np.int32)
+    parts = dealt(bands, rates)
+    return np.stack([parts, parts + 1])

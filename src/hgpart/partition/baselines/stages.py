@@ -8,6 +8,7 @@ or more to a faster one. With bands of rows it is every r-th of all rows of the 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,22 +22,30 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.sequences import distinct
 
 
-def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int32] | None:
-    """Cut the layers into stages of one part or several, at least volume.
+@dataclass(frozen=True)
+class RunCosts:
+    """Work and bytes of runs of layers, whatever the room of a part.
 
-    A stage has as few parts as its work needs: each more would cost its parameters, or borders
-    between bands, once more.
-
-    Parameters
+    Attributes
     ----------
-    room : float
-        Work that a part may have, if its device's speed is 1.
-
-    Returns
-    -------
-    CnnHypergraph and int32 array, or None
-        Layers of each tile, and their parts; None where k parts of that room are too few.
+    runs : int64 array, shape (layers,)
+        Number of the piece that each layer is in; a cut is only allowed between pieces.
+    load : float64 array, shape (pieces + 1, pieces + 1)
+        Work of pieces i to j - 1, at [i, j], in a slice of a unit of work.
+    volume, parameters, borders : arrays, shape (pieces + 1, pieces + 1)
+        Bytes that a part of these pieces receives, bytes of their parameters, and bytes that each
+        cut between two of their bands sends.
     """
+
+    runs: Int64
+    load: Float64
+    volume: Float64
+    parameters: Int64
+    borders: Int64
+
+
+def run_costs(problem: Problem) -> RunCosts:
+    """Costs of runs of layers: what `replicated_stages` weighs against each other."""
     runs = uncuttable_runs(problem.graph)
     count = int(runs[-1]) + 1
     flat = problem.in_bands(1)
@@ -50,8 +59,31 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
             (np.arange(len(runs)), _borders(problem)),
         )
     )
-    a_unit = load / model.modelling.slice_work[0]
     volume = volume_into(problem.in_slices(1).in_bands(1), runs, count)
+    return RunCosts(runs, load / model.modelling.slice_work[0], volume, parameters, borders)
+
+
+def replicated_stages(
+    problem: Problem, room: float, costs: RunCosts
+) -> tuple[CnnHypergraph, Int32] | None:
+    """Cut the layers into stages of one part or several, at least volume.
+
+    A stage has as few parts as its work needs: each more would cost its parameters, or borders
+    between bands, once more.
+
+    Parameters
+    ----------
+    room : float
+        Work that a part may have, if its device's speed is 1.
+    costs : RunCosts
+        The problem's `run_costs`.
+
+    Returns
+    -------
+    CnnHypergraph and int32 array, or None
+        Layers of each tile, and their parts; None where k parts of that room are too few.
+    """
+    runs, count = costs.runs, int(costs.runs[-1]) + 1
     alike = len({*problem.rates}) == 1
     starts = np.arange(count + 1)
     best = np.full((problem.k + 1, count + 1), np.inf)
@@ -62,9 +94,9 @@ def replicated_stages(problem: Problem, room: float) -> tuple[CnnHypergraph, Int
     for used in range(1, problem.k + 1):
         if used == 1 or not alike:
             rates = problem.rates if alike else problem.rates[:used]
-            replicas = _fewest_replicas(problem, a_unit, room, rates)
-            least = volume + (replicas - 1) * parameters
-            least += _cuts_in_slices(problem, rates)[replicas] * borders
+            replicas = _fewest_replicas(problem, costs.load, room, rates)
+            least = costs.volume + (replicas - 1) * costs.parameters
+            least += _cuts_in_slices(problem, rates)[replicas] * costs.borders
             least[replicas > problem.k] = np.inf
         before = used - replicas
         total = np.where(before >= 0, best[np.maximum(before, 0), starts[:, None]], np.inf) + least

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import numpy as np
@@ -27,6 +28,8 @@ class Rounds:
 
     Attributes
     ----------
+    count, done : int
+        Number of all rounds of the search, and of those that are over.
     goal : Goal
         Goal of the next round.
     best : tuple of Symmetry and Division, or None
@@ -35,14 +38,15 @@ class Rounds:
         Volume of the best division within the limits, from rounds whose goal is the volume.
     """
 
-    def __init__(self, problem: Problem, search: Search, bound: int) -> None:
+    def __init__(self, problem: Problem, search: Search, bound: int, count: int) -> None:
         self.problem, self.search, self.bound = problem, search, bound
         self.goal = goal_of(problem.capacities, VOLUME, problem.memory)
         self.clock = Clock(search.deadline)
-        self.chains = self.done = 0
+        self.count, self.chains, self.done = count, 0, 0
         self.best: tuple[Symmetry, Division] | None = None
         self.volume: int | None = None
         self.size = 1.0
+        self.start_seconds = 0.0  # of a chain that only evaluates its start
 
     def toward_objective(self, symmetry: Symmetry) -> None:
         """Make the next rounds for what is asked for, whatever it is."""
@@ -76,25 +80,34 @@ class Rounds:
         known: Iterable[Found] = (),
     ) -> list[Found]:
         """Anneal chains, and return what they find with what was known, best first."""
-        results, interrupted = anneal(
-            symmetry, self.goal, chains, self.clock.left, on_progress=self._tell
-        )
+        began, left = time.monotonic(), self.clock.left - len(chains) * self.start_seconds
+        results, interrupted = anneal(symmetry, self.goal, chains, left, on_progress=self.tell)
+        if chains and not any(cooling.steps for _, cooling in chains):
+            self.start_seconds = (time.monotonic() - began) / len(chains)
         if interrupted:
             self.clock.interrupt()
         different: list[Found] = []
         for result in sorted([*known, *results], key=lambda result: result.rank):
             if not different or result.rank != different[-1].rank:
                 different.append(result)
-        self.done += 1
         if different:
             self.best = symmetry, different[0].division
             if self.goal.objective == 0 and different[0].excess == 0:
                 self.volume = different[0].cost
+        self.count_round()
+        return different
+
+    def count_round(self) -> None:
+        """Say that a round is over."""
+        self.done += 1
         try:
-            self._tell(0.0)
+            self.tell(0.0)
         except KeyboardInterrupt:  # the best so far is returned, wherever it comes
             self.clock.interrupt()
-        return different
+
+    def has_time(self, chains: int) -> bool:
+        """Whether so many chains may find more than their starts before time is up."""
+        return self.clock.left > chains * self.start_seconds
 
     def is_optimal(self, best: list[Found]) -> bool:
         """Whether nothing can be better than the first of them."""
@@ -105,9 +118,7 @@ class Rounds:
         if self.search.on_progress is not None:
             self.search.on_progress(1.0, self.volume)
 
-    def _tell(self, done: float) -> None:
+    def tell(self, done: float) -> None:
+        """Say which share of a round is done."""
         if self.search.on_progress is not None:
-            grains = {"coarse", self.problem.modelling.grain}
-            rounds = sum(1 + len(HOTTEST[grain]) for grain in grains)
-            rounds += len(HOTTEST_TOWARD_OBJECTIVE) * (not self.problem.objective.is_volume)
-            self.search.on_progress(min(1.0, (self.done + done) / rounds), self.volume)
+            self.search.on_progress(min(1.0, (self.done + done) / self.count), self.volume)

@@ -17,7 +17,12 @@ from hgpart.partition.native.rounds import (
     Rounds,
 )
 from hgpart.partition.native.starts import coarse_starts, fine_starts, strips
-from hgpart.partition.native.toward_objective import KEPT, check_pairs, toward_objective
+from hgpart.partition.native.toward_objective import (
+    KEPT,
+    check_pairs,
+    rounds_toward_objective,
+    toward_objective,
+)
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
@@ -44,7 +49,9 @@ class _NativeSearch:
 
     def __init__(self, problem: Problem, search: Search, bound: int) -> None:
         self.problem, self.coarse, self.seed = problem, problem.coarse, search.seed
-        self.rounds = Rounds(problem, search, bound)
+        count = sum(1 + len(HOTTEST[grain]) for grain in {"coarse", problem.modelling.grain})
+        count += rounds_toward_objective(problem)
+        self.rounds = Rounds(problem, search, bound, count)
         self.clock = self.rounds.clock
         self.by_coarse: Symmetry | None = None
         self.starts: list[Division] = []

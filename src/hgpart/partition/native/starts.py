@@ -91,15 +91,19 @@ def by_kahypar(
     model: CnnHypergraph,
     clock: Clock,
     seed: int,
-    most_steps: int = MOST_KAHYPAR_STEPS,
+    most_steps: float = MOST_KAHYPAR_STEPS,
     most_runs: int = 1,
+    share: float = 1.0,
 ) -> Int32 | None:
-    """What KaHyPar finds for blocks of a model; None if a run needs more steps, or time is up."""
+    """What KaHyPar finds for blocks of a model, in a share of the time that is left.
+
+    None if a run needs more steps, or time is up.
+    """
     steps = problem.k * model.vertices + 4 * int(model.nets.sizes().sum())
     left = clock.left
     if steps > most_steps or left <= 0:
         return None
-    limit = None if left == math.inf else left
+    limit = None if left == math.inf else share * left
     try:
         return kahypar(
             model.hypergraph, problem.capacities, seed=seed, time_limit=limit, most_runs=most_runs

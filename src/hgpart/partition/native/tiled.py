@@ -36,7 +36,11 @@ from hgpart.partition.native.layer_counts import (
 from hgpart.partition.native.rounds import Rounds
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.starts import by_kahypar, by_rows
-from hgpart.partition.native.toward_objective import check_pairs, toward_objective
+from hgpart.partition.native.toward_objective import (
+    check_pairs,
+    rounds_toward_objective,
+    toward_objective,
+)
 from hgpart.partition.problem.number_of_blocks import tile_blocks
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.project import project
@@ -54,6 +58,8 @@ ROUNDS = ((2, (1e-3, 1e-5)), (16, (1e-3, 1e-4)), (16, (1e-4, 1e-5)))
 BAND_STEPS = 300_000
 BAND_ROUNDS = ((2, (3e-2, 1e-2, 1e-3)), (16, (1e-3, 3e-4)), (16, (1e-4, 1e-5)))
 MOST_KAHYPAR_STEPS = 3_000_000  # see `by_kahypar`: some ten seconds
+# Shares of the time that is left, for ways in bands and for KaHyPar among them; its least speed.
+SHARE_OF_WAYS, SHARE_OF_KAHYPAR, STEPS_A_SECOND = 0.7, 0.6, 300_000
 FINE_ROUNDS = ((1e-4, 1e-5), (1e-5, 1e-6))
 FINE_ROWS = 6
 MOST_VERTICES = 200_000  # of the division that fine-grain begins with
@@ -62,7 +68,7 @@ COLDEST, PRICE = 1e-6, 4.0
 COARSE, SLACK = 0.2, 0.1  # of a part's capacity
 KEPT = 3
 # Of the search for the best partition of the model itself.
-WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.25
+WHOLE_EFFORT, SHARE_OF_WHOLE = 0.1, 0.15
 
 
 def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
@@ -79,7 +85,7 @@ def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
         if problem is not coarse:
             model, parts = by_rows(problem, model, parts)
         return Solution(model, parts, bound, True)
-    rounds = Rounds(coarse, search, bound)
+    rounds = Rounds(coarse, search, bound, _number_of_rounds(problem))
     symmetry = symmetry_of(coarse)
     check_pairs(coarse, symmetry)
     try:
@@ -91,7 +97,23 @@ def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
     assert rounds.best is not None
     model, parts = blocks_of(coarse, symmetry, rounds.best[1])
     solution = Solution(model, parts, bound, rounds.clock.interrupted)
-    return solution if problem is coarse else _fine(problem, search, solution)
+    if problem is not coarse:
+        return _fine(problem, search, solution, rounds)
+    if not solution.interrupted:
+        rounds.end()
+    return solution
+
+
+def _number_of_rounds(problem: Problem) -> int:
+    """Number of rounds of the whole search, coarse-grain and fine-grain."""
+    tiling = problem.modelling
+    count = 1 + (tiling.bands > 1) + len(BAND_ROUNDS if tiling.bands > 1 else ROUNDS)
+    if tiling.slices > 1:
+        count += 1 + 2 * (1 + len(COUNT_ROUNDS))
+    count += rounds_toward_objective(problem)
+    if problem is not problem.coarse:
+        count += 1 + len(FINE_ROUNDS) + rounds_toward_objective(problem)
+    return count
 
 
 def _whole(problem: Problem, search: Search) -> Solution:
@@ -101,13 +123,14 @@ def _whole(problem: Problem, search: Search) -> Solution:
     return native_partition(unsliced, short, 0)
 
 
-def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
+def _fine(problem: Problem, search: Search, coarse: Solution, before: Rounds) -> Solution:
     """Anneal a coarse-grain partition by channels of filters too; never worse."""
     model, parts = by_rows(problem, coarse.model, coarse.parts)
     solution = replace(coarse, model=model, parts=parts)
     if solution.interrupted or search.left <= 0:
         return solution
-    rounds = Rounds(problem, replace(search.part(), on_progress=None), coarse.bound)
+    rounds = Rounds(problem, search.part(), coarse.bound, before.count)
+    rounds.done, rounds.volume = before.done, before.volume
     try:
         symmetry = symmetry_of(problem)
         check_pairs(problem, symmetry)
@@ -120,6 +143,8 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
         best = rounds.anneal(symmetry, [(start, _no_steps(rounds)) for start in starts])
         steps = _at_effort(STEPS, rounds)
         for temperatures in FINE_ROUNDS:
+            if not rounds.has_time(len(best[:KEPT]) * len(temperatures)):
+                break
             chains = [
                 (annealed.division, rounds.schedule(steps, hottest, COLDEST / 10, PRICE, FINE_ROWS))
                 for annealed in best[:KEPT]
@@ -129,6 +154,7 @@ def _fine(problem: Problem, search: Search, coarse: Solution) -> Solution:
         if not problem.objective.is_volume:
             divisions = starts + [annealed.division for annealed in best[:KEPT]]
             toward_objective(problem, rounds, symmetry, divisions, steps)
+        rounds.end()
     except KeyboardInterrupt:
         rounds.clock.interrupt()
     if rounds.best is not None:
@@ -152,6 +178,8 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
     divisions = [annealed.division for annealed in best[:KEPT]] + divisions
     steps = _at_effort(BAND_STEPS if in_bands else STEPS, rounds)
     for most_rows, temperatures in BAND_ROUNDS if in_bands else ROUNDS:
+        if not rounds.has_time(len(divisions) * len(temperatures)):
+            break
         chains = [
             (division, rounds.schedule(steps, hottest, COLDEST, PRICE, most_rows))
             for division in divisions
@@ -161,22 +189,23 @@ def _search(problem: Problem, symmetry: Symmetry, rounds: Rounds, whole: Solutio
         divisions = [annealed.division for annealed in best[:KEPT]]
     if not problem.objective.is_volume:
         toward_objective(problem, rounds, symmetry, starts + divisions, steps)
-    rounds.end()
 
 
 def _ways_in_bands(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
-    """Known ways by rows, and what KaHyPar finds, until time is up."""
+    """Known ways by rows, then what KaHyPar finds, in a share of the time that is left."""
+    rest = max(0.0, (1 - SHARE_OF_WAYS) * rounds.clock.left)
     by_others = _by_kahypar(problem, rounds)
-    for way in chain(rows_then_filters(problem), by_others, stages_of_rooms(problem)):
+    for way in chain(stages_of_rooms(problem), rows_then_filters(problem), by_others):
         yield way
-        if rounds.clock.left <= 0:
+        if rounds.clock.left < rest:
             return
 
 
 def _by_kahypar(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
     """What KaHyPar finds for blocks of the tiles, or for whole tiles, if these are few enough."""
     room, seed = problem.capacities, rounds.search.seed
-    asked = rounds.clock, seed, MOST_KAHYPAR_STEPS, MOST_RUNS
+    steps = min(MOST_KAHYPAR_STEPS, SHARE_OF_KAHYPAR * rounds.clock.left * STEPS_A_SECOND)
+    asked = rounds.clock, seed, steps, MOST_RUNS, SHARE_OF_KAHYPAR
     for count in dict.fromkeys((tile_blocks(problem), 1)):
         model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, count))
         if (parts := by_kahypar(problem, model, *asked)) is not None:
@@ -193,6 +222,7 @@ def _of_whole_layers(
     best = rounds.anneal(symmetry, [(division, _no_steps(rounds)) for division in by_counts], best)
     largest = float(layers.loads.max()) / layers.slices  # of a layer's slices
     if largest <= COARSE * layers.capacities.min():
+        rounds.done += 1 + len(COUNT_ROUNDS)
         return best, []
     # Counts alone hardly balance; dividing filters makes up for what is too much.
     room = np.floor(layers.capacities * (1 + SLACK)).astype(np.int64)
@@ -228,6 +258,7 @@ def _by_counts(
     chains = [CountsChain(counts_of(*way, problem.k), _no_steps(rounds)) for way in ways]
     steps = _at_effort(COUNT_STEPS, rounds)
     best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
+    rounds.count_round()
     for temperatures in COUNT_ROUNDS:
         chains = [
             CountsChain(annealed.counts, rounds.schedule(steps, hottest, COLDEST, PRICE, 1))
@@ -235,7 +266,9 @@ def _by_counts(
             for hottest in temperatures
         ]
         if not interrupted:
-            best, interrupted = anneal_counts(layers, chains, rounds.clock.left)
+            left = rounds.clock.left
+            best, interrupted = anneal_counts(layers, chains, left, on_progress=rounds.tell)
+            rounds.count_round()
     if interrupted:
         rounds.clock.interrupt()
     flat = problem.in_bands(1)

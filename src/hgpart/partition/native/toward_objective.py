@@ -32,6 +32,11 @@ def check_pairs(problem: Problem, symmetry: Symmetry) -> None:
         )
 
 
+def rounds_toward_objective(problem: Problem) -> int:
+    """Number of rounds that `toward_objective` takes: none where bytes are what counts."""
+    return 0 if problem.objective.is_volume else len(HOTTEST_TOWARD_OBJECTIVE)
+
+
 def toward_objective(
     problem: Problem, rounds: Rounds, symmetry: Symmetry, divisions: list[Division], steps: int
 ) -> list[Found]:
@@ -48,6 +53,8 @@ def toward_objective(
     most_rows, coldest = (6, 1e-6) if problem.modelling.grain == "fine" else (4 * problem.k, 1e-5)
     best: list[Found] = []
     for hottest in HOTTEST_TOWARD_OBJECTIVE:
+        if best and rounds.clock.left <= 0:
+            break
         chains = [
             (division, rounds.schedule(steps, hottest, coldest, 4.0, most_rows))
             for division in divisions

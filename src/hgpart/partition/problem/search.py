@@ -49,10 +49,22 @@ class Search:
         if self.time_limit is not None:
             object.__setattr__(self, "deadline", time.monotonic() + self.time_limit)
 
-    def part(self, share: float = 1.0, effort: float = 1.0) -> Search:
-        """A search with a share of the time that is left, and of the effort."""
+    def part(
+        self, share: float = 1.0, effort: float = 1.0, begin: float = 0.0, end: float = 1.0
+    ) -> Search:
+        """A search with a share of the time that is left, and of the effort.
+
+        Its progress is that of this search from `begin` to `end`.
+        """
         limit = None if self.time_limit is None else max(0.01, share * self.left)
-        return Search(self.seed, effort * self.effort, limit, self.on_progress)
+        tell = self.on_progress
+        if tell is None or (begin, end) == (0.0, 1.0):
+            return Search(self.seed, effort * self.effort, limit, tell)
+
+        def tell_of_part(done: float, volume: int | None) -> None:
+            tell(begin + (end - begin) * done, volume)
+
+        return Search(self.seed, effort * self.effort, limit, tell_of_part)
 
     @property
     def left(self) -> float:
