@@ -39,6 +39,7 @@ from hgpart.operators.rows import (
     AllRows,
     Local,
     NumberedRows,
+    OperatorRows,
     RowEffect,
     RowMaker,
     Summed,
@@ -80,6 +81,13 @@ def row_windows(traced: TracedModel, graph: ChannelGraph) -> tuple[LayerRows, ..
     return tuple(map(walk.of_layer, range(len(graph.layers))))
 
 
+def rows_of_operators(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, OperatorRows]:
+    """The rows of each node that computes and has rows, and what they read of its operands."""
+    walk = _RowWalk(traced, graph)
+    walk.run()
+    return walk.local
+
+
 class _RowWalk:
     def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
         self.traced = traced
@@ -87,6 +95,7 @@ class _RowWalk:
         self.values: dict[fx.Node, Any] = {}
         self.next_row = 0
         self.makers: dict[str, RowMaker] = {}  # those of nodes that layers compute
+        self.local: dict[fx.Node, OperatorRows] = {}
         self.finals: dict[int, RowMaker] = {}  # the last one of each layer
         self.layer_of = {
             name: at for at, layer in enumerate(graph.layers) for name in layer.operators
@@ -238,13 +247,23 @@ class _RowWalk:
         dim = effect.dim % len(shape) if isinstance(effect, Local) else None
         maker = self._maker(node, layer, concrete(shape), dim)
         if isinstance(effect, Local):
-            windows = iter(effect.windows)
+            windows, read = iter(effect.windows), dict[NumberedRows, tuple[int, Windows]]()
             for value in _operands(call):
                 rows = along[value]
                 if rows is None:
                     add_windows(maker.reads, value.all_read, Windows.all_rows(maker.height, 1))
                 else:
-                    add_windows(maker.reads, rows[1], next(windows))
+                    own = next(windows)
+                    add_windows(maker.reads, rows[1], own)
+                    read[value] = rows[0], read[value][1].union(own) if value in read else own
+            given = {operand: self.values.get(operand) for operand in node.all_input_nodes}
+            operands = {
+                operand: read[value]
+                for operand, value in given.items()
+                if isinstance(value, NumberedRows) and value in read
+            }
+            assert dim is not None
+            self.local[node] = OperatorRows(dim, operands, effect.kernel)
         else:
             for value in maps:
                 add_windows(maker.reads, value.all_read)

@@ -134,11 +134,6 @@ def place(
         (traced, graph), partition = _checked_for(model, plan), plan.partition
     else:
         traced, graph, partition = restored(model, plan)
-    if (bands := partition.modelling.bands) > 1:
-        raise PlacementError(
-            f"a plan over {bands} bands of rows, which can be planned but not run yet: accepted is "
-            "one without bands"
-        )
     work = partition.problem.work
     held = sorted(range(partition.k) if parts is None else set(parts))
     if not held or held[0] < 0 or held[-1] >= partition.k:

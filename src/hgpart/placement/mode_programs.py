@@ -59,7 +59,7 @@ def owners_blueprint(blueprints: Sequence[Blueprint], owners: Partition | None =
     The owners are given by a partition, or chosen.
     """
     first = blueprints[0]
-    if len(blueprints) == 1:
+    if not first.has_tiles:
         return first
     if owners is None:
         learning = with_parameters(first.graph, first.trainable)
@@ -93,7 +93,7 @@ def build_programs(
     if blueprint.draws:
         drawing = draw_module(blueprint.facts, blueprint.draws)
     own = {part: by_share[0] for part, (_, by_share) in built.items()}
-    if len(blueprints) > 1:
+    if blueprint.has_tiles:
         own = {part: _own(owners, part) for part in held}
     slices = {
         part: {name: held for of_share in by_share for name, held in of_share.items()}
@@ -137,7 +137,10 @@ def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
 def _copies(
     blueprint: Blueprint, by_share: Sequence[Mapping[str, Slice]], own: Mapping[str, Slice]
 ) -> Iterator[str]:
-    """Attributes of a part's steps that are copies."""
+    """Attributes of a part's steps that are copies.
+
+    `by_share` has those of the first band of the first share, and then all others.
+    """
     traced = blueprint.traced
     parameters = {*traced.parameters.values()}
     belonging = {held.key for held in own.values()}

@@ -123,7 +123,7 @@ def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Pro
         carried.append((blueprint.share, partition))
     blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
     owners = None
-    if len(blueprints) > 1:
+    if blueprints[0].has_tiles:
         owners, _ = carried_over(base.owners.partition, first.work, first.graph, graph)
     return build_programs(blueprints, owners_blueprint(blueprints, owners), held, base.dtype)
 

@@ -126,6 +126,11 @@ class Programs:
         return tuple(blueprint.share for blueprint in self.blueprints)
 
     @property
+    def has_copies(self) -> bool:
+        """Whether parts may have copies of each other's state, for their tiles of the same tasks."""
+        return self.blueprint.has_tiles
+
+    @property
     def work(self) -> Work:
         """The work that the partition divides."""
         return self.blueprint.work
@@ -159,9 +164,9 @@ class Programs:
     def owned_elsewhere(self) -> list[tuple[tuple[int, int], ...]]:
         """Owners of the weights that each part has copies of, and the bytes of their gradients.
 
-        The bytes are those of the table. There are no copies unless the batch is in slices.
+        The bytes are those of the table. There are no copies unless the plan is in slices or bands.
         """
-        if len(self.shares) == 1:
+        if not self.has_copies:
             return [()] * self.k
         return [
             tuple((owner, int(nbytes)) for owner, nbytes in enumerate(sent) if nbytes)
@@ -312,7 +317,7 @@ class Programs:
         """Raise an ArgumentError unless a stream can run by a schedule; processes decide alike."""
         check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
         check_buffers_of_stream(self.blueprint)
-        if len(self.shares) > 1:
+        if self.has_copies:
             check_slices_of_stream(stash=stash)
         check_stream(schedule, stash)
 
@@ -365,7 +370,7 @@ class Programs:
                 back = self.expected_gradients(size)
                 total.backward_bytes[:] += count * back.traffic
                 total.backward_messages[:] += count * back.messages
-        if backward and len(self.shares) > 1:
+        if backward and self.has_copies:
             weights = self._expected_weights()
             total.forward_bytes[:] += weights.traffic.T
             total.forward_messages[:] += weights.messages.T

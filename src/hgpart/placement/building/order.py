@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from hgpart.arrays import Int64
 from hgpart.execution.program import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
@@ -180,20 +181,35 @@ def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
     """What must be equal in several shares for a part to compute them at once."""
     layer, contents = blueprint.graph.layers[at], [f"{at} {partial}".encode()]
     for source in blueprint.graph.sources(layer):
-        pieces = [blueprint.channels(source, blueprint.finishes(source, part))]
-        pieces += [item.members for item in blueprint.arriving.get((source, False, part), [])]
-        contents.append(np.unique(np.concatenate(pieces)).tobytes())
+        pieces: list[tuple[Int64, Int64 | None]] = [
+            (blueprint.channels(source, tile.tasks), tile.rows)
+            for tile in blueprint.tiles(source, part)
+        ]
+        for item in blueprint.arriving.get((source, False, part), []):
+            pieces += [(piece.members, piece.rows) for piece in item.pieces]
+        if blueprint.row_dim(source) is None:
+            channels = np.concatenate([members for members, _ in pieces])
+            pieces = [(np.unique(channels), None)]
+        contents += _texts(pieces)
     cells = blueprint.owners.cells[at]
     if partial and cells is not None:
         rectangles = cells[part]
         contents += [array.tobytes() for own in rectangles for array in (own.tasks, own.positions)]
     else:
         tasks = blueprint.finishes(at, part)
-        contents.append(tasks.tobytes())
+        contents += _texts((tile.tasks, tile.rows) for tile in blueprint.tiles(at, part))
         if cells is not None:
             cell_tasks = (rectangle.tasks for rectangle in cells[part])
             own = np.concatenate([np.zeros(0, np.int64), *cell_tasks])
             sums = [item.members for item in blueprint.arriving.get((at, True, part), [])]
-            pieces = [np.sort(own[np.isin(own, tasks)]), *sums]
-            contents += sorted(piece.tobytes() for piece in pieces if len(piece))
+            summed = [np.sort(own[np.isin(own, tasks)]), *sums]
+            contents += sorted(piece.tobytes() for piece in summed if len(piece))
     return tuple(contents)
+
+
+def _texts(pieces: Iterable[tuple[Int64, Int64 | None]]) -> list[bytes]:
+    """Texts that are equal for the same channels in the same rows."""
+    return sorted(
+        members.tobytes() + b" " + (b"" if rows is None else rows.tobytes())
+        for members, rows in pieces
+    )

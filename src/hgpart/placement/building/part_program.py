@@ -26,8 +26,8 @@ def build_part(
     Returns
     -------
     PartProgram and tuple of mappings of str to Slice
-        Slices of the model's state that the steps of each share hold, by dotted attribute; those of
-        several shares count for the first.
+        Slices of the model's state that the steps of each share hold, by dotted attribute: those of
+        the first band of rows, and then the others. Those of several shares count for the first.
     """
     united: list[dict[str, Slice]] = [{} for _ in blueprints]
     while True:
@@ -63,4 +63,5 @@ def build_part(
     graph.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))
     module = fx.GraphModule(graph.root, graph.fx_graph, class_name=f"Part{part}")
     program = PartProgram(part, module, graph.used, graph.steps)
-    return program, tuple(builder.slices for builder in single)
+    by_share = ((builder.slices, builder.later_slices) for builder in single)
+    return program, tuple(chain.from_iterable(by_share))

@@ -68,7 +68,7 @@ class StatisticsBuilder:
         self._add(name, norm, own, sources, updates=True)
         for item in statistics.leaving(norm, True, part):
             places = np.searchsorted(have, norm.positions(item.tasks))
-            self._program.send(item.transfer, [self._program.packed(name, 1, places, len(have))])
+            self._program.send(item.transfer, [self._program.packed(name, [(1, places, len(have))])])
 
     def _add(
         self,

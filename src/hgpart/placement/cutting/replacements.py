@@ -87,6 +87,10 @@ def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
     """Batch norm with statistics that another step computes."""
     given, channels = step.given[node], step.facts.shape(node)[1]
     box = boxes.get(argument(node, "input"), {})
+    operand = step.placeholder(given.operand)
+    if given.rows is not None:
+        dim = step.facts.operator_rows[node].dim
+        operand = step.places(operand, dim, given.rows, box, step.facts.shape(node)[dim])
     if not np.array_equal(box.get(1, np.arange(channels)), given.channels):
         raise PlacementError(
             f"{step.layer.name} normalises other channels than it takes statistics of: accepted in "
@@ -95,7 +99,7 @@ def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
     vectors = [argument(node, name) for name in ("weight", "bias")]
     return step.call(
         normalised,
-        step.placeholder(given.operand),
+        operand,
         step.joined(given.statistics, 1, given.channels, channels),
         *(
             step.value(vector, boxes.get(vector, {})) if vector is not None else None

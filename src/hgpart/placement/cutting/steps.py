@@ -40,12 +40,15 @@ class Step:
     slices : mapping of str to Slice
         Slices of parameters and buffers by attribute of the module, on the meta device until they
         are loaded.
+    is_later : bool
+        Whether its rows are not in the first band.
     """
 
     module: fx.GraphModule
     operands: tuple[str, ...]
     outputs: int
     slices: Mapping[str, Slice]
+    is_later: bool = False
 
 
 def finishing_step(
@@ -136,18 +139,19 @@ def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     assert total is not None
     result = add_bias(step, head, product, total)
     single = step.layer.tasks == 1
-    step.cuts[head] = CutValue(result) if single else CutValue(result, product.axis, step.tasks)
+    cut = CutValue(result) if single else CutValue(result, product.axis, step.tasks)
+    step.cuts[head, None] = cut
 
 
 def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
     if node.op == "placeholder" or not step.is_own(node):
         return step.value(node)
-    layout = step.facts.layout(step.at, node)
+    layout, rows = step.facts.layout(step.at, node), step.own_rows
     if not layout.axes:
-        return step.value(node)
+        return step.value(node, rows)
     positions = layout.positions(step.tasks)
     if layout.axis is not None:
-        return step.value(node, {layout.axis: positions})
+        return step.value(node, {layout.axis: positions, **rows})
     whole = step.value(node)
     if layout.merged:
         whole = step.call(apart, whole, dict(layout.merged))
@@ -189,4 +193,5 @@ def finished_step(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
     _join_at_once(step.fx_graph)
     _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")
-    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices))
+    is_later = step.rows is not None and bool(step.rows[0])
+    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices), is_later)

@@ -185,7 +185,7 @@ class SharedStatistics:
     def finish(self, at: int) -> Int64:
         """The part of each task of a layer in each share, shape (shares, tasks)."""
         by_share = (owners.finish[at] for owners in self.owners)
-        return np.stack([finish for finish in by_share if finish is not None])
+        return np.concatenate([finish for finish in by_share if finish is not None])
 
     def name(self, norm: NormOfBatch, whole: bool, beside: str = "") -> str:
         """Name of the statistics of the batch, or of some samples."""
