@@ -44,9 +44,10 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
     Partition
         Partition of the model, whose blocks are within those of the shares.
     """
-    first = shares[0]
-    modelling = replace(first.modelling, bands=1)
-    whole = cnn_hypergraph(first.model.graph, work, first.model.blocks, modelling)
+    first, modelling = shares[0], replace(shares[0].modelling, bands=1)
+    whole = first.model
+    if whole.modelling.bands > 1:
+        whole = cnn_hypergraph(whole.graph, work, whole.blocks, modelling)
     tiles = [parts for share in shares for parts in parts_in_bands(share.model, share.parts)]
     model, parts = owners_of(whole, tiles, first.k, learning, work)
     return replace(
