@@ -67,7 +67,9 @@ class Cutter:
 
     def begin(self, pieces: Sequence[np.ndarray]) -> CutGraph:
         layout = self.facts.layout(self.head_layer, self.head)
-        source = Source(layout, tuple(SourcePiece(f"piece_{at}", one) for at, one in enumerate(pieces)))
+        source = Source(
+            layout, tuple(SourcePiece(f"piece_{at}", one) for at, one in enumerate(pieces))
+        )
         last = len(self.facts.graph.layers) - 1
         return CutGraph(self.facts, last, np.arange(1), {self.head: source}, {})
 

@@ -81,11 +81,27 @@ def row_windows(traced: TracedModel, graph: ChannelGraph) -> tuple[LayerRows, ..
     return tuple(map(walk.of_layer, range(len(graph.layers))))
 
 
-def rows_of_operators(traced: TracedModel, graph: ChannelGraph) -> dict[fx.Node, OperatorRows]:
-    """The rows of each node that computes and has rows, and what they read of its operands."""
-    walk = _RowWalk(traced, graph)
-    walk.run()
-    return walk.local
+class RowsInside:
+    """The rows of the operators inside layers.
+
+    Attributes
+    ----------
+    operators : mapping of fx.Node to OperatorRows
+        The rows of each node that computes and has rows, and what they read of its operands.
+    """
+
+    def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
+        self._walk = _RowWalk(traced, graph)
+        self._walk.run()
+        self.operators: Mapping[fx.Node, OperatorRows] = self._walk.local
+
+    def read_by_results(self, at: int, node: fx.Node) -> Windows:
+        """Windows of a layer's rows on those of one of its operators."""
+        return self._walk.onto(self._walk.finals[at], self._walk.makers[node.name])
+
+    def read_of_sources(self, at: int, node: fx.Node) -> tuple[SourceRows, ...]:
+        """What the rows of one of a layer's operators are computed from."""
+        return self._walk.sources_of(at, self._walk.makers[node.name])
 
 
 class _RowWalk:
@@ -390,6 +406,22 @@ class _RowWalk:
         self._compose(before)
         sources = self._of(self.outer[before], set(self.outer[before]))
         return RowSum(maker.node.name, height, sources)
+
+    def onto(self, maker: RowMaker, inner: RowMaker) -> Windows:
+        """Windows of a maker's rows on those of another one in its layer."""
+        if maker is inner:
+            return Windows.identity(maker.height)
+        nothing = np.zeros(0, np.int64)
+        read = Windows.of_pairs(nothing, nothing, maker.height, inner.height)
+        for source, windows in maker.reads.items():
+            if source.layer is None or source.layer == maker.layer:
+                read = read.union(windows.compose(self.onto(source, inner)))
+        return read
+
+    def sources_of(self, at: int, maker: RowMaker) -> tuple[SourceRows, ...]:
+        """What the rows of a maker in a layer read of other layers."""
+        self._compose(maker)
+        return self._of(self.outer[maker], self.unsummed[maker])
 
     def _compose(self, maker: RowMaker) -> None:
         """Windows of a maker's rows on other layers."""

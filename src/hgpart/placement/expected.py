@@ -98,11 +98,14 @@ def expected_statistics(
     counts = np.zeros(len(layers), dtype=np.int64)
     np.add.at(counts, [layer.tied_to for layer in layers], norms)
     of_nets = counts[model.vertex_layers[nets.roots]]
+    # Of each norm, and of each slice that takes statistics of its own.
+    slices = nets.roots // model.slice_vertices
     messages = np.zeros_like(evaluation.messages)
     for number in range(int(counts.max(initial=0))):
-        some = replace(nets, costs=np.where(of_nets > number, nets.costs, 0))
-        sent = some.of_parts(model.weights, partition.parts, partition.k)
-        messages += evaluate(sent, parts, partition.k).messages
+        for at in np.unique(slices):
+            some = replace(nets, costs=np.where((of_nets > number) & (slices == at), nets.costs, 0))
+            sent = some.of_parts(model.weights, partition.parts, partition.k)
+            messages += evaluate(sent, parts, partition.k).messages
     return replace(
         evaluation,
         loads=np.zeros_like(evaluation.loads),

@@ -36,15 +36,15 @@ def share_blueprints(
     norms: str,
 ) -> tuple[Blueprint, ...]:
     """Blueprints of all shares; their transfers are numbered on from share to share."""
-    if len(shares) > 1:
-        if shares[0][1].modelling.norms == "batch":
-            check_deferrable(facts.traced)
-            check_averages(facts.traced)
-        elif norms == "batch":
-            raise PlacementError(
-                f"norms of the batch, which is in {shares[0][0].of} slices that have norms of their"
-                " own: accepted are those of micro-batches, or a plan with norms of the batch"
-            )
+    share, modelling = shares[0][0], shares[0][1].modelling
+    if modelling.bands > 1 or (len(shares) > 1 and modelling.norms == "batch"):
+        check_deferrable(facts.traced)
+        check_averages(facts.traced)
+    if len(shares) > 1 and modelling.norms != "batch" and norms == "batch":
+        raise PlacementError(
+            f"norms of the batch, which is in {share.of} slices that have norms of their own: "
+            "accepted are those of micro-batches, or a plan with norms of the batch"
+        )
     blueprints: list[Blueprint] = []
     for at, (share, partition) in enumerate(shares):
         prefix = f"share{at}_" if len(shares) > 1 else ""
@@ -114,7 +114,7 @@ def build_programs(
         blueprints=tuple(blueprints),
         transfers=(
             *chain.from_iterable(plan.transfers for plan in blueprints),
-            *(item.transfer for item in statistics.travelling),
+            *(item.transfer for own in statistics for item in own.travelling),
         ),
         parts={part: program for part, (program, _) in built.items()},
         slices=slices,
@@ -235,7 +235,7 @@ def with_input_gradients(programs: Programs) -> Programs:
     learns = programs.blueprint.learns(inputs=True)
     differentiable = chain(
         *(blueprint.differentiable(inputs=True) for blueprint in programs.blueprints),
-        (learns[item.norm.layer] for item in programs.statistics.travelling),
+        (learns[item.norm.layer] for own in programs.statistics for item in own.travelling),
     )
     transfers = tuple(
         replace(transfer, differentiable=wanted)

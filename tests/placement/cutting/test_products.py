@@ -74,7 +74,9 @@ def begin(facts: NodeFacts, tasks: np.ndarray) -> CutGraph:
     image = nodes[facts.traced.inputs[0]]
     layout = ChannelLayout(facts.shape(image), (), np.zeros(0, np.int64))
     (at,) = [at for at, layer in enumerate(facts.graph.layers) if layer.tasks == 20]
-    return CutGraph(facts, at, tasks, {image: Source(layout, (SourcePiece("image", np.arange(6)),))}, {})
+    return CutGraph(
+        facts, at, tasks, {image: Source(layout, (SourcePiece("image", np.arange(6)),))}, {}
+    )
 
 
 def head_of(step: CutGraph):

@@ -345,7 +345,7 @@ class Blueprint:
 
     @cached_property
     def norms_of_batch(self) -> Mapping[int, tuple[NormOfBatch, ...]]:
-        """Norms with statistics over several shares, in order, for each layer that has some.
+        """Norms with statistics over several tiles, in order, for each layer that has some.
 
         Raises
         ------
@@ -353,9 +353,11 @@ class Blueprint:
             If such a norm is not supported; see
             `hgpart.placement.shares.statistics.norms_of_batch`.
         """
-        if not self.is_share or self.partition.modelling.norms != "batch":
-            return {}
-        return norms_of_batch(self.facts)
+        of_batch = self.is_share and self.partition.modelling.norms == "batch"
+        tiled = {
+            at: cuts for at, cuts in enumerate(self.owners.row_cuts) if of_batch or len(cuts) > 2
+        }
+        return norms_of_batch(self.facts, tiled) if tiled else {}
 
     def learns(self, inputs: bool) -> list[bool]:
         """For each layer whether anything that it is computed from needs a gradient."""
@@ -546,26 +548,38 @@ class Blueprint:
         return parts | {part for part, own in enumerate(cells or ()) if own}
 
 
-def shared_statistics(blueprints: Sequence[Blueprint]) -> SharedStatistics:
-    """The statistics of norms of the whole batch that parts send each other.
+def shared_statistics(blueprints: Sequence[Blueprint]) -> tuple[SharedStatistics, ...]:
+    """The statistics of norms over several tiles that parts send each other.
 
-    A single share has only norms of its own. Transfer numbers go on from those of all shares.
+    Those of all shares together, or of each share. Transfer numbers go on from those of all shares.
     """
     first, last = blueprints[0], blueprints[-1]
-    return SharedStatistics(
-        norms=first.norms_of_batch if len(blueprints) > 1 else {},
-        graph=first.graph,
-        owners=[blueprint.owners for blueprint in blueprints],
-        slices=first.share.of,
-        learns=first.learns(inputs=False),
-        names=first.names,
-        first_transfer=last.first_transfer + len(last.transfers),
-    )
+    together = first.partition.modelling.norms == "batch"
+    groups = [blueprints] if together else [[blueprint] for blueprint in blueprints]
+    number, statistics = last.first_transfer + len(last.transfers), list[SharedStatistics]()
+    for group in groups:
+        own = SharedStatistics(
+            norms=first.norms_of_batch,
+            graph=first.graph,
+            owners=[blueprint.owners for blueprint in group],
+            share=Share(
+                tuple(sorted(chain.from_iterable(blueprint.share.slices for blueprint in group))),
+                first.share.of,
+            ),
+            learns=first.learns(inputs=False),
+            names=group[0].names,
+            first_transfer=number,
+        )
+        number += len(own.travelling)
+        statistics.append(own)
+    return tuple(statistics)
 
 
-# A part's values of a layer are named by the layer and such a suffix: partial sums, what another
-# part has sent, a second result; the operand of a norm of the batch, and statistics.
-_SUFFIX = re.compile(r"(_partial|_before_\d+|_statistics_\d+)?(_kept|_tile_\d+|_(from|to)_\d+)?(_\d+)?")
+# A part's values of a layer are named by the layer and such a suffix: partial sums, another tile,
+# what another part has sent, a second result; the operand of a norm over tiles, and statistics.
+_SUFFIX = re.compile(
+    r"(_partial|_before_\d+|_statistics_\d+)?(_kept|_tile_\d+|_(from|to)_\d+)?(_\d+)?"
+)
 
 
 def _stems(name: str) -> set[str]:

@@ -179,13 +179,13 @@ def _maps(
         tiles = owners.tiles(at, sender)
         for receiver in range(owners.k):
             if receiver != sender:
-                needed = needs[:, :, receiver]
-                pieces = [
-                    piece for at, tile in enumerate(tiles) for piece in _pieces(layer, tile, at, needed)
-                ]
+                pieces = tuple(
+                    piece
+                    for number, tile in enumerate(tiles)
+                    for piece in _pieces(layer, tile, number, needs[:, :, receiver])
+                )
                 if pieces:
-                    transfer = ChannelTransfer(at, False, sender, receiver, tuple(pieces), counted)
-                    transfers.append(transfer)
+                    transfers.append(ChannelTransfer(at, False, sender, receiver, pieces, counted))
     return transfers
 
 

@@ -38,21 +38,26 @@ class Sums(NamedTuple):
 
     norm: NormOfBatch
     whole: bool
+    group: int = 0  # number of the shares whose statistics these are
 
 
 Order = Sequence[LayerPiece | Sums]
 
 
 def order_of_layers(
-    blueprints: Sequence[Blueprint], statistics: SharedStatistics
+    blueprints: Sequence[Blueprint], statistics: Sequence[SharedStatistics]
 ) -> tuple[Order, ...]:
     """For each part the order in which it computes the layers of all shares of the batch."""
-    layers, k = range(len(blueprints[0].graph.layers)), blueprints[0].partition.k
     if len(blueprints) == 1:
-        pieces = (LayerPiece((0,), at, partial) for at in layers for partial in (True, False))
-        return (tuple(pieces),) * k
+        pieces: list[LayerPiece | Sums] = []
+        for at in range(len(blueprints[0].graph.layers)):
+            pieces += (LayerPiece((0,), at, partial) for partial in (True, False))
+            for norm in statistics[0].norms.get(at, ()):
+                pieces += (Sums(norm, whole) for whole in (False, True))
+                pieces.append(LayerPiece((0,), at, False, norm.number + 1))
+        return (tuple(pieces),) * blueprints[0].partition.k
     units = _Units(blueprints, statistics)
-    order: list[list[LayerPiece | Sums]] = [[] for _ in range(k)]
+    order: list[list[LayerPiece | Sums]] = [[] for _ in range(blueprints[0].partition.k)]
     for group in joined(units.all):
         first, *more = (units.pieces[number] for number in group)
         if isinstance(first, LayerPiece):
@@ -66,7 +71,9 @@ def order_of_layers(
 class _Units:
     """The work of all parts on the layers of all shares, with estimated costs."""
 
-    def __init__(self, blueprints: Sequence[Blueprint], statistics: SharedStatistics) -> None:
+    def __init__(
+        self, blueprints: Sequence[Blueprint], statistics: Sequence[SharedStatistics]
+    ) -> None:
         self.all: list[WorkUnit] = []
         self.pieces: list[LayerPiece | Sums] = []
         self._blueprints, self._statistics = blueprints, statistics
@@ -76,7 +83,7 @@ class _Units:
         self._seconds_per_work = [self._seconds_of_work(blueprint) for blueprint in blueprints]
         first = blueprints[0]
         self._apart = [
-            at not in statistics.norms and keeps_layer_apart(first, at)
+            at not in statistics[0].norms and keeps_layer_apart(first, at)
             for at in range(len(first.graph.layers))
         ]
         self._coming = [self._coming_of(blueprint) for blueprint in blueprints]
@@ -86,8 +93,9 @@ class _Units:
             for share in range(len(blueprints)):
                 for partial in (True, False):
                     self._add_layer(share, at, partial)
-            for norm in statistics.norms.get(at, ()):
-                self._add_norm(norm)
+            for norm in statistics[0].norms.get(at, ()):
+                for group in range(len(statistics)):
+                    self._add_norm(norm, group)
 
     def _work_of(self, blueprint: Blueprint) -> np.ndarray:
         partition = blueprint.partition
@@ -139,33 +147,39 @@ class _Units:
             number = self._add(unit, LayerPiece((share,), at, partial))
             self._made[share, at, partial, part] = self._last[share, part] = number
 
-    def _add_norm(self, norm: NormOfBatch) -> None:
-        """Add statistics of each part's samples, those of the batch, and the work after them."""
+    def _add_norm(self, norm: NormOfBatch, group: int) -> None:
+        """Add statistics of each part's tiles, those of all tiles, and the work after them."""
         at, made = norm.layer, dict[tuple[bool, int], int]()
-        finish = self._statistics.finish(at)
+        statistics = self._statistics[group]
+        shares = range(group, group + 1) if len(self._statistics) > 1 else range(len(self._work))
+        finish = statistics.finish(at).reshape(len(shares), -1, self._tasks(at))
         for whole in (False, True):
             for part in np.unique(finish).tolist():
-                here = np.flatnonzero((finish == part).any(axis=1)).tolist()
-                needs = {self._last[share, part]: 0.0 for share in here}
+                here = np.flatnonzero((finish == part).any(axis=(1, 2))).tolist()
+                needs = {self._last[shares[number], part]: 0.0 for number in here}
                 if whole:
-                    for incoming in self._statistics.coming(norm, False, part):
+                    for incoming in statistics.coming(norm, False, part):
                         needs[made[False, incoming.sender]] = self._travel(incoming.transfer)
-                    works = len(self._statistics.owned(at, part))
+                    works = len(statistics.owned(at, part))
                 else:
-                    works = len(self._statistics.leaving(norm, False, part))
+                    works = len(statistics.leaving(norm, False, part))
                 if works:
-                    made[whole, part] = self._add(WorkUnit(part, 0.0, needs), Sums(norm, whole))
-        for share, own in enumerate(finish):
+                    piece = Sums(norm, whole, group)
+                    made[whole, part] = self._add(WorkUnit(part, 0.0, needs), piece)
+        for share, own in zip(shares, finish, strict=True):
             for part in np.unique(own).tolist():
                 needs = {self._last[share, part]: 0.0}
                 if (True, part) in made:
                     needs[made[True, part]] = 0.0
-                for incoming in self._statistics.coming(norm, True, part):
-                    if (own[incoming.tasks] == part).any():
+                for incoming in statistics.coming(norm, True, part):
+                    if (own[:, incoming.tasks] == part).any():
                         needs[made[True, incoming.sender]] = self._travel(incoming.transfer)
-                piece = LayerPiece((share,), at, False, norm.number + 1)
-                number = self._add(WorkUnit(part, 0.0, needs), piece)
+                after = LayerPiece((share,), at, False, norm.number + 1)
+                number = self._add(WorkUnit(part, 0.0, needs), after)
                 self._made[share, at, False, part] = self._last[share, part] = number
+
+    def _tasks(self, at: int) -> int:
+        return self._blueprints[0].graph.layers[at].tasks
 
 
 def keeps_layer_apart(blueprint: Blueprint, at: int) -> bool:

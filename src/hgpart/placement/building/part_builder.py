@@ -18,7 +18,7 @@ from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.ownership import Tile
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
-from hgpart.placement.cutting.step_graph import GivenNorm, Source, SourcePiece
+from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.tracing.traced_nodes import live_nodes
@@ -50,7 +50,8 @@ class PartBuilder:
     slices: dict[str, Slice] = field(default_factory=dict)
     later_slices: dict[str, Slice] = field(default_factory=dict)
     results: tuple[fx.Node, ...] = ()
-    _operands: dict[int, str] = field(default_factory=dict)  # of a norm of the batch, by layer
+    # Operands of a norm over several tiles, by layer and number of the tile.
+    _operands: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def add(self, at: int, partial: bool, norms: int) -> None:
         """Add the part's work on a layer: its partial sums, or what finishes its tasks.
@@ -155,16 +156,14 @@ class PartBuilder:
                     sources[node] = Source(plan.layouts[node], (), is_held=True)
                 continue
             count, dim = len(plan.results[source]), plan.row_dim(source)
-            pieces = [
-                (self._name(source, False, None, number), 0, plan.channels(source, tile.tasks), tile.rows)
-                for number, tile in enumerate(plan.tiles(source, self.part))
-            ]
+            pieces: list[tuple[str, int, Int64, Int64 | None]] = []  # name, number of its tensor
+            for number, tile in enumerate(plan.tiles(source, self.part)):
+                name = self._name(source, False, None, number)
+                pieces.append((name, 0, plan.channels(source, tile.tasks), tile.rows))
             for item in plan.arriving.get((source, False, self.part), []):
                 name = self._name(source, False, item.sender)
-                pieces += [
-                    (name, at * count, piece.members, piece.rows)
-                    for at, piece in enumerate(item.pieces)
-                ]
+                for number, piece in enumerate(item.pieces):
+                    pieces.append((name, number * count, piece.members, piece.rows))
             if plan.graph.layers[source].tasks == 1 and dim is None:
                 pieces = pieces[:1]
             for index, node in enumerate(plan.results[source]):
@@ -236,23 +235,24 @@ class PartBuilder:
                     )
 
     def _before(self, norm: NormOfBatch) -> None:
-        """Compute the operand of a norm of the batch, and its statistics."""
+        """Compute the operand of a norm over several tiles, and its statistics."""
         at = norm.layer
+        earlier = self.statistics.norms[at][: norm.number]
         for number, tile in enumerate(self.blueprint.tiles(at, self.part)):
-            earlier = self.statistics.norms[at][: norm.number]
             step, sums = self._after(earlier, at, tile, number)
-            box = norm.box(tile.tasks)
-            statistics, given = statistics_step(step, norm.operand, box, sums)
-            name = self.statistics_of(norm)
+            rows, counted = self._rows_of(norm, tile)
+            box = norm.box(tile.tasks, rows)
+            statistics, given = statistics_step(step, norm.operand, box, counted, sums)
+            name = self.statistics_of(norm, number)
             self._add(statistics, name)
-            self._operands[at] = numbered(name, 1) if given is None else given
+            self._operands[at, number] = numbered(name, 1) if given is None else given
 
     def _after(
         self, norms: Sequence[NormOfBatch], at: int, tile: Tile, number: int
     ) -> tuple[CutGraph, list[tuple[str, Int64]] | None]:
         """Begin a step of a tile after some of its norms, or else with the tasks' partial sums.
 
-        The operand of the last of these norms is there, and so are the statistics of the batch.
+        The operand of the last of these norms is there, and so are its statistics.
         """
         step = self.begin(at, tile.tasks, tile.rows)
         if not norms:
@@ -267,13 +267,41 @@ class PartBuilder:
         ]
         if len(own := self.statistics.owned(at, self.part)):
             pieces.append((self.statistics.name(norm, True), norm.positions(own)))
-        channels = norm.positions(tile.tasks)
-        step.given[norm.node] = GivenNorm(self._operands[at], channels, tuple(pieces))
+        channels, (rows, _) = norm.positions(tile.tasks), self._rows_of(norm, tile)
+        step.given[norm.node] = GivenNorm(
+            self._operands[at, number], channels, tuple(pieces), next(iter(rows.values()), None)
+        )
         return step, None
 
-    def statistics_of(self, norm: NormOfBatch) -> str:
-        """Name of the statistics of the share's own samples."""
-        return f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
+    def _rows_of(self, norm: NormOfBatch, tile: Tile) -> tuple[Box, Box]:
+        """The rows of a norm that a tile computes, and those that count in its statistics.
+
+        None if the layer is in one band. A step that computes what comes after the norm says which
+        rows it asks for.
+        """
+        if len(norm.row_cuts) == 2:
+            return WHOLE, WHOLE
+        plan, at = self.blueprint, norm.layer
+        dim = plan.facts.operator_rows[norm.node].dim
+        counted = np.arange(norm.row_cuts[tile.bands.start], norm.row_cuts[tile.bands.stop])
+        step = self.begin(at, tile.tasks, tile.rows)
+        channels = norm.positions(tile.tasks)
+        step.given[norm.node] = GivenNorm("operand", channels, (("statistics", channels),))
+        later = self.statistics.norms[at][norm.number + 1 :]
+        if later:
+            rows, _ = self._rows_of(later[0], tile)
+            step.value(later[0].operand, later[0].box(tile.tasks, rows))
+        else:
+            finishing_step(step, plan.results[at], {})
+        asked = [counted, *step.asked_rows(norm.node)]
+        rows_asked = np.concatenate(asked)
+        rows_computed = np.arange(rows_asked.min(), rows_asked.max() + 1)
+        return {dim: rows_computed}, {dim: counted if len(counted) else rows_computed[:1]}
+
+    def statistics_of(self, norm: NormOfBatch, tile: int = 0) -> str:
+        """Name of the statistics of one of the part's tiles."""
+        name = f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
+        return f"{name}_tile_{tile}" if tile else name
 
     def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
         """Partial sums of tasks: their names, and the tasks that each is for."""

@@ -19,7 +19,10 @@ from hgpart.placement.shares.statistics import SharedStatistics
 
 
 def build_part(
-    blueprints: Sequence[Blueprint], part: int, order: Order, statistics: SharedStatistics
+    blueprints: Sequence[Blueprint],
+    part: int,
+    order: Order,
+    statistics: Sequence[SharedStatistics],
 ) -> tuple[PartProgram, tuple[Mapping[str, Slice], ...]]:
     """Build a part's program by going through the layers of all shares in an order.
 
@@ -32,20 +35,23 @@ def build_part(
     united: list[dict[str, Slice]] = [{} for _ in blueprints]
     while True:
         graph = PartGraph()
+        of_shares = [*statistics] if len(statistics) > 1 else [*statistics] * len(blueprints)
         single = [
-            PartBuilder(blueprint, part, held, graph, statistics)
-            for blueprint, held in zip(blueprints, united, strict=True)
+            PartBuilder(blueprint, part, held, graph, own)
+            for blueprint, held, own in zip(blueprints, united, of_shares, strict=True)
         ]
         builders: dict[tuple[int, ...], PartBuilder] = {
             (share,): builder for share, builder in enumerate(single)
         }
-        between = StatisticsBuilder(single)
+        groups = [[builder] for builder in single] if len(statistics) > 1 else [single]
+        between = [StatisticsBuilder(group) for group in groups]
         for builder in single:
             builder.expect()
-        between.expect()
+        for sums in between:
+            sums.expect()
         for piece in order:
             if isinstance(piece, Sums):
-                between.add(*piece)
+                between[piece.group].add(piece.norm, piece.whole)
                 continue
             shares, at, partial, norms = piece
             if shares not in builders:

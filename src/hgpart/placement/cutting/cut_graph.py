@@ -27,6 +27,7 @@ from hgpart.placement.cutting.layouts import spread, together, unmerge
 from hgpart.placement.cutting.row_cuts import row_cut
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import NOTHING, WHOLE, Box, RowCut, Source, StepGraph
+from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
 
@@ -128,6 +129,15 @@ class CutGraph(StepGraph):
             self.cuts[key] = self._own(node, rows)
         return self.cuts[key]
 
+    def asked_rows(self, node: fx.Node) -> list[Int64]:
+        """The rows that were asked for of an operator of the step's layer, of each call."""
+        height = self.facts.shape(first_result(node))[self.facts.operator_rows[node].dim]
+        return [
+            np.arange(height) if rows is None else np.frombuffer(rows, dtype=np.int64)
+            for maker, rows in self.cuts
+            if maker in (node, first_result(node))
+        ]
+
     def _own(self, node: fx.Node, rows: Box) -> CutValue:
         self._check_given(node)
         cut = self._cut(node, rows)
@@ -173,7 +183,7 @@ class CutGraph(StepGraph):
             if at(maker.name) < at(norm.name):
                 raise PlacementError(
                     f"{self.layer.name} reads {node.name} after its norm {norm.name}: accepted in "
-                    "norms of the batch, which is in slices, are layers that read the norm alone"
+                    "norms over slices or bands are layers that read the norm alone"
                 )
 
     def _is_head(self, node: fx.Node) -> bool:
@@ -332,7 +342,7 @@ class CutGraph(StepGraph):
         if node in self.given:
             raise PlacementError(
                 f"{self.layer.name} can't be cut by the channels of its norm {node.name}: accepted "
-                "in norms of the batch, which is in slices, are those that can"
+                "in norms over slices or bands are those that can"
             )
 
         def plain(value: Any) -> Any:

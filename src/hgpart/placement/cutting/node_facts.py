@@ -19,7 +19,7 @@ from hgpart.arrays import Int64
 from hgpart.errors import TraceError
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, Mixing
 from hgpart.layers.mixed_samples import numbers_of_samples
-from hgpart.layers.row_windows import rows_of_operators
+from hgpart.layers.row_windows import RowsInside
 from hgpart.operators.effects import Call, Channels, Constant, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
 from hgpart.operators.rows import OperatorRows, rows_in
@@ -124,9 +124,14 @@ class NodeFacts:
         return layers
 
     @cached_property
-    def operator_rows(self) -> dict[fx.Node, OperatorRows]:
+    def rows_inside(self) -> RowsInside:
+        """The rows of the operators inside layers."""
+        return RowsInside(self.traced, self.graph)
+
+    @property
+    def operator_rows(self) -> Mapping[fx.Node, OperatorRows]:
         """The rows of each node that computes and has rows, and what they read."""
-        return rows_of_operators(self.traced, self.graph)
+        return self.rows_inside.operators
 
     @cached_property
     def sent_parameters(self) -> frozenset[str]:

@@ -37,11 +37,14 @@ class Tile:
     tasks : int64 array
         Tasks, ascending.
     rows : int64 array or None
-        Rows of their maps, ascending; None for all, in a layer whose rows are not divided.
+        Rows of their maps, ascending; None for all, in a layer whose rows are not told apart.
+    bands : range
+        The bands that these rows are.
     """
 
     tasks: Int64
     rows: Int64 | None
+    bands: range = range(1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +72,6 @@ class Ownership:
     cells: tuple[tuple[tuple[Rectangle, ...], ...] | None, ...]
     splits: tuple[int | None, ...]
 
-
     @property
     def tells_rows(self) -> bool:
         """Whether the rows of some layer are divided."""
@@ -90,6 +92,7 @@ class Ownership:
             Tile(
                 np.flatnonzero(here[first]),
                 np.arange(cuts[first], cuts[last]) if self.height(at) > 1 else None,
+                range(first, last),
             )
             for first, last in pairwise([0, *changes.tolist(), len(here)])
             if here[first].any()

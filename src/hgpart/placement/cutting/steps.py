@@ -96,9 +96,17 @@ def statistics_step(
     step: CutGraph,
     operand: fx.Node,
     box: Box,
+    counted: Mapping[int, Int64],
     sums: Sequence[tuple[str, Int64]] | None = None,
 ) -> tuple[Step, str | None]:
-    """Make the step that computes a norm's operand and its statistics, for some tasks.
+    """Make the step that computes a norm's operand and its statistics, for some tasks and rows.
+
+    Parameters
+    ----------
+    box : mapping of int to int64 array
+        Box of the operand that is computed.
+    counted : mapping of int to int64 array
+        The rows within it that the statistics are of, if not of all of it.
 
     Returns
     -------
@@ -108,8 +116,10 @@ def statistics_step(
     """
     if sums is not None:
         begin_with_sums(step, sums)
-    result = step.value(operand, box)
-    statistics = step.call(statistics_of, result)
+    result = own = step.value(operand, box)
+    for dim, rows in counted.items():
+        own = step.take(result, dim, rows - box[dim][0], len(box[dim]))
+    statistics = step.call(statistics_of, own)
     if result.op == "placeholder":
         return finished_step(step, [statistics]), str(result.target)
     return finished_step(step, [statistics, result]), None
