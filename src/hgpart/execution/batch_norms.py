@@ -2,9 +2,9 @@
 
 Each tile has a mean and a variance of its samples and rows; from these alone the statistics of
 several tiles together follow (Chan, Golub and LeVeque, The American Statistician 37(3), 1983),
-which then normalise all tiles. To the runtime statistics are maps like others, and autograd goes through all
-of it: the gradients are those of one norm of the whole batch. Variances are biased. The statistics
-of C channels are a tensor of shape (2, C): means, then variances.
+which then normalise all tiles. To the runtime statistics are maps like others, and autograd goes
+through all of it: the gradients are those of one norm of the whole batch. Variances are biased. The
+statistics of C channels are a tensor of shape (2, C): means, then variances.
 """
 
 from __future__ import annotations

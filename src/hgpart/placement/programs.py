@@ -128,7 +128,7 @@ class Programs:
 
     @property
     def has_copies(self) -> bool:
-        """Whether parts may have copies of each other's state, for their tiles of the same tasks."""
+        """Whether parts may have copies of each other's state, for tiles of the same tasks."""
         return self.blueprint.has_tiles
 
     @property
