@@ -14,7 +14,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.cutting.step_graph import Source
+from hgpart.placement.cutting.step_graph import Source, SourcePiece
 from hgpart.tracing.traced_model import trace
 
 CHANNELS = 12
@@ -67,7 +67,9 @@ class Cutter:
 
     def begin(self, pieces: Sequence[np.ndarray]) -> CutGraph:
         layout = self.facts.layout(self.head_layer, self.head)
-        source = Source(layout, tuple((f"piece_{at}", one) for at, one in enumerate(pieces)))
+        source = Source(
+            layout, tuple(SourcePiece(f"piece_{at}", one) for at, one in enumerate(pieces))
+        )
         last = len(self.facts.graph.layers) - 1
         return CutGraph(self.facts, last, np.arange(1), {self.head: source}, {})
 

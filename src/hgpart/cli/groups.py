@@ -68,8 +68,7 @@ class Counting(Vertices):
     ----------
     bands : B
         Number of bands of rows of each layer's maps; a device may compute a filter for some rows
-        only, and is sent the rows at the border. See 'hgpart trace --rows'. Such plans can't be run
-        yet.
+        only, and is sent the rows at the border. See 'hgpart trace --rows'.
     batch_size : N
         Samples per batch.
     work : flops|profile|FILE
@@ -144,7 +143,7 @@ class AnyCounting(Counting):
     bands : B|auto
         Number of bands of rows of each layer's maps; a device may compute a filter for some rows
         only, and is sent the rows at the border. See 'hgpart trace --rows'. auto: the number that
-        saves the most traffic; 1 where none saves any. Plans with bands can't be run yet.
+        saves the most traffic; 1 where none saves any.
     """
 
     slices: WholeOrAuto = "1"

@@ -1,10 +1,10 @@
-"""Batch norms over several shares of the batch: the operations that steps call instead of the norm.
+"""Batch norms over several tiles of the batch: the operations that steps call instead of the norm.
 
-Each share of the batch has a mean and a variance; from these alone the statistics of several
-shares together follow (Chan, Golub and LeVeque, The American Statistician 37(3), 1983), which then
-normalise all shares. To the runtime statistics are maps like others, and autograd goes through all
-of it: the gradients are those of one norm of the whole batch. Variances are biased. The statistics
-of C channels are a tensor of shape (2, C): means, then variances.
+Each tile has a mean and a variance of its samples and rows; from these alone the statistics of
+several tiles together follow (Chan, Golub and LeVeque, The American Statistician 37(3), 1983),
+which then normalise all tiles. To the runtime statistics are maps like others, and autograd goes
+through all of it: the gradients are those of one norm of the whole batch. Variances are biased. The
+statistics of C channels are a tensor of shape (2, C): means, then variances.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def statistics_of(operand: Tensor) -> Tensor:
     """
     if operand.element_size() < 4:
         raise RunError(
-            f"a norm of the batch, which is in slices, is given {operand.dtype}: accepted are "
-            "float32 and float64"
+            f"a norm over several slices or bands is given {operand.dtype}: accepted are float32 "
+            "and float64"
         )
     statistics: Tensor = _Statistics.apply(operand)  # type: ignore[no-untyped-call]
     return statistics
@@ -58,12 +58,12 @@ def combined(
         Statistics of each piece.
     places : sequence of Tensor or None
         Where the channels of each piece are in the result; None if it has all, in this order.
-    members : int64 Tensor, flat, of shape (pieces, kinds, shares)
-        Whether a share of the batch is in a piece, for each kind of channels.
+    members : int64 Tensor, flat, of shape (pieces, kinds, tiles)
+        Whether a tile of the batch is in a piece, for each kind of channels.
     kinds : int64 Tensor, shape (channels,), or None
         Kind of each channel; None if there is only one kind.
     samples : sequence of int
-        Samples of each share.
+        Samples of each tile, times its rows.
 
     >>> low, high = torch.tensor([[1.0], [0.0]]), torch.tensor([[5.0], [0.0]])
     >>> combined([low, high], [None, None], torch.tensor([1, 0, 0, 1]), None, [1, 3])
@@ -77,9 +77,10 @@ def combined(
             for piece, place in zip(pieces, places, strict=True)
         ]
     )
-    of_shares = torch.tensor(samples, device=members.device)
-    counts = (members.view(len(pieces), -1, len(samples)) * of_shares).sum(2)
-    weights = counts.to(stacked.dtype) / counts.sum(0)
+    of_tiles = torch.tensor(samples, device=members.device)
+    counts = (members.view(len(pieces), -1, len(samples)) * of_tiles).sum(2)
+    # Pieces may be of no rows at all: what they are combined into counts for nothing.
+    weights = counts.to(stacked.dtype) / counts.sum(0).clamp(min=1)
     if kinds is not None:
         weights = weights[:, kinds]
     means, variances = stacked.unbind(1)
@@ -112,9 +113,9 @@ def update_running(
     statistics : Tensor
         Statistics of the batch.
     samples : sequence of int
-        Samples of each share of the batch.
+        Samples of each tile of the batch, times its rows.
     values : int
-        Values per channel and sample.
+        Values per channel and sample, and row if rows are divided.
     """
     if not notes_statistics():
         return

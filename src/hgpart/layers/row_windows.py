@@ -40,6 +40,7 @@ from hgpart.operators.rows import (
     AllRows,
     Local,
     NumberedRows,
+    OperatorRows,
     RowEffect,
     RowMaker,
     Summed,
@@ -81,6 +82,29 @@ def row_windows(traced: TracedModel, graph: ChannelGraph) -> tuple[LayerRows, ..
     return tuple(map(walk.of_layer, range(len(graph.layers))))
 
 
+class RowsInside:
+    """The rows of the operators inside layers.
+
+    Attributes
+    ----------
+    operators : mapping of fx.Node to OperatorRows
+        The rows of each node that computes and has rows, and what they read of its operands.
+    """
+
+    def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
+        self._walk = _RowWalk(traced, graph)
+        self._walk.run()
+        self.operators: Mapping[fx.Node, OperatorRows] = self._walk.local
+
+    def read_by_results(self, at: int, node: fx.Node) -> Windows:
+        """Windows of a layer's rows on those of one of its operators."""
+        return self._walk.onto(self._walk.finals[at], self._walk.makers[node.name])
+
+    def read_of_sources(self, at: int, node: fx.Node) -> tuple[SourceRows, ...]:
+        """What the rows of one of a layer's operators are computed from."""
+        return self._walk.sources_of(at, self._walk.makers[node.name])
+
+
 class _RowWalk:
     def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
         self.traced = traced
@@ -88,6 +112,7 @@ class _RowWalk:
         self.values: dict[fx.Node, Any] = {}
         self.next_row = 0
         self.makers: dict[str, RowMaker] = {}  # those of nodes that layers compute
+        self.local: dict[fx.Node, OperatorRows] = {}
         self.finals: dict[int, RowMaker] = {}  # the last one of each layer
         self.layer_of = {
             name: at for at, layer in enumerate(graph.layers) for name in layer.operators
@@ -239,13 +264,23 @@ class _RowWalk:
         dim = effect.dim % len(shape) if isinstance(effect, Local) else None
         maker = self._maker(node, layer, concrete(shape), dim)
         if isinstance(effect, Local):
-            windows = iter(effect.windows)
+            windows, read = iter(effect.windows), dict[NumberedRows, tuple[int, Windows]]()
             for value in _operands(call):
                 rows = along[value]
                 if rows is None:
                     add_windows(maker.reads, value.all_read, Windows.all_rows(maker.height, 1))
                 else:
-                    add_windows(maker.reads, rows[1], next(windows))
+                    own = next(windows)
+                    add_windows(maker.reads, rows[1], own)
+                    read[value] = rows[0], read[value][1].union(own) if value in read else own
+            given = {operand: self.values.get(operand) for operand in node.all_input_nodes}
+            operands = {
+                operand: read[value]
+                for operand, value in given.items()
+                if isinstance(value, NumberedRows) and value in read
+            }
+            assert dim is not None
+            self.local[node] = OperatorRows(dim, operands, effect.kernel)
         else:
             for value in maps:
                 add_windows(maker.reads, value.all_read)
@@ -402,6 +437,22 @@ class _RowWalk:
         node = next(node for node in traced.graph_module.graph.nodes if node.name == name)
         taken = {operand.name for operand in node.all_input_nodes}
         return bool(taken & (traced.parameters.keys() | traced.buffers.keys()))
+
+    def onto(self, maker: RowMaker, inner: RowMaker) -> Windows:
+        """Windows of a maker's rows on those of another one in its layer."""
+        if maker is inner:
+            return Windows.identity(maker.height)
+        nothing = np.zeros(0, np.int64)
+        read = Windows.of_pairs(nothing, nothing, maker.height, inner.height)
+        for source, windows in maker.reads.items():
+            if source.layer is None or source.layer == maker.layer:
+                read = read.union(windows.compose(self.onto(source, inner)))
+        return read
+
+    def sources_of(self, at: int, maker: RowMaker) -> tuple[SourceRows, ...]:
+        """What the rows of a maker in a layer read of other layers."""
+        self._compose(maker)
+        return self._of(self.outer[maker], self.unsummed[maker])
 
     def _compose(self, maker: RowMaker) -> None:
         """Windows of a maker's rows on other layers."""

@@ -36,6 +36,34 @@ class Rows(Channels):
         return int(self.ids.shape[self.dim])
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """A window that slides along rows, as a convolution's, or a transposed one's, does.
+
+    Attributes
+    ----------
+    at : int
+        Place of the rows among the spatial dimensions, as in the operator's arguments.
+    spatial : int
+        Number of spatial dimensions.
+    spreads : bool
+        Whether rows of the operand slide over rows of the result, as in a transposed convolution.
+    """
+
+    at: int
+    spatial: int
+    size: int
+    stride: int
+    dilation: int
+    padding: int
+    spreads: bool = False
+
+    @property
+    def reach(self) -> int:
+        """Rows from the first row of a window to its last."""
+        return self.dilation * (self.size - 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Local:
     """Each row of the result is computed from a window of rows of each operand.
@@ -46,10 +74,13 @@ class Local:
         Dimension of the result's rows.
     windows : tuple of Windows
         Windows of the result's rows on each operand with rows, in the order of the operands.
+    kernel : Kernel or None
+        What makes the windows, if one kernel does.
     """
 
     dim: int
     windows: tuple[Windows, ...]
+    kernel: Kernel | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +156,25 @@ def of_effect(call: Call, effect: object, reason: str) -> RowEffect:
     numbered = [(operand.first, operand.height) for operand in operands_with_rows(call)]
     choices = [Local(dim, tuple(windows_along(tensors, dim, numbered))) for dim in dims]
     return min(choices, key=lambda local: max(windows.widest for windows in local.windows))
+
+
+@dataclass(frozen=True, eq=False)
+class OperatorRows:
+    """The rows of a computing node's result, and the rows of its operands that they read.
+
+    Attributes
+    ----------
+    dim : int
+        Dimension of the result's rows.
+    operands : mapping of fx.Node to (int, Windows)
+        Operands with rows: the dimension of these, and the windows of the result's rows on them.
+    kernel : Kernel or None
+        See `Local`.
+    """
+
+    dim: int
+    operands: Mapping[fx.Node, tuple[int, Windows]]
+    kernel: Kernel | None
 
 
 # ------------------------------------------------------------------ rows that operators move

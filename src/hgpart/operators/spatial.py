@@ -13,6 +13,7 @@ from hgpart.operators.channelwise import reduction
 from hgpart.operators.effects import Call, Effect
 from hgpart.operators.rows import (
     AllRows,
+    Kernel,
     Local,
     RowEffect,
     RowRule,
@@ -60,17 +61,29 @@ def _convolved(call: Call, transposed: bool) -> RowEffect:
         return AllRows("a convolution whose channels are rows")
     if at < 0:
         return _kept(value)
-    kernel, height, count = weight.shape[2 + at], value.height, call.shape[value.dim]
+    kernel, count = weight.shape[2 + at], call.shape[value.dim]
     dilation = setting(call, "dilation", at, 1)
     padding = call.argument("padding")
     if isinstance(padding, str):  # of even kernels, the row more is padded behind
         padding = dilation * (kernel - 1) // 2 if padding == "same" else 0
     else:
         padding = setting(call, "padding", at, 0)
-    moves = Windows.spread if transposed else Windows.sliding
-    stride = setting(call, "stride", at, 1)
-    windows = moves(kernel, height, count, stride=stride, dilation=dilation, padding=padding)
-    return Local(value.dim, (windows,))
+    stride, spatial = setting(call, "stride", at, 1), len(weight.shape) - 2
+    return _slid(value, count, Kernel(at, spatial, kernel, stride, dilation, padding, transposed))
+
+
+def _slid(value: Rows, count: int, kernel: Kernel) -> Local:
+    """What a kernel does that makes `count` rows."""
+    moves = Windows.spread if kernel.spreads else Windows.sliding
+    windows = moves(
+        kernel.size,
+        value.height,
+        count,
+        stride=kernel.stride,
+        dilation=kernel.dilation,
+        padding=kernel.padding,
+    )
+    return Local(value.dim, (windows,), kernel)
 
 
 # ------------------------------------------------------------------ pooling
@@ -84,18 +97,15 @@ def pooling(count: int, adds: bool = False) -> RowRule:
         at = value.dim - (len(value.shape) - count)
         if at < 0:
             return _kept(value)
-        kernel = setting(call, "kernel_size", at)
-        windows = Windows.sliding(
-            kernel,
-            value.height,
-            call.shape[value.dim],
-            stride=setting(call, "stride", at, kernel),
-            dilation=setting(call, "dilation", at, 1) if not adds else 1,
-            padding=setting(call, "padding", at, 0),
-        )
+        size = setting(call, "kernel_size", at)
+        stride, padding = setting(call, "stride", at, size), setting(call, "padding", at, 0)
+        dilation = setting(call, "dilation", at, 1) if not adds else 1
+        kernel = Kernel(at, count, size, stride, dilation, padding)
+        local = _slid(value, call.shape[value.dim], kernel)
+        (windows,) = local.windows
         if adds and len(windows) == 1 and windows.widest == value.height > 1:
             return Summed()
-        return Local(value.dim, (windows,))
+        return local
 
     return rule
 

@@ -106,7 +106,8 @@ def place(
         does something that a traced graph can't hold or, in training, has gradients that a
         placement would lose. If norms are to be updated per batch and the batch is in slices with
         norms of their own, or running statistics belong to something else than a batch norm. If
-        rows are in bands. If floating inputs of the example have another type than the model.
+        a norm in bands counts rows that no result needs. If floating inputs of the example have
+        another type than the model.
 
     >>> import hgpart
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
@@ -134,11 +135,6 @@ def place(
         (traced, graph), partition = _checked_for(model, plan), plan.partition
     else:
         traced, graph, partition = restored(model, plan)
-    if (bands := partition.modelling.bands) > 1:
-        raise PlacementError(
-            f"a plan over {bands} bands of rows, which can be planned but not run yet: accepted is "
-            "one without bands"
-        )
     work = partition.problem.work
     held = sorted(range(partition.k) if parts is None else set(parts))
     if not held or held[0] < 0 or held[-1] >= partition.k:

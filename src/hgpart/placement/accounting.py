@@ -213,7 +213,7 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
     shares = part_shares(partition.model, partition.parts, placement.k)
     for figures in report.parts:
         used, planned = figures.parameters - figures.unused_parameters, shares.parameters
-        if len(placement.programs.shares) > 1:
+        if placement.programs.has_copies:
             used += sum(_copied(placement, figures.part))
         if used != planned[figures.part]:
             lines.append(
@@ -470,7 +470,7 @@ def _learning_bytes(tensors: Iterable[Tensor]) -> int:
 def _exchanged(placement: Placement, part: int) -> int:
     """Bytes of exchanges with other processes; see `PartFigures.exchange_bytes`."""
     here = placement.programs.has_all_parts
-    if len(placement.programs.shares) == 1 or not (here or placement.copies.are_known):
+    if not placement.programs.has_copies or not (here or placement.copies.are_known):
         return 0
     copies, total = placement.copies.present, 0
     for exchange in copies.weights:

@@ -104,7 +104,7 @@ class CopiesByForm:
         PlacementError
             At the end, if something that does not learn was changed meanwhile.
         """
-        if len(self._forms.programs.shares) == 1:
+        if not self._forms.programs.has_copies:
             yield
             return
         try:

@@ -54,15 +54,18 @@ def expected_weights(
     model = cnn_hypergraph(whole, blueprint.work, owners.model.blocks, modelling)
     by_slice = partition.parts.reshape(modelling.slices, -1)
     parts = by_slice[:, in_blocks(partition.model, model)]
-    # The root of a net is a slice on the part that owns its parameters.
-    slices = np.argmax(parts == owners.parts, axis=0)
+    # The root of a net is a tile on the part that owns its parameters.
+    slices = np.arange(modelling.slices)[:, None, None] * model.slice_vertices
+    tiles = np.where(model.in_bands >= 0, model.in_bands, model.in_bands[0]) + slices
+    tiles = tiles.reshape(-1, model.in_bands.shape[1])
+    owning = np.argmax(parts.ravel()[tiles] == owners.parts, axis=0)
+    roots_on_owners = tiles[owning, np.arange(len(owning))].astype(np.int32)
     by_message = []
     for names, at_once in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
         graph = with_parameters(whole, names)
         nets = replace(model, views=modelling.views(graph)).parameter_nets
-        roots = nets.roots + slices[nets.roots].astype(np.int32) * model.slice_vertices
         gathers = np.ones_like(nets.gathers)  # gradients, also of weights that are only read
-        nets = replace(nets, roots=roots.astype(np.int32), gathers=gathers)
+        nets = replace(nets, roots=roots_on_owners[nets.roots], gathers=gathers)
         between = nets.of_parts(model.weights, parts.ravel(), k)
         evaluation = evaluate(between, np.arange(k, dtype=np.int32), k, partition.problem.speeds)
         senders = (evaluation.traffic > 0).astype(evaluation.messages.dtype)
@@ -95,11 +98,14 @@ def expected_statistics(
     counts = np.zeros(len(layers), dtype=np.int64)
     np.add.at(counts, [layer.tied_to for layer in layers], norms)
     of_nets = counts[model.vertex_layers[nets.roots]]
+    # Of each norm, and of each slice that takes statistics of its own.
+    slices = nets.roots // model.slice_vertices
     messages = np.zeros_like(evaluation.messages)
     for number in range(int(counts.max(initial=0))):
-        some = replace(nets, costs=np.where(of_nets > number, nets.costs, 0))
-        sent = some.of_parts(model.weights, partition.parts, partition.k)
-        messages += evaluate(sent, parts, partition.k).messages
+        for at in np.unique(slices):
+            some = replace(nets, costs=np.where((of_nets > number) & (slices == at), nets.costs, 0))
+            sent = some.of_parts(model.weights, partition.parts, partition.k)
+            messages += evaluate(sent, parts, partition.k).messages
     return replace(
         evaluation,
         loads=np.zeros_like(evaluation.loads),
@@ -174,7 +180,7 @@ def _between_parts(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) ->
     graph = _in_type(blueprint, dtype)
     modelling = replace(partition.modelling, batch_size=batch_size, bytes_per_element=None)
     model = cnn_hypergraph(graph, blueprint.work, partition.model.blocks, modelling)
-    nets = model.nets
+    nets = model.map_nets
     if blueprint.is_share:  # parameters that tasks read are copies, and not sent
         sent = [layer.kind != PARAMETER for layer in graph.layers]
         nets = nets.take(np.flatnonzero(np.array(sent)[nets.layers % len(sent)]))

@@ -36,15 +36,15 @@ def share_blueprints(
     norms: str,
 ) -> tuple[Blueprint, ...]:
     """Blueprints of all shares; their transfers are numbered on from share to share."""
-    if len(shares) > 1:
-        if shares[0][1].modelling.norms == "batch":
-            check_deferrable(facts.traced)
-            check_averages(facts.traced)
-        elif norms == "batch":
-            raise PlacementError(
-                f"norms of the batch, which is in {shares[0][0].of} slices that have norms of their"
-                " own: accepted are those of micro-batches, or a plan with norms of the batch"
-            )
+    share, modelling = shares[0][0], shares[0][1].modelling
+    if modelling.bands > 1 or (len(shares) > 1 and modelling.norms == "batch"):
+        check_deferrable(facts.traced)
+        check_averages(facts.traced)
+    if len(shares) > 1 and modelling.norms != "batch" and norms == "batch":
+        raise PlacementError(
+            f"norms of the batch, which is in {share.of} slices that have norms of their own: "
+            "accepted are those of micro-batches, or a plan with norms of the batch"
+        )
     blueprints: list[Blueprint] = []
     for at, (share, partition) in enumerate(shares):
         prefix = f"share{at}_" if len(shares) > 1 else ""
@@ -59,7 +59,7 @@ def owners_blueprint(blueprints: Sequence[Blueprint], owners: Partition | None =
     The owners are given by a partition, or chosen.
     """
     first = blueprints[0]
-    if len(blueprints) == 1:
+    if not first.has_tiles:
         return first
     if owners is None:
         learning = with_parameters(first.graph, first.trainable)
@@ -93,7 +93,7 @@ def build_programs(
     if blueprint.draws:
         drawing = draw_module(blueprint.facts, blueprint.draws)
     own = {part: by_share[0] for part, (_, by_share) in built.items()}
-    if len(blueprints) > 1:
+    if blueprint.has_tiles:
         own = {part: _own(owners, part) for part in held}
     slices = {
         part: {name: held for of_share in by_share for name, held in of_share.items()}
@@ -114,7 +114,7 @@ def build_programs(
         blueprints=tuple(blueprints),
         transfers=(
             *chain.from_iterable(plan.transfers for plan in blueprints),
-            *(item.transfer for item in statistics.travelling),
+            *(item.transfer for own in statistics for item in own.travelling),
         ),
         parts={part: program for part, (program, _) in built.items()},
         slices=slices,
@@ -137,7 +137,10 @@ def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
 def _copies(
     blueprint: Blueprint, by_share: Sequence[Mapping[str, Slice]], own: Mapping[str, Slice]
 ) -> Iterator[str]:
-    """Attributes of a part's steps that are copies."""
+    """Attributes of a part's steps that are copies.
+
+    `by_share` has those of the first band of the first share, and then all others.
+    """
     traced = blueprint.traced
     parameters = {*traced.parameters.values()}
     belonging = {held.key for held in own.values()}
@@ -232,7 +235,7 @@ def with_input_gradients(programs: Programs) -> Programs:
     learns = programs.blueprint.learns(inputs=True)
     differentiable = chain(
         *(blueprint.differentiable(inputs=True) for blueprint in programs.blueprints),
-        (learns[item.norm.layer] for item in programs.statistics.travelling),
+        (learns[item.norm.layer] for own in programs.statistics for item in own.travelling),
     )
     transfers = tuple(
         replace(transfer, differentiable=wanted)

@@ -123,7 +123,7 @@ def programs_of(traced: TracedModel, base: Programs, held: Sequence[int]) -> Pro
         carried.append((blueprint.share, partition))
     blueprints = share_blueprints(facts, carried, work, first.trainable, first.norms)
     owners = None
-    if len(blueprints) > 1:
+    if blueprints[0].has_tiles:
         owners, _ = carried_over(base.owners.partition, first.work, first.graph, graph)
     return build_programs(blueprints, owners_blueprint(blueprints, owners), held, base.dtype)
 
@@ -151,7 +151,7 @@ def carried_over(
         if known is not None:
             per_task[at] = work.per_task[known]
         if not view.is_first:
-            divided.append(replace(divided[view.first], parts=np.zeros(0, np.int32)))
+            divided.append(replace(divided[view.first], parts=np.zeros((1, 0), np.int32)))
         elif known is not None:
             divided.append(_as_it_is(partition, known))
         else:
@@ -164,10 +164,16 @@ def carried_over(
         tuple(own.columns for own in divided),
     )
     problem = replace(partition.problem, graph=other, work=carried)
+    of_bands = [
+        layer_parts.parts[min(band, len(layer_parts.parts) - 1)]
+        for band in range(partition.modelling.bands)
+        for view, layer_parts in zip(views, divided, strict=True)
+        if band < view.bands
+    ]
     new_partition = evaluated(
         problem,
         problem.hypergraph(blocks),
-        np.concatenate([layer_parts.parts for layer_parts in divided]),
+        np.concatenate(of_bands),
         seed=partition.seed,
         backend=partition.backend,
         start=partition.start,
@@ -197,7 +203,15 @@ def _facts(layer: Layer) -> object:
 
 @dataclass(frozen=True)
 class _LayerParts:
-    """Blocks of a layer's tasks and channels, the part of each row's task, and of each vertex."""
+    """Blocks of a layer's tasks and channels, and parts of its vertices.
+
+    Attributes
+    ----------
+    finish : int32 array, shape (bands, rows)
+        The part that finishes each row's tasks.
+    parts : int32 array, shape (bands, vertices)
+        The part of each vertex.
+    """
 
     rows: Int64
     columns: Int64
@@ -216,14 +230,15 @@ def _as_it_is(partition: Partition, at: int) -> _LayerParts:
     model = partition.model
     rows, columns, layout = model.blocks.rows[at], model.blocks.columns[at], model.layouts[at]
     if layout is None:  # it has no vertices
-        nothing = np.zeros(0, np.int32)
+        nothing = np.zeros((1, 0), np.int32)
         return _LayerParts(rows, columns, nothing, nothing)
     end = layout.finish + len(rows) - 1
+    in_bands = model.in_bands[: model.views[at].bands]
     return _LayerParts(
         rows,
         columns,
-        partition.parts[layout.finish : end],
-        partition.parts[layout.row_starts[0] : end],
+        partition.parts[in_bands[:, layout.finish : end]],
+        partition.parts[in_bands[:, layout.row_starts[0] : end]],
     )
 
 
@@ -231,15 +246,15 @@ def _with_source(
     sources: Iterable[int], graph: ChannelGraph, view: LayerVertices, divided: list[_LayerParts]
 ) -> _LayerParts:
     tasks = view.layer.tasks
-    rows, finish = np.array([0, tasks]), np.zeros(1, dtype=np.int32)
+    rows, finish = np.array([0, tasks]), np.zeros((1, 1), dtype=np.int32)
     for source in sources:
         of_source = divided[source]
-        if len(of_source.finish):
-            finish = of_source.finish[:1]
+        if of_source.finish.size:
+            finish = of_source.finish[:, :1]
             if graph.layers[source].tasks == tasks and not view.is_solid:
                 rows, finish = of_source.rows, of_source.finish
             break
     columns = np.array([0, view.columns])
     # All cells of a row are on the part that finishes it.
-    parts = finish if view.split is None else np.concatenate([finish, finish])
+    parts = finish if view.split is None else np.concatenate([finish, finish], axis=1)
     return _LayerParts(rows, columns, finish, parts)

@@ -65,7 +65,7 @@ class Passes:
         self._state.check_filled()
         if gradients_wanted(inputs):
             self.check_gradients()
-        if torch.is_grad_enabled() and len(self._forms.programs.shares) > 1:
+        if torch.is_grad_enabled() and self._forms.programs.has_copies:
             self._state.check_learning(self._forms.programs)
 
     def check_samples(self, sizes: Sequence[int]) -> None:

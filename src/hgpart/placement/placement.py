@@ -170,7 +170,7 @@ class Placement(ListingModule):
         batch_size = self.programs.batch_size_of(tensors)
         self._for_call(tensors, "forward")
         programs = self.programs
-        if len(programs.shares) > 1:
+        if programs.has_copies:
             self.held_state.check_not_replaced(programs)
         (values,) = self.passes.batches(tensors, (batch_size,))
         self._learning_inputs = programs if gradients_wanted(tensors) else None
@@ -352,7 +352,7 @@ class Placement(ListingModule):
             programs = self.programs
             if input_gradients:
                 programs = with_input_gradients(programs)
-            copies = self.copies.gathered if len(programs.shares) > 1 else None
+            copies = self.copies.gathered if programs.has_copies else None
             facts = self.k, programs.parts, programs.output_parts, copies
             self._placed[key] = Placed(*facts)
         return self._placed[key]

@@ -79,8 +79,9 @@ class Programs:
     owners : Blueprint
         Blueprint whose partition says which part owns each parameter of the model; see
         `shares.owners`.
-    statistics : SharedStatistics
-        Statistics of norms that shares of the batch send each other.
+    statistics : tuple of SharedStatistics
+        Statistics of norms that tiles send each other: those of all shares of the batch together,
+        or of each of them.
     dtype : torch.dtype
         Type in which floating tensors are sent.
     """
@@ -93,7 +94,7 @@ class Programs:
     idle: tuple[Slice, ...]
     copies: Mapping[int, frozenset[str]]
     owners: Blueprint
-    statistics: SharedStatistics
+    statistics: tuple[SharedStatistics, ...]
     dtype: torch.dtype
 
     @property
@@ -126,6 +127,11 @@ class Programs:
         return tuple(blueprint.share for blueprint in self.blueprints)
 
     @property
+    def has_copies(self) -> bool:
+        """Whether parts may have copies of each other's state, for tiles of the same tasks."""
+        return self.blueprint.has_tiles
+
+    @property
     def work(self) -> Work:
         """The work that the partition divides."""
         return self.blueprint.work
@@ -136,9 +142,14 @@ class Programs:
         return self.blueprint.norms
 
     @property
+    def shares_statistics(self) -> bool:
+        """Whether norms take statistics over several tiles, which send them to each other."""
+        return bool(self.blueprint.norms_of_batch)
+
+    @property
     def has_norms_of_batch(self) -> bool:
         """Whether norms take statistics over several shares of a batch or micro-batch."""
-        return bool(self.blueprint.norms_of_batch)
+        return self.shares_statistics and self.partition.modelling.norms == "batch"
 
     def submodule(self, part: int) -> fx.GraphModule:
         """A part's module: it receives, computes its steps, packs and sends."""
@@ -159,9 +170,9 @@ class Programs:
     def owned_elsewhere(self) -> list[tuple[tuple[int, int], ...]]:
         """Owners of the weights that each part has copies of, and the bytes of their gradients.
 
-        The bytes are those of the table. There are no copies unless the batch is in slices.
+        The bytes are those of the table. There are no copies unless the plan is in slices or bands.
         """
-        if len(self.shares) == 1:
+        if not self.has_copies:
             return [()] * self.k
         return [
             tuple((owner, int(nbytes)) for owner, nbytes in enumerate(sent) if nbytes)
@@ -299,20 +310,20 @@ class Programs:
 
     def check_norms_of_batch(self, devices: Iterable[torch.device]) -> None:
         """Raise a PlacementError if statistics would have 16 bits per element."""
-        if not self.has_norms_of_batch:
+        if not self.shares_statistics:
             return
         for dtype in (self.dtype, *map(autocast_type, devices)):
             if dtype is not None and dtype.itemsize < 4:
                 raise PlacementError(
-                    f"norms of the batch, which is in slices, in {dtype}: accepted are float32 and "
+                    f"norms over several slices or bands, in {dtype}: accepted are float32 and "
                     "float64, without autocast"
                 )
 
     def check_stream(self, schedule: Schedule, stash: bool) -> None:
         """Raise an ArgumentError unless a stream can run by a schedule; processes decide alike."""
-        check_norms_of_stream("batch" if self.has_norms_of_batch else self.norms)
+        check_norms_of_stream("batch" if self.shares_statistics else self.norms)
         check_buffers_of_stream(self.blueprint)
-        if len(self.shares) > 1:
+        if self.has_copies:
             check_slices_of_stream(stash=stash)
         check_stream(schedule, stash)
 
@@ -341,7 +352,7 @@ class Programs:
             figures(blueprint, self.dtype, size)
             for blueprint, size in zip(blueprints, sizes, strict=True)
         ]
-        if self.has_norms_of_batch:
+        if self.shares_statistics:
             facts = self.partition, self.blueprint, self.dtype
             shares.append(expected_statistics(*facts, backward))
         return (
@@ -365,7 +376,7 @@ class Programs:
                 back = self.expected_gradients(size)
                 total.backward_bytes[:] += count * back.traffic
                 total.backward_messages[:] += count * back.messages
-        if backward and len(self.shares) > 1:
+        if backward and self.has_copies:
             weights = self._expected_weights()
             total.forward_bytes[:] += weights.traffic.T
             total.forward_messages[:] += weights.messages.T

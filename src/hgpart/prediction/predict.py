@@ -193,7 +193,7 @@ def with_weights(
     schedule : Schedule
         The schedule as a rule makes it.
     """
-    if len(placement.programs.shares) == 1:
+    if not placement.programs.has_copies:
         return schedule, ()
     copies = placement.copies.present
     weights = tuple(

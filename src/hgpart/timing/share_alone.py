@@ -26,7 +26,7 @@ from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.cutting.step_graph import Source
+from hgpart.placement.cutting.step_graph import Source, SourcePiece
 from hgpart.placement.cutting.steps import Step, finishing_step
 from hgpart.placement.mode_programs import make_on
 from hgpart.timing.made_up import drawn
@@ -158,7 +158,7 @@ class LayerShares:
                 if not len(members):  # few tasks may read nothing of a source
                     sources[node] = Source(layout, ())
                     continue
-                sources[node] = Source(layout, ((name, members),))
+                sources[node] = Source(layout, (SourcePiece(name, members),))
                 operands[name] = _piece(node, layout, members, self._learns[source])
         for node, name in plan.draws.items():
             drawn_like = first_tensor(node.meta["val"])

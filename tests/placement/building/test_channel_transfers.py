@@ -63,8 +63,8 @@ def wanted(graph: ChannelGraph, owners: Ownership) -> dict[tuple, set[int]]:
     """Task by task and position by position."""
     found = defaultdict(set)
     for at, layer in enumerate(graph.layers):
-        finish = owners.finish[at]
-        counted = finish is not None
+        counted = owners.finish[at] is not None
+        finish = owners.finish[at][0] if counted else None
         for number, read in enumerate(layer.reads):
             count = len(read.channels)
             for task in range(layer.tasks):
@@ -96,7 +96,7 @@ def add_map(graph, owners, found, channel, reader, counted):
         assert made.kind == INPUT  # which is at hand everywhere
         return
     number = channel - int(graph.first_channel[source])
-    maker = int(finish[0 if made.tasks == 1 else number])
+    maker = int(finish[0, 0 if made.tasks == 1 else number])
     if maker != reader:
         members = range(made.channels) if made.tasks == 1 else [number]
         found[source, False, maker, reader, counted].update(members)

@@ -28,7 +28,7 @@ def test_tasks_and_cells_are_with_their_vertices(case):
         read, first = modelling.split_read(layer), layer.tied_to
         rows, columns = model.blocks.rows[at], model.blocks.columns[at]
         row_of = [block_of(rows, task) for task in range(layer.tasks)]
-        assert owners.finish[at].tolist() == [part_of[first, row, -1] for row in row_of]
+        assert owners.finish[at].tolist() == [[part_of[first, row, -1] for row in row_of]]
         assert owners.splits[at] == next((n for n, r in enumerate(layer.reads) if r is read), None)
         if read is None:
             assert owners.cells[at] is None

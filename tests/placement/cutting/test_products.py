@@ -19,7 +19,7 @@ from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import filters, product_of
-from hgpart.placement.cutting.step_graph import Source
+from hgpart.placement.cutting.step_graph import Source, SourcePiece
 from hgpart.placement.cutting.steps import finishing_step, partial_step
 from hgpart.tracing.traced_model import trace
 
@@ -74,7 +74,9 @@ def begin(facts: NodeFacts, tasks: np.ndarray) -> CutGraph:
     image = nodes[facts.traced.inputs[0]]
     layout = ChannelLayout(facts.shape(image), (), np.zeros(0, np.int64))
     (at,) = [at for at, layer in enumerate(facts.graph.layers) if layer.tasks == 20]
-    return CutGraph(facts, at, tasks, {image: Source(layout, (("image", np.arange(6)),))}, {})
+    return CutGraph(
+        facts, at, tasks, {image: Source(layout, (SourcePiece("image", np.arange(6)),))}, {}
+    )
 
 
 def head_of(step: CutGraph):
@@ -97,7 +99,7 @@ def test_filters_are_those_of_the_whole(name, tasks):
     step = begin(facts, tasks)
     head = head_of(step)
     product = product_of(step, head)
-    step.fx_graph.output(filters(step, head, product, step.layer.reads[0]))
+    step.fx_graph.output(filters(step, head, product, step.layer.reads[0], None))
     module = loaded(step, model)
     found = call(module, step.placeholders, image=image, batch_size=3)
     torch.testing.assert_close(found, model(image)[:, tasks])

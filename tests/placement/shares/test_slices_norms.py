@@ -231,7 +231,7 @@ def test_what_is_refused():
 def test_statistics_of_16_bits_are_refused_before_anything_is_computed():
     model, inputs = batch_of("chain", 4)
     placement = in_slices("chain", model, inputs, 2, 2)
-    said = r"norms of the batch, which is in slices, in torch\.bfloat16: accepted are float32 and"
+    said = r"norms over several slices or bands, in torch\.bfloat16: accepted are float32 and"
     calls = []
     for one in (one for part in range(2) for one in placement.programs.submodule(part).modules()):
         one.register_forward_pre_hook(lambda *_: calls.append(1))
@@ -245,8 +245,6 @@ def test_statistics_of_16_bits_are_refused_before_anything_is_computed():
     with torch.no_grad():
         assert placement.eval()(*inputs).dtype == torch.bfloat16
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
-    said = (
-        r"^1 in 0 normalises torch\.bfloat16: accepted in norms of the batch, which is in slices,"
-    )
+    said = r"^1 in 0 normalises torch\.bfloat16: accepted in norms over slices or bands"
     with pytest.raises(PlacementError, match=said):
         in_slices("16 bits", model.bfloat16(), inputs, 2, 2)

@@ -228,9 +228,7 @@ def partition(
     )
     unit = unit_of(context)
     results.draw(plan_page, report, unit)
-    can_run = divided.modelling.bands == 1
-    then = run_of_plan(model, output) if can_run else ""
-    show_report(report, unit, results, then)
+    show_report(report, unit, results, run_of_plan(model, output))
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if divided.interrupted:

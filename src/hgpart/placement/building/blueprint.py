@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from hgpart.placement.building.draws import random_nodes
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
-from hgpart.placement.cutting.ownership import Ownership, ownership
+from hgpart.placement.cutting.ownership import Ownership, Tile, ownership
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.reindexing import takes_some
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
@@ -112,7 +112,7 @@ class Blueprint:
         transfers, layers = channel_transfers(self.graph, self.owners), self.graph.layers
         read = {(item.layer, item.receiver) for item in transfers if item.counted}
         own = {
-            (at, int(finish[0]))
+            (at, int(finish[0, 0]))
             for at, finish in enumerate(self.owners.finish)
             if finish is not None
         }
@@ -122,6 +122,11 @@ class Blueprint:
     def is_share(self) -> bool:
         """Whether there are shares with other slices, so that parts have copies of parameters."""
         return len(self.share.slices) < self.share.of
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether tasks are computed in several tiles, so that parts have copies of their state."""
+        return self.is_share or self.owners.tells_rows
 
     @cached_property
     def nodes(self) -> dict[str, fx.Node]:
@@ -271,7 +276,7 @@ class Blueprint:
     def output_part(self) -> int:
         """The part that has the result."""
         finish = self.owners.finish[-1]
-        return RESULT_PART if finish is None else int(finish[0])
+        return RESULT_PART if finish is None else int(finish[0, 0])
 
     @cached_property
     def results(self) -> tuple[tuple[fx.Node, ...], ...]:
@@ -340,7 +345,7 @@ class Blueprint:
 
     @cached_property
     def norms_of_batch(self) -> Mapping[int, tuple[NormOfBatch, ...]]:
-        """Norms with statistics over several shares, in order, for each layer that has some.
+        """Norms with statistics over several tiles, in order, for each layer that has some.
 
         Raises
         ------
@@ -348,9 +353,11 @@ class Blueprint:
             If such a norm is not supported; see
             `hgpart.placement.shares.statistics.norms_of_batch`.
         """
-        if not self.is_share or self.partition.modelling.norms != "batch":
-            return {}
-        return norms_of_batch(self.facts)
+        of_batch = self.is_share and self.partition.modelling.norms == "batch"
+        tiled = {
+            at: cuts for at, cuts in enumerate(self.owners.row_cuts) if of_batch or len(cuts) > 2
+        }
+        return norms_of_batch(self.facts, tiled) if tiled else {}
 
     def learns(self, inputs: bool) -> list[bool]:
         """For each layer whether anything that it is computed from needs a gradient."""
@@ -366,12 +373,22 @@ class Blueprint:
         return any(has_gradients(_dtype(node)) for node in self.results[at])
 
     def finishes(self, at: int, part: int) -> Int64:
-        """Tasks of a layer that a part finishes, ascending."""
-        finish, layer = self.owners.finish[at], self.graph.layers[at]
-        if finish is not None:
-            return np.flatnonzero(finish == part)
+        """Tasks of a layer of which a part finishes some rows, ascending."""
+        tiles = self.tiles(at, part)
+        return np.unique(np.concatenate([np.zeros(0, np.int64), *(tile.tasks for tile in tiles)]))
+
+    def tiles(self, at: int, part: int) -> Sequence[Tile]:
+        """The tiles of a layer that a part finishes."""
+        layer = self.graph.layers[at]
+        if self.owners.finish[at] is not None:
+            return self.owners.tiles(at, part)
         alone = layer.kind == INPUT or part == RESULT_PART
-        return np.arange(layer.tasks if alone else 0)
+        rows = np.arange(self.owners.height(at)) if self.owners.height(at) > 1 else None
+        return [Tile(np.arange(layer.tasks), rows)] if alone else []
+
+    def row_dim(self, at: int) -> int | None:
+        """The dimension of a layer's results that counts the rows of tiles; None if none does."""
+        return self.graph.layer_rows[at].dim if self.owners.height(at) > 1 else None
 
     def channels(self, at: int, tasks: Int64) -> Int64:
         """Channels that tasks of a layer make, numbered within the layer."""
@@ -416,16 +433,20 @@ class Blueprint:
     def _transferred(self, item: ChannelTransfer) -> Iterable[TransferredTensor]:
         if item.partial:
             head = self.nodes[self.graph.layers[item.layer].operators[0]]
-            step = CutGraph(self.facts, item.layer, item.members, {}, {})
-            product = product_of(step, head)
-            assert product is not None
+            (piece,) = item.pieces
+            step = CutGraph(self.facts, item.layer, piece.members, {}, {})
+            facts = product_of(step, head)
+            assert facts is not None
             shape = head.meta["val"].shape
-            yield tensor_of(head, shape, (product.axis,), len(item.members), self.share)
+            yield tensor_of(head, shape, (facts.axis,), len(piece.members), self.share)
             return
-        for node in self.results[item.layer]:
+        dim = self.row_dim(item.layer)
+        for piece, node in product(item.pieces, self.results[item.layer]):
             layout = self.layouts[node]
-            count = len(layout.positions(item.members))
-            shape = layout.apart(node.meta["val"].shape)
+            count = len(layout.positions(piece.members))
+            shape = list(layout.apart(node.meta["val"].shape))
+            if dim is not None and piece.rows is not None:
+                shape[dim] = len(piece.rows)
             yield tensor_of(node, shape, layout.axes, count, self.share)
 
     @cached_property
@@ -523,30 +544,42 @@ class Blueprint:
     def _parts(self, at: int) -> set[int]:
         """Parts that compute something of a layer."""
         finish, cells = self.owners.finish[at], self.owners.cells[at]
-        parts = {RESULT_PART} if finish is None else {*map(int, finish)}
+        parts = {RESULT_PART} if finish is None else {*map(int, finish.flat)}
         return parts | {part for part, own in enumerate(cells or ()) if own}
 
 
-def shared_statistics(blueprints: Sequence[Blueprint]) -> SharedStatistics:
-    """The statistics of norms of the whole batch that parts send each other.
+def shared_statistics(blueprints: Sequence[Blueprint]) -> tuple[SharedStatistics, ...]:
+    """The statistics of norms over several tiles that parts send each other.
 
-    A single share has only norms of its own. Transfer numbers go on from those of all shares.
+    Those of all shares together, or of each share. Transfer numbers go on from those of all shares.
     """
     first, last = blueprints[0], blueprints[-1]
-    return SharedStatistics(
-        norms=first.norms_of_batch if len(blueprints) > 1 else {},
-        graph=first.graph,
-        owners=[blueprint.owners for blueprint in blueprints],
-        slices=first.share.of,
-        learns=first.learns(inputs=False),
-        names=first.names,
-        first_transfer=last.first_transfer + len(last.transfers),
-    )
+    together = first.partition.modelling.norms == "batch"
+    groups = [blueprints] if together else [[blueprint] for blueprint in blueprints]
+    number, statistics = last.first_transfer + len(last.transfers), list[SharedStatistics]()
+    for group in groups:
+        own = SharedStatistics(
+            norms=first.norms_of_batch,
+            graph=first.graph,
+            owners=[blueprint.owners for blueprint in group],
+            share=Share(
+                tuple(sorted(chain.from_iterable(blueprint.share.slices for blueprint in group))),
+                first.share.of,
+            ),
+            learns=first.learns(inputs=False),
+            names=group[0].names,
+            first_transfer=number,
+        )
+        number += len(own.travelling)
+        statistics.append(own)
+    return tuple(statistics)
 
 
-# A part's values of a layer are named by the layer and such a suffix: partial sums, what another
-# part has sent, a second result; the operand of a norm of the batch, and statistics.
-_SUFFIX = re.compile(r"(_partial|_before_\d+|_statistics_\d+)?(_kept|_(from|to)_\d+)?(_\d+)?")
+# A part's values of a layer are named by the layer and such a suffix: partial sums, another tile,
+# what another part has sent, a second result; the operand of a norm over tiles, and statistics.
+_SUFFIX = re.compile(
+    r"(_partial|_before_\d+|_statistics_\d+)?(_kept|_tile_\d+|_(from|to)_\d+)?(_\d+)?"
+)
 
 
 def _stems(name: str) -> set[str]:

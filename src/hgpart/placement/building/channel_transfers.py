@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from hgpart.arrays import Bool, Int64
 from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph, Layer, Read
-from hgpart.placement.cutting.ownership import Ownership
+from hgpart.placement.cutting.ownership import Ownership, Tile
 
 RESULT_PART = 0  # puts the result together if the plan has no vertex for it
+
+
+@dataclass(frozen=True, eq=False)
+class TransferPiece:
+    """Channels of one layer, all in the same rows, that one part sends to another.
+
+    Attributes
+    ----------
+    members : int64 array
+        Tasks if these are partial sums, else channels; numbered within the layer, ascending.
+    rows : int64 array or None
+        Their rows, ascending; None for all.
+    tile : int
+        Number of the sender's tile that they are in.
+    """
+
+    members: Int64
+    rows: Int64 | None = None
+    tile: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +44,8 @@ class ChannelTransfer:
         Index of the layer.
     partial : bool
         Whether these are partial sums on the way to the layer's reduction.
-    members : int64 array
-        Tasks if partial, else channels; numbered within the layer, ascending.
+    pieces : tuple of TransferPiece
+        What is sent, in pieces that do not overlap: one, unless rows are told apart.
     counted : bool
         Whether it is part of the communication volume; False for what only the result needs, if
         the plan has no output vertex.
@@ -34,8 +55,13 @@ class ChannelTransfer:
     partial: bool
     sender: int
     receiver: int
-    members: Int64
+    pieces: tuple[TransferPiece, ...]
     counted: bool = True
+
+    @property
+    def members(self) -> Int64:
+        """Tasks if partial, else channels, of which something is sent; ascending."""
+        return np.unique(np.concatenate([piece.members for piece in self.pieces]))
 
 
 def channel_transfers(
@@ -46,34 +72,73 @@ def channel_transfers(
     They are in the order of layers, partial sums before maps; then by sender and receiver. Those
     `of_parameters` are left out where parts have copies of the parameters that their tasks read.
     """
-    needed = np.zeros((int(graph.first_channel[-1]), owners.k), dtype=np.bool_)
-    for_result = needed.copy()
+    shapes = [
+        (layer.channels, owners.height(at), owners.k) for at, layer in enumerate(graph.layers)
+    ]
+    needed = [np.zeros(shape, dtype=np.bool_) for shape in shapes]
+    for_result = [np.zeros(shape, dtype=np.bool_) for shape in shapes]
     for at, layer in enumerate(graph.layers):
         finish, cells = owners.finish[at], owners.cells[at]
         reads = needed
         # The result, which some part has to put together.
         if finish is None and layer.kind != INPUT:
-            finish, reads = np.full(layer.tasks, RESULT_PART), for_result
+            finish, reads = np.full((1, layer.tasks), RESULT_PART), for_result
         for number, read in enumerate(layer.reads):
             if cells is not None and number == owners.splits[at]:
-                reading = np.zeros((len(read.channels), owners.k), dtype=np.bool_)
+                reading = np.zeros((1, len(read.channels), owners.k), dtype=np.bool_)
                 for part, rectangles in enumerate(cells):
                     for rectangle in rectangles:
-                        reading[rectangle.positions, part] = True
+                        reading[0, rectangle.positions, part] = True
             else:
                 assert finish is not None
-                reading = _readers(layer, read, finish, owners.k)
-            known = read.channels >= 0
-            np.logical_or.at(reads, read.channels[known], reading[known])
+                reading = np.stack([_readers(layer, read, of_band, owners.k) for of_band in finish])
+            _add_reads(graph, owners, at, read, reading, reads)
     transfers: list[ChannelTransfer] = []
     for at, layer in enumerate(graph.layers):
-        channels = slice(graph.first_channel[at], graph.first_channel[at + 1])
         transfers += _partial_sums(owners, at)
         if layer.kind != PARAMETER or of_parameters:
-            transfers += _maps(layer, owners, at, needed[channels], counted=True)
-        only = for_result[channels] & ~_sent_anyway(layer, needed[channels])
+            transfers += _maps(layer, owners, at, needed[at], counted=True)
+        only = for_result[at] & ~_sent_anyway(layer, needed[at])
         transfers += _maps(layer, owners, at, only, counted=False)
     return tuple(transfers)
+
+
+def _add_reads(
+    graph: ChannelGraph,
+    owners: Ownership,
+    at: int,
+    read: Read,
+    reading: Bool,
+    needed: Sequence[Bool],
+) -> None:
+    """Note which parts need which rows of which channels for a read of a layer.
+
+    `reading` says which parts read each position, in each band; shape (bands, positions, k).
+    """
+    known = np.flatnonzero(read.channels >= 0)
+    sources = np.searchsorted(graph.first_channel, read.channels[known], "right") - 1
+    for source in np.unique(sources).tolist():
+        positions = known[sources == source]
+        channels = read.channels[positions] - graph.first_channel[source]
+        for of_band, rows in zip(reading, _rows_read(graph, owners, at, source), strict=True):
+            parts = np.zeros((len(needed[source]), owners.k), dtype=np.bool_)
+            np.logical_or.at(parts, channels, of_band[positions])
+            needed[source][:, rows] |= parts[:, None]
+
+
+def _rows_read(graph: ChannelGraph, owners: Ownership, at: int, source: int) -> list[Int64]:
+    """The rows of another layer that each band of a layer reads."""
+    cuts = owners.row_cuts[at]
+    if not owners.tells_rows:
+        return [np.zeros(1, np.int64)]
+    for rows in graph.layer_rows[at].reads:
+        if rows.source == source:
+            reads = rows.windows.reads
+            return [
+                np.unique(reads.values[reads.pointers[first] : reads.pointers[last]])
+                for first, last in pairwise(cuts)
+            ]
+    return [np.zeros(0, np.int64)] * (len(cuts) - 1)
 
 
 def _sent_anyway(layer: Layer, needs: Bool) -> Bool:
@@ -93,29 +158,46 @@ def _partial_sums(owners: Ownership, at: int) -> list[ChannelTransfer]:
     cells, finish = owners.cells[at], owners.finish[at]
     if cells is None or finish is None:
         return []
-    sums = []
+    (owner,), sums = finish, list[ChannelTransfer]()
     for sender, rectangles in enumerate(cells):
         tasks = np.sort(np.concatenate([np.zeros(0, np.int64), *(r.tasks for r in rectangles)]))
-        for receiver in np.unique(finish[tasks]).tolist():
+        for receiver in np.unique(owner[tasks]).tolist():
             if receiver != sender:
-                members = tasks[finish[tasks] == receiver]
-                sums.append(ChannelTransfer(at, True, sender, receiver, members))
+                summed = TransferPiece(tasks[owner[tasks] == receiver])
+                sums.append(ChannelTransfer(at, True, sender, receiver, (summed,)))
     return sums
 
 
 def _maps(
     layer: Layer, owners: Ownership, at: int, needs: Bool, counted: bool
 ) -> list[ChannelTransfer]:
-    finish = owners.finish[at]
+    finish, transfers = owners.finish[at], list[ChannelTransfer]()
     if finish is None:
-        return []
-    single = layer.tasks == 1
-    makers = np.repeat(finish, layer.channels) if single else finish
-    maps = []
-    for sender in np.unique(makers).tolist():
+        return transfers
+    needs = _sent_anyway(layer, needs)
+    for sender in np.unique(finish).tolist():
+        tiles = owners.tiles(at, sender)
         for receiver in range(owners.k):
-            members = np.flatnonzero((makers == sender) & needs[:, receiver])
-            if receiver != sender and len(members):
-                members = np.arange(layer.channels) if single else members
-                maps.append(ChannelTransfer(at, False, sender, receiver, members, counted))
-    return maps
+            if receiver != sender:
+                pieces = tuple(
+                    piece
+                    for number, tile in enumerate(tiles)
+                    for piece in _pieces(layer, tile, number, needs[:, :, receiver])
+                )
+                if pieces:
+                    transfers.append(ChannelTransfer(at, False, sender, receiver, pieces, counted))
+    return transfers
+
+
+def _pieces(layer: Layer, tile: Tile, number: int, needed: Bool) -> Iterator[TransferPiece]:
+    """What is needed of a tile, rows with the same channels at once; `needed`: (channels, rows)."""
+    channels = np.arange(layer.channels) if layer.tasks == 1 else tile.tasks
+    if tile.rows is None:
+        some = channels[needed[channels, 0]]
+        if len(some):
+            yield TransferPiece(some, None, number)
+        return
+    kinds, of_row = np.unique(needed[channels][:, tile.rows], axis=1, return_inverse=True)
+    for kind in range(kinds.shape[1]):
+        if kinds[:, kind].any():
+            yield TransferPiece(channels[kinds[:, kind]], tile.rows[of_row.ravel() == kind], number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import fx
 
@@ -45,6 +45,7 @@ class JoinedBuilder(PartBuilder):
             first.program,
             first.statistics,
             first.slices,
+            first.later_slices,
             prefix=f"shares{'_'.join(map(str, shares))}_",
             members=members,
         )
@@ -54,14 +55,14 @@ class JoinedBuilder(PartBuilder):
             builder._joins[name] = Join(names, dim)
         return builder
 
-    def _name(self, at: int, partial: bool, sender: int | None) -> str:
-        name = super()._name(at, partial, sender)
+    def _name(self, at: int, partial: bool, sender: int | None, tile: int = 0) -> str:
+        name = super()._name(at, partial, sender, tile)
         return f"{self.prefix}{name.removeprefix(self.blueprint.prefix)}"
 
     def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
         """Add a step; afterwards its results are known by their names in each share."""
         results = self.program.add(step, name)
-        self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
+        self.hold(step, name)
         bare = name.removeprefix(self.prefix)
         names = tuple(f"{member.blueprint.prefix}{bare}" for member in self.members)
         self.program.steps[name] = names
@@ -73,7 +74,7 @@ class JoinedBuilder(PartBuilder):
             self.program.values.update(zip(names_by_share, by_share, strict=False))
         return results[:count]
 
-    def begin(self, at: int, tasks: Int64) -> JoinedGraph:
+    def begin(self, at: int, tasks: Int64, rows: Int64 | None = None) -> JoinedGraph:
         """Begin a step for all shares."""
         plan = self.blueprint
         of_shares = [member._sources(at) for member in self.members]
@@ -90,21 +91,23 @@ class JoinedBuilder(PartBuilder):
             sources,
             plan.draws,
             self.united,
+            rows=rows,
             joins=self._joins,
             apart=apart,
         )
 
     def _together(self, node: fx.Node, by_share: Sequence[Source]) -> Source | None:
         """Pieces of all shares together, if they are of the same channels in each share."""
-        layout, dim = by_share[0].layout, dimension_of_piece(node, by_share[0].layout)
-        names = [{members.tobytes(): name for name, members in own.pieces} for own in by_share]
+        first = by_share[0]
+        dim = dimension_of_piece(node, first.layout)
+        names = [{piece.key: piece.name for piece in own.pieces} for own in by_share]
         if dim is None or any(own.keys() != names[0].keys() for own in names):
             return None
         pieces = [
-            (self._joined([own[members.tobytes()] for own in names], dim), members)
-            for _, members in by_share[0].pieces
+            replace(piece, name=self._joined([own[piece.key] for own in names], dim))
+            for piece in first.pieces
         ]
-        return Source(layout, tuple(pieces))
+        return replace(first, pieces=tuple(pieces))
 
     def _joined(self, names: Sequence[str], dim: int | None) -> str:
         """The name of several values as one operand."""
@@ -135,6 +138,6 @@ class JoinedBuilder(PartBuilder):
         for member in self.members:
             member._send_sums(at, tasks)
 
-    def _send_maps(self, at: int, tasks: Int64) -> None:
+    def _send_maps(self, at: int) -> None:
         for member in self.members:
-            member._send_maps(at, tasks)
+            member._send_maps(at)

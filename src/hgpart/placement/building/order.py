@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
+from hgpart.arrays import Int64
 from hgpart.execution.program import Transfer
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
@@ -37,21 +38,26 @@ class Sums(NamedTuple):
 
     norm: NormOfBatch
     whole: bool
+    group: int = 0  # number of the shares whose statistics these are
 
 
 Order = Sequence[LayerPiece | Sums]
 
 
 def order_of_layers(
-    blueprints: Sequence[Blueprint], statistics: SharedStatistics
+    blueprints: Sequence[Blueprint], statistics: Sequence[SharedStatistics]
 ) -> tuple[Order, ...]:
     """For each part the order in which it computes the layers of all shares of the batch."""
-    layers, k = range(len(blueprints[0].graph.layers)), blueprints[0].partition.k
     if len(blueprints) == 1:
-        pieces = (LayerPiece((0,), at, partial) for at in layers for partial in (True, False))
-        return (tuple(pieces),) * k
+        pieces: list[LayerPiece | Sums] = []
+        for at in range(len(blueprints[0].graph.layers)):
+            pieces += (LayerPiece((0,), at, partial) for partial in (True, False))
+            for norm in statistics[0].norms.get(at, ()):
+                pieces += (Sums(norm, whole) for whole in (False, True))
+                pieces.append(LayerPiece((0,), at, False, norm.number + 1))
+        return (tuple(pieces),) * blueprints[0].partition.k
     units = _Units(blueprints, statistics)
-    order: list[list[LayerPiece | Sums]] = [[] for _ in range(k)]
+    order: list[list[LayerPiece | Sums]] = [[] for _ in range(blueprints[0].partition.k)]
     for group in joined(units.all):
         first, *more = (units.pieces[number] for number in group)
         if isinstance(first, LayerPiece):
@@ -65,7 +71,9 @@ def order_of_layers(
 class _Units:
     """The work of all parts on the layers of all shares, with estimated costs."""
 
-    def __init__(self, blueprints: Sequence[Blueprint], statistics: SharedStatistics) -> None:
+    def __init__(
+        self, blueprints: Sequence[Blueprint], statistics: Sequence[SharedStatistics]
+    ) -> None:
         self.all: list[WorkUnit] = []
         self.pieces: list[LayerPiece | Sums] = []
         self._blueprints, self._statistics = blueprints, statistics
@@ -75,7 +83,7 @@ class _Units:
         self._seconds_per_work = [self._seconds_of_work(blueprint) for blueprint in blueprints]
         first = blueprints[0]
         self._apart = [
-            at not in statistics.norms and keeps_layer_apart(first, at)
+            at not in statistics[0].norms and keeps_layer_apart(first, at)
             for at in range(len(first.graph.layers))
         ]
         self._coming = [self._coming_of(blueprint) for blueprint in blueprints]
@@ -85,8 +93,9 @@ class _Units:
             for share in range(len(blueprints)):
                 for partial in (True, False):
                     self._add_layer(share, at, partial)
-            for norm in statistics.norms.get(at, ()):
-                self._add_norm(norm)
+            for norm in statistics[0].norms.get(at, ()):
+                for group in range(len(statistics)):
+                    self._add_norm(norm, group)
 
     def _work_of(self, blueprint: Blueprint) -> np.ndarray:
         partition = blueprint.partition
@@ -138,33 +147,39 @@ class _Units:
             number = self._add(unit, LayerPiece((share,), at, partial))
             self._made[share, at, partial, part] = self._last[share, part] = number
 
-    def _add_norm(self, norm: NormOfBatch) -> None:
-        """Add statistics of each part's samples, those of the batch, and the work after them."""
+    def _add_norm(self, norm: NormOfBatch, group: int) -> None:
+        """Add statistics of each part's tiles, those of all tiles, and the work after them."""
         at, made = norm.layer, dict[tuple[bool, int], int]()
-        finish = self._statistics.finish(at)
+        statistics = self._statistics[group]
+        shares = range(group, group + 1) if len(self._statistics) > 1 else range(len(self._work))
+        finish = statistics.finish(at).reshape(len(shares), -1, self._tasks(at))
         for whole in (False, True):
             for part in np.unique(finish).tolist():
-                here = np.flatnonzero((finish == part).any(axis=1)).tolist()
-                needs = {self._last[share, part]: 0.0 for share in here}
+                here = np.flatnonzero((finish == part).any(axis=(1, 2))).tolist()
+                needs = {self._last[shares[number], part]: 0.0 for number in here}
                 if whole:
-                    for incoming in self._statistics.coming(norm, False, part):
+                    for incoming in statistics.coming(norm, False, part):
                         needs[made[False, incoming.sender]] = self._travel(incoming.transfer)
-                    works = len(self._statistics.owned(at, part))
+                    works = len(statistics.owned(at, part))
                 else:
-                    works = len(self._statistics.leaving(norm, False, part))
+                    works = len(statistics.leaving(norm, False, part))
                 if works:
-                    made[whole, part] = self._add(WorkUnit(part, 0.0, needs), Sums(norm, whole))
-        for share, own in enumerate(finish):
+                    piece = Sums(norm, whole, group)
+                    made[whole, part] = self._add(WorkUnit(part, 0.0, needs), piece)
+        for share, own in zip(shares, finish, strict=True):
             for part in np.unique(own).tolist():
                 needs = {self._last[share, part]: 0.0}
                 if (True, part) in made:
                     needs[made[True, part]] = 0.0
-                for incoming in self._statistics.coming(norm, True, part):
-                    if (own[incoming.tasks] == part).any():
+                for incoming in statistics.coming(norm, True, part):
+                    if (own[:, incoming.tasks] == part).any():
                         needs[made[True, incoming.sender]] = self._travel(incoming.transfer)
-                piece = LayerPiece((share,), at, False, norm.number + 1)
-                number = self._add(WorkUnit(part, 0.0, needs), piece)
+                after = LayerPiece((share,), at, False, norm.number + 1)
+                number = self._add(WorkUnit(part, 0.0, needs), after)
                 self._made[share, at, False, part] = self._last[share, part] = number
+
+    def _tasks(self, at: int) -> int:
+        return self._blueprints[0].graph.layers[at].tasks
 
 
 def keeps_layer_apart(blueprint: Blueprint, at: int) -> bool:
@@ -180,20 +195,35 @@ def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
     """What must be equal in several shares for a part to compute them at once."""
     layer, contents = blueprint.graph.layers[at], [f"{at} {partial}".encode()]
     for source in blueprint.graph.sources(layer):
-        pieces = [blueprint.channels(source, blueprint.finishes(source, part))]
-        pieces += [item.members for item in blueprint.arriving.get((source, False, part), [])]
-        contents.append(np.unique(np.concatenate(pieces)).tobytes())
+        pieces: list[tuple[Int64, Int64 | None]] = [
+            (blueprint.channels(source, tile.tasks), tile.rows)
+            for tile in blueprint.tiles(source, part)
+        ]
+        for item in blueprint.arriving.get((source, False, part), []):
+            pieces += [(piece.members, piece.rows) for piece in item.pieces]
+        if blueprint.row_dim(source) is None:
+            channels = np.concatenate([members for members, _ in pieces])
+            pieces = [(np.unique(channels), None)]
+        contents += _texts(pieces)
     cells = blueprint.owners.cells[at]
     if partial and cells is not None:
         rectangles = cells[part]
         contents += [array.tobytes() for own in rectangles for array in (own.tasks, own.positions)]
     else:
         tasks = blueprint.finishes(at, part)
-        contents.append(tasks.tobytes())
+        contents += _texts((tile.tasks, tile.rows) for tile in blueprint.tiles(at, part))
         if cells is not None:
             cell_tasks = (rectangle.tasks for rectangle in cells[part])
             own = np.concatenate([np.zeros(0, np.int64), *cell_tasks])
             sums = [item.members for item in blueprint.arriving.get((at, True, part), [])]
-            pieces = [np.sort(own[np.isin(own, tasks)]), *sums]
-            contents += sorted(piece.tobytes() for piece in pieces if len(piece))
+            summed = [np.sort(own[np.isin(own, tasks)]), *sums]
+            contents += sorted(piece.tobytes() for piece in summed if len(piece))
     return tuple(contents)
+
+
+def _texts(pieces: Iterable[tuple[Int64, Int64 | None]]) -> list[bytes]:
+    """Texts that are equal for the same channels in the same rows."""
+    return sorted(
+        members.tobytes() + b" " + (b"" if rows is None else rows.tobytes())
+        for members, rows in pieces
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, product
 
 import numpy as np
 from torch import fx
@@ -14,9 +15,10 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
+from hgpart.placement.cutting.ownership import Tile
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
-from hgpart.placement.cutting.step_graph import GivenNorm, Source
+from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.tracing.traced_nodes import live_nodes
@@ -34,6 +36,8 @@ class PartBuilder:
         The part's program, the same for all shares.
     slices : dict of str to Slice
         Slices of the model's state that the steps hold, by dotted attribute.
+    later_slices : dict of str to Slice
+        The same of steps whose rows are not in the first band.
     results : tuple of fx.Node
         The model's results, if the part has them.
     """
@@ -44,8 +48,10 @@ class PartBuilder:
     program: PartGraph
     statistics: SharedStatistics
     slices: dict[str, Slice] = field(default_factory=dict)
+    later_slices: dict[str, Slice] = field(default_factory=dict)
     results: tuple[fx.Node, ...] = ()
-    _operands: dict[int, str] = field(default_factory=dict)  # of a norm of the batch, by layer
+    # Operands of a norm over several tiles, by layer and number of the tile.
+    _operands: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def add(self, at: int, partial: bool, norms: int) -> None:
         """Add the part's work on a layer: its partial sums, or what finishes its tasks.
@@ -60,13 +66,13 @@ class PartBuilder:
             return
         own = self.statistics.norms.get(at, ())
         if norms < len(own):
-            self._before(own[norms], tasks)
+            self._before(own[norms])
             return
-        finished = self._finish(at, tasks)
+        finished = self._finish(at)
         if self.blueprint.graph.layers[at].kind == OUTPUT:
             self.results = finished
         else:
-            self._send_maps(at, tasks)
+            self._send_maps(at)
 
     def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
         results = self.program.add(step, name, self.blueprint.prefix)
@@ -76,7 +82,8 @@ class PartBuilder:
     def hold(self, step: Step, name: str) -> None:
         """Note the slices that a step holds, once it was added."""
         if hasattr(self.program.root, name):
-            self.slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
+            slices = self.later_slices if step.is_later else self.slices
+            slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
 
     def carry(self, shares: Iterable[PartBuilder]) -> None:
         """Write to the buffers that shares have read the values for the part's next pass.
@@ -85,7 +92,11 @@ class PartBuilder:
         """
         facts, carriers = self.blueprint.facts, self.blueprint.carriers
         is_first = 0 in self.blueprint.share.slices
-        names = {held.name for share in shares for held in share.slices.values()}
+        names = {
+            held.name
+            for share in shares
+            for held in chain(share.slices.values(), share.later_slices.values())
+        }
         waiting = [
             node
             for node in facts.carried
@@ -108,7 +119,7 @@ class PartBuilder:
         """One slice of all that the part needs, for each parameter whose slices overlap."""
         parameters = {*self.blueprint.traced.parameters.values()}
         needed: dict[str, dict[object, Slice]] = {}
-        for held in self.slices.values():
+        for held in chain(self.slices.values(), self.later_slices.values()):
             if held.name in parameters:
                 needed.setdefault(held.name, {})[held.key] = held
         united = {}
@@ -128,8 +139,10 @@ class PartBuilder:
                 for tensor in range(len(transfer.tensors)):
                     self.program.waiting[numbered(name, tensor)] = (transfer, name)
 
-    def _name(self, at: int, partial: bool, sender: int | None) -> str:
+    def _name(self, at: int, partial: bool, sender: int | None, tile: int = 0) -> str:
         name = self.blueprint.names[at] + ("_partial" if partial else "")
+        if tile:
+            return f"{name}_tile_{tile}"
         return name if sender is None else f"{name}_from_{sender}"
 
     # -------------------------------------------------------------- the layers
@@ -142,24 +155,30 @@ class PartBuilder:
                 for node in plan.results[source]:
                     sources[node] = Source(plan.layouts[node], (), is_held=True)
                 continue
-            pieces = []
-            own = plan.finishes(source, self.part)
-            if len(own):
-                pieces.append((self._name(source, False, None), plan.channels(source, own)))
+            count, dim = len(plan.results[source]), plan.row_dim(source)
+            pieces: list[tuple[str, int, Int64, Int64 | None]] = []  # name, number of its tensor
+            for number, tile in enumerate(plan.tiles(source, self.part)):
+                name = self._name(source, False, None, number)
+                pieces.append((name, 0, plan.channels(source, tile.tasks), tile.rows))
             for item in plan.arriving.get((source, False, self.part), []):
-                pieces.append((self._name(source, False, item.sender), item.members))
-            if plan.graph.layers[source].tasks == 1:
+                name = self._name(source, False, item.sender)
+                for number, piece in enumerate(item.pieces):
+                    pieces.append((name, number * count, piece.members, piece.rows))
+            if plan.graph.layers[source].tasks == 1 and dim is None:
                 pieces = pieces[:1]
             for index, node in enumerate(plan.results[source]):
-                named = tuple((numbered(name, index), members) for name, members in pieces)
-                sources[node] = Source(plan.layouts[node], named)
+                named = tuple(
+                    SourcePiece(numbered(name, first + index), members, rows)
+                    for name, first, members, rows in pieces
+                )
+                sources[node] = Source(plan.layouts[node], named, dim)
         return sources
 
-    def begin(self, at: int, tasks: Int64) -> CutGraph:
-        """Begin a step of a layer for some of its tasks."""
+    def begin(self, at: int, tasks: Int64, rows: Int64 | None = None) -> CutGraph:
+        """Begin a step of a layer for some of its tasks and rows."""
         plan = self.blueprint
         sources = self._sources(at)
-        return CutGraph(plan.facts, at, tasks, sources, plan.draws, self.united)
+        return CutGraph(plan.facts, at, tasks, sources, plan.draws, self.united, rows=rows)
 
     def _partial(self, at: int) -> None:
         """Compute what the part's cells add to their tasks, and send it to where it is summed."""
@@ -177,7 +196,7 @@ class PartBuilder:
         name, axis = self._name(at, True, None), self._axis_of_sums(at, tasks)
         for transfer, item in departing:
             places = np.searchsorted(tasks, item.members)
-            self.program.send(transfer, [self.program.packed(name, axis, places, len(tasks))])
+            self.program.send(transfer, [self.program.packed(name, [(axis, places, len(tasks))])])
 
     def _axis_of_sums(self, at: int, tasks: Int64) -> int:
         """The dimension of their partial sums along which tasks lie."""
@@ -187,39 +206,57 @@ class PartBuilder:
         assert product is not None
         return product.axis
 
-    def _finish(self, at: int, tasks: Int64) -> tuple[fx.Node, ...]:
+    def _finish(self, at: int) -> tuple[fx.Node, ...]:
         plan = self.blueprint
-        layer = plan.graph.layers[at]
-        if layer.kind == INPUT:
-            node = plan.results[at][0] if plan.results[at] else None
-            if node is not None:
-                operand = self.program.placeholder(f"{plan.prefix}{node.name}")
-                self.program.values[self._name(at, False, None)] = operand
+        if plan.graph.layers[at].kind == INPUT:
+            self._take_input(at)
             return ()
-        updates, norms = plan.buffer_updates.get(at, {}), self.statistics.norms.get(at, ())
-        step, sums = self._after(norms, at, tasks)
-        finishing = finishing_step(step, plan.results[at], updates, sums)
-        return self._add(finishing, self._name(at, False, None))
+        updates, finished = plan.buffer_updates.get(at, {}), list[fx.Node]()
+        norms = self.statistics.norms.get(at, ())
+        for number, tile in enumerate(plan.tiles(at, self.part)):
+            step, sums = self._after(norms, at, tile, number)
+            finishing = finishing_step(step, plan.results[at], {} if number else updates, sums)
+            finished += self._add(finishing, self._name(at, False, None, number))
+        return tuple(finished)
 
-    def _before(self, norm: NormOfBatch, tasks: Int64) -> None:
-        """Compute the operand of a norm of the batch, and its statistics."""
+    def _take_input(self, at: int) -> None:
+        """Name the part's tiles of an input, which it is given whole."""
+        plan = self.blueprint
+        for node in plan.results[at]:
+            whole, dim = f"{plan.prefix}{node.name}", plan.row_dim(at)
+            operand = self.program.placeholder(whole)
+            for number, tile in enumerate(plan.tiles(at, self.part)):
+                name = self._name(at, False, None, number)
+                self.program.values[name] = operand
+                if dim is not None and tile.rows is not None:
+                    height = plan.owners.height(at)
+                    self.program.values[name] = self.program.packed(
+                        name, [(dim, tile.rows, height)]
+                    )
+
+    def _before(self, norm: NormOfBatch) -> None:
+        """Compute the operand of a norm over several tiles, and its statistics."""
         at = norm.layer
-        step, sums = self._after(self.statistics.norms[at][: norm.number], at, tasks)
-        statistics, given = statistics_step(step, norm.operand, norm.box(tasks), sums)
-        name = self.statistics_of(norm)
-        self._add(statistics, name)
-        self._operands[at] = numbered(name, 1) if given is None else given
+        earlier = self.statistics.norms[at][: norm.number]
+        for number, tile in enumerate(self.blueprint.tiles(at, self.part)):
+            step, sums = self._after(earlier, at, tile, number)
+            rows, counted = self._rows_of(norm, tile)
+            box = norm.box(tile.tasks, rows)
+            statistics, given = statistics_step(step, norm.operand, box, counted, sums)
+            name = self.statistics_of(norm, number)
+            self._add(statistics, name)
+            self._operands[at, number] = numbered(name, 1) if given is None else given
 
     def _after(
-        self, norms: Sequence[NormOfBatch], at: int, tasks: Int64
+        self, norms: Sequence[NormOfBatch], at: int, tile: Tile, number: int
     ) -> tuple[CutGraph, list[tuple[str, Int64]] | None]:
-        """Begin a step of a layer after some of its norms, or else with the tasks' partial sums.
+        """Begin a step of a tile after some of its norms, or else with the tasks' partial sums.
 
-        The operand of the last of these norms is there, and so are the statistics of the batch.
+        The operand of the last of these norms is there, and so are its statistics.
         """
-        step = self.begin(at, tasks)
+        step = self.begin(at, tile.tasks, tile.rows)
         if not norms:
-            return step, self._sums(at, tasks)
+            return step, self._sums(at, tile.tasks)
         norm = norms[-1]
         pieces = [
             (
@@ -230,13 +267,41 @@ class PartBuilder:
         ]
         if len(own := self.statistics.owned(at, self.part)):
             pieces.append((self.statistics.name(norm, True), norm.positions(own)))
-        channels = norm.positions(tasks)
-        step.given[norm.node] = GivenNorm(self._operands[at], channels, tuple(pieces))
+        channels, (rows, _) = norm.positions(tile.tasks), self._rows_of(norm, tile)
+        step.given[norm.node] = GivenNorm(
+            self._operands[at, number], channels, tuple(pieces), next(iter(rows.values()), None)
+        )
         return step, None
 
-    def statistics_of(self, norm: NormOfBatch) -> str:
-        """Name of the statistics of the share's own samples."""
-        return f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
+    def _rows_of(self, norm: NormOfBatch, tile: Tile) -> tuple[Box, Box]:
+        """The rows of a norm that a tile computes, and those that count in its statistics.
+
+        None if the layer is in one band. A step that computes what comes after the norm says which
+        rows it asks for.
+        """
+        if len(norm.row_cuts) == 2:
+            return WHOLE, WHOLE
+        plan, at = self.blueprint, norm.layer
+        dim = plan.facts.operator_rows[norm.node].dim
+        counted = np.arange(norm.row_cuts[tile.bands.start], norm.row_cuts[tile.bands.stop])
+        step = self.begin(at, tile.tasks, tile.rows)
+        channels = norm.positions(tile.tasks)
+        step.given[norm.node] = GivenNorm("operand", channels, (("statistics", channels),))
+        later = self.statistics.norms[at][norm.number + 1 :]
+        if later:
+            rows, _ = self._rows_of(later[0], tile)
+            step.value(later[0].operand, later[0].box(tile.tasks, rows))
+        else:
+            finishing_step(step, plan.results[at], {})
+        asked = [counted, *step.asked_rows(norm.node)]
+        rows_asked = np.concatenate(asked)
+        rows_computed = np.arange(rows_asked.min(), rows_asked.max() + 1)
+        return {dim: rows_computed}, {dim: counted if len(counted) else rows_computed[:1]}
+
+    def statistics_of(self, norm: NormOfBatch, tile: int = 0) -> str:
+        """Name of the statistics of one of the part's tiles."""
+        name = f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
+        return f"{name}_tile_{tile}" if tile else name
 
     def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
         """Partial sums of tasks: their names, and the tasks that each is for."""
@@ -260,21 +325,23 @@ class PartBuilder:
             return name
         kept = f"{name}_kept"
         self.program.values[kept] = self.program.packed(
-            name, self._axis_of_sums(at, own), np.flatnonzero(finished_here), len(own)
+            name, [(self._axis_of_sums(at, own), np.flatnonzero(finished_here), len(own))]
         )
         return kept
 
-    def _send_maps(self, at: int, tasks: Int64) -> None:
+    def _send_maps(self, at: int) -> None:
         plan = self.blueprint
-        own = plan.channels(at, tasks)
+        tiles, dim = plan.tiles(at, self.part), plan.row_dim(at)
         for transfer, item in plan.departing.get((at, False, self.part), []):
             tensors = []
-            for index, node in enumerate(plan.results[at]):
-                name, layout = numbered(self._name(at, False, None), index), plan.layouts[node]
+            for piece, (index, node) in product(item.pieces, enumerate(plan.results[at])):
+                name, layout = self._name(at, False, None, piece.tile), plan.layouts[node]
+                tile, cuts = tiles[piece.tile], list[tuple[int, Int64, int]]()
                 if layout.axes:
-                    have, want = layout.positions(own), layout.positions(item.members)
-                    places = np.searchsorted(have, want)
-                    tensors.append(self.program.packed(name, layout.axes[0], places, len(have)))
-                else:
-                    tensors.append(self.program.values[name])
+                    own = plan.channels(at, tile.tasks)
+                    have, want = layout.positions(own), layout.positions(piece.members)
+                    cuts.append((layout.axes[0], np.searchsorted(have, want), len(have)))
+                if dim is not None and tile.rows is not None and piece.rows is not None:
+                    cuts.append((dim, piece.rows - tile.rows[0], len(tile.rows)))
+                tensors.append(self.program.packed(numbered(name, index), cuts))
             self.program.send(transfer, tensors)

@@ -94,11 +94,16 @@ class PartGraph(GrowingModule):
             program.send, (transfer.number, *tensors), {"receiver": transfer.receiver}
         )
 
-    def packed(self, name: str, axis: int, places: Int64, size: int) -> fx.Node:
-        """Some places of a value, of `size` along a dimension, as one contiguous tensor."""
-        if np.array_equal(places, np.arange(size)):
-            return self.values[name]
-        return self.call(program.pack, self.values[name], axis, self.index(places, "channels_0"))
+    def packed(self, name: str, cuts: Sequence[tuple[int, Int64, int]]) -> fx.Node:
+        """Some places of a value along some dimensions, as one contiguous tensor.
+
+        The cuts are dimensions, the places taken of each, and its size.
+        """
+        result = self.values[name]
+        for axis, places, size in cuts:
+            if not np.array_equal(places, np.arange(size)):
+                result = self.call(program.pack, result, axis, self.index(places, "channels_0"))
+        return result
 
 
 def numbered(name: str, index: int) -> str:

@@ -19,33 +19,39 @@ from hgpart.placement.shares.statistics import SharedStatistics
 
 
 def build_part(
-    blueprints: Sequence[Blueprint], part: int, order: Order, statistics: SharedStatistics
+    blueprints: Sequence[Blueprint],
+    part: int,
+    order: Order,
+    statistics: Sequence[SharedStatistics],
 ) -> tuple[PartProgram, tuple[Mapping[str, Slice], ...]]:
     """Build a part's program by going through the layers of all shares in an order.
 
     Returns
     -------
     PartProgram and tuple of mappings of str to Slice
-        Slices of the model's state that the steps of each share hold, by dotted attribute; those of
-        several shares count for the first.
+        Slices of the model's state that the steps of each share hold, by dotted attribute: those of
+        the first band of rows, and then the others. Those of several shares count for the first.
     """
     united: list[dict[str, Slice]] = [{} for _ in blueprints]
     while True:
         graph = PartGraph()
+        of_shares = [*statistics] if len(statistics) > 1 else [*statistics] * len(blueprints)
         single = [
-            PartBuilder(blueprint, part, held, graph, statistics)
-            for blueprint, held in zip(blueprints, united, strict=True)
+            PartBuilder(blueprint, part, held, graph, own)
+            for blueprint, held, own in zip(blueprints, united, of_shares, strict=True)
         ]
         builders: dict[tuple[int, ...], PartBuilder] = {
             (share,): builder for share, builder in enumerate(single)
         }
-        between = StatisticsBuilder(single)
+        groups = [[builder] for builder in single] if len(statistics) > 1 else [single]
+        between = [StatisticsBuilder(group) for group in groups]
         for builder in single:
             builder.expect()
-        between.expect()
+        for sums in between:
+            sums.expect()
         for piece in order:
             if isinstance(piece, Sums):
-                between.add(*piece)
+                between[piece.group].add(piece.norm, piece.whole)
                 continue
             shares, at, partial, norms = piece
             if shares not in builders:
@@ -63,4 +69,5 @@ def build_part(
     graph.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))
     module = fx.GraphModule(graph.root, graph.fx_graph, class_name=f"Part{part}")
     program = PartProgram(part, module, graph.used, graph.steps)
-    return program, tuple(builder.slices for builder in single)
+    by_share = ((builder.slices, builder.later_slices) for builder in single)
+    return program, tuple(chain.from_iterable(by_share))

@@ -1,4 +1,4 @@
-"""Builders of all shares -> one part's work on the statistics of norms of the batch."""
+"""Builders of some shares -> one part's work on the statistics of norms over their tiles."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hgpart.placement.shares.statistics import (
 
 @dataclass(eq=False)
 class StatisticsBuilder:
-    """One part's work on statistics of norms of the batch, under construction.
+    """One part's work on statistics of norms over several tiles, under construction.
 
     Attributes
     ----------
     builders : sequence of PartBuilder
-        Builder of each share of the batch.
+        Builder of each share that the norms are over.
     """
 
     builders: Sequence[PartBuilder]
@@ -51,7 +51,7 @@ class StatisticsBuilder:
                 self._program.waiting[name] = (item.transfer, name)
 
     def add(self, norm: NormOfBatch, whole: bool) -> None:
-        """Combine statistics of the part's samples for others, or those of the batch for all."""
+        """Combine statistics of the part's own tiles for others, or those of all tiles."""
         statistics, part = self._statistics, self._part
         sources = self._own(norm)
         if not whole:
@@ -61,6 +61,8 @@ class StatisticsBuilder:
                 self._program.send(item.transfer, [combined])
             return
         finish, own = statistics.finish(norm.layer), statistics.owned(norm.layer, part)
+        if not len(own):
+            return
         for item in statistics.coming(norm, False, part):
             name = statistics.name(norm, False, f"_from_{item.sender}")
             sources.append(SourceStatistics(name, item.tasks, finish == item.sender))
@@ -68,7 +70,8 @@ class StatisticsBuilder:
         self._add(name, norm, own, sources, updates=True)
         for item in statistics.leaving(norm, True, part):
             places = np.searchsorted(have, norm.positions(item.tasks))
-            self._program.send(item.transfer, [self._program.packed(name, 1, places, len(have))])
+            packed = self._program.packed(name, [(1, places, len(have))])
+            self._program.send(item.transfer, [packed])
 
     def _add(
         self,
@@ -86,12 +89,14 @@ class StatisticsBuilder:
         return results
 
     def _own(self, norm: NormOfBatch) -> list[SourceStatistics]:
-        """Statistics of the part's own samples, share by share."""
+        """Statistics of the part's own samples and rows, tile by tile."""
         finish, sources = self._statistics.finish(norm.layer), []
+        bands = len(norm.row_cuts) - 1
         for share, builder in enumerate(self.builders):
-            tasks = np.flatnonzero(finish[share] == self._part)
-            if len(tasks):
+            for number, tile in enumerate(builder.blueprint.tiles(norm.layer, self._part)):
                 own = np.zeros(finish.shape, dtype=np.bool_)
-                own[share, tasks] = True
-                sources.append(SourceStatistics(builder.statistics_of(norm), tasks, own))
+                for band in tile.bands:
+                    own[share * bands + band, tile.tasks] = True
+                name = builder.statistics_of(norm, number)
+                sources.append(SourceStatistics(name, tile.tasks, own))
         return sources

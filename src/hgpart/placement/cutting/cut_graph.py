@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +24,10 @@ from hgpart.errors import PlacementError
 from hgpart.operators.table import callable_of, operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.cutting.layouts import spread, together, unmerge
+from hgpart.placement.cutting.row_cuts import row_cut
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.cutting.step_graph import WHOLE, Box, StepGraph
+from hgpart.placement.cutting.step_graph import NOTHING, WHOLE, Box, RowCut, Source, StepGraph
+from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
 
@@ -45,11 +47,11 @@ class CutGraph(StepGraph):
 
     Attributes
     ----------
-    cuts : dict of fx.Node to CutValue
-        Results of the operators of the step's own layer.
+    cuts : dict of (fx.Node, bytes or None) to CutValue
+        Results of the operators of the step's own layer, for some of their rows or for all (None).
     """
 
-    cuts: dict[fx.Node, CutValue] = field(default_factory=dict)
+    cuts: dict[tuple[fx.Node, bytes | None], CutValue] = field(default_factory=dict)
     _known: dict[tuple[Any, ...], fx.Node] = field(default_factory=dict)
     _rows: Int64 | None = None  # rows of parameters that are not to be zeros
 
@@ -69,7 +71,9 @@ class CutGraph(StepGraph):
         if node in self.draws and operator_of(node).cut != "dropout":
             return self.select(self.placeholder(self.draws[node]), node, box)
         if self.is_own(node):
-            return self._recut(node, self.own(node), box)
+            rows = self.rows_in(node, box)
+            others = {dim: kept for dim, kept in box.items() if dim not in rows}
+            return self._recut(node, self.own(node, rows), others)
         if node in self.facts.makers or self.is_sent(node):  # and the step has no source of it
             return replacements.filled(self, node, aten.zeros.default, box)
         if node.op == "placeholder":
@@ -118,29 +122,55 @@ class CutGraph(StepGraph):
             return result
         return self.call(operator.getitem, result, node.args[1])
 
-    def own(self, node: fx.Node) -> CutValue:
-        """The step's result of an operator of its layer."""
-        if node not in self.cuts:
-            self.cuts[node] = self._own(node)
-        return self.cuts[node]
+    def own(self, node: fx.Node, rows: Box = WHOLE) -> CutValue:
+        """The step's result of an operator of its layer, or some rows of it."""
+        key = node, next((kept.tobytes() for kept in rows.values()), None)
+        if key not in self.cuts:
+            self.cuts[key] = self._own(node, rows)
+        return self.cuts[key]
 
-    def _own(self, node: fx.Node) -> CutValue:
+    def asked_rows(self, node: fx.Node) -> list[Int64]:
+        """The rows that were asked for of an operator of the step's layer, of each call."""
+        height = self.facts.shape(first_result(node))[self.facts.operator_rows[node].dim]
+        return [
+            np.arange(height) if rows is None else np.frombuffer(rows, dtype=np.int64)
+            for maker, rows in self.cuts
+            if maker in (node, first_result(node))
+        ]
+
+    def _own(self, node: fx.Node, rows: Box) -> CutValue:
         self._check_given(node)
+        cut = self._cut(node, rows)
+        if cut is None and rows:
+            whole = self.own(node)
+            return replace(whole, node=self.select(whole.node, node, rows))
+        if cut is not None:
+            return cut
         if self.layer.tasks == 1:
             return CutValue(self.copy(node))
+        if node.target is operator.getitem or operator_of(node).cut == "dropout":  # reads maps only
+            return CutValue(self.copy(node))
+        return CutValue(same_index.on_whole_tensors(self, node))
+
+    def _cut(self, node: fx.Node, rows: Box) -> CutValue | None:
+        """The step's tasks and some rows of an operator's result alone; None if it can't be cut."""
+        if self.layer.tasks == 1:
+            under = self.under(node, rows) if rows else None
+            return None if under is None else CutValue(under)
         product = products.product_of(self, node) if self._is_head(node) else None
         if product is not None:
-            result = products.filters(self, node, product, self.layer.reads[0])
+            cut = row_cut(self, node, next(iter(rows.values()))) if rows else None
+            if rows and cut is None:
+                return None
+            result = products.filters(self, node, product, self.layer.reads[0], cut)
             return CutValue(result, product.axis, self.tasks)
         axes = self.facts.varying(node)
         if len(axes) == 1 and not self.facts.grows(node, axes[0]):
             positions = self.facts.layout(self.at, node).positions(self.tasks)
-            under = self.under(node, {axes[0]: positions})
+            under = self.under(node, {axes[0]: positions, **rows})
             if under is not None:
                 return CutValue(under, axes[0], positions)
-        if node.target is operator.getitem or operator_of(node).cut == "dropout":  # reads maps only
-            return CutValue(self.copy(node))
-        return CutValue(same_index.on_whole_tensors(self, node))
+        return None
 
     def _check_given(self, node: fx.Node) -> None:
         """Raise a PlacementError if a node comes before the norm that the step begins with.
@@ -153,7 +183,7 @@ class CutGraph(StepGraph):
             if at(maker.name) < at(norm.name):
                 raise PlacementError(
                     f"{self.layer.name} reads {node.name} after its norm {norm.name}: accepted in "
-                    "norms of the batch, which is in slices, are layers that read the norm alone"
+                    "norms over slices or bands are layers that read the norm alone"
                 )
 
     def _is_head(self, node: fx.Node) -> bool:
@@ -162,12 +192,12 @@ class CutGraph(StepGraph):
     def _recut(self, node: fx.Node, cut: CutValue, box: Box) -> fx.Node:
         if cut.axis is None or cut.positions is None:
             return self.select(cut.node, node, box)
-        result = self._places(
+        result = self.places(
             cut.node, cut.axis, cut.positions, box, self.facts.shape(node)[cut.axis]
         )
         return self.select(result, node, {dim: box[dim] for dim in box if dim != cut.axis})
 
-    def _places(self, result: fx.Node, axis: int, have: Int64, box: Box, size: int) -> fx.Node:
+    def places(self, result: fx.Node, axis: int, have: Int64, box: Box, size: int) -> fx.Node:
         """Take the positions that are wanted along a dimension from those that a value has."""
         want = box.get(axis, np.arange(size))
         if np.array_equal(want, have):
@@ -187,7 +217,7 @@ class CutGraph(StepGraph):
         parts = [self.placeholder(name) for name, _ in wanted_pieces]
         result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
         have = np.concatenate([places for _, places in wanted_pieces])
-        return self._places(result, axis, have, {axis: wanted}, size)
+        return self.places(result, axis, have, {axis: wanted}, size)
 
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
         source = self.sources[node]
@@ -195,31 +225,83 @@ class CutGraph(StepGraph):
         if source.is_held:
             whole = self.hold(node, Slice(self.name_of(node), self.facts.shape(node)))
             return self.select(whole, node, box)
+        if source.row_dim is not None:
+            return self._from_rows(node, source, source.row_dim, box)
         if not layout.axes and source.pieces:
-            return self.select(self.placeholder(source.pieces[0][0]), node, box)
-        if not source.pieces:  # the part has none of it, and does not use it
-            return replacements.filled(self, node, aten.zeros.default, box)
-        axis, size = layout.axes[0], len(layout.channels)
+            return self.select(self.placeholder(source.pieces[0].name), node, box)
+        axis, size = (layout.axes or (0,))[0], len(layout.channels)
         wanted = None if layout.axis is None else box.get(axis)
         pieces = []
-        for name, members in source.pieces:
-            places = layout.positions(members)
+        for piece in source.pieces:
+            places = layout.positions(piece.channels)
             if wanted is None or np.isin(places, wanted).any():
-                pieces.append((name, places))
+                pieces.append((piece.name, places))
         if not pieces:  # the part has none of it, and does not use it
             return replacements.filled(self, node, aten.zeros.default, box)
         parts = [self.placeholder(name) for name, _ in pieces]
         result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
         have = np.concatenate([places for _, places in pieces])
         if layout.axis is not None:
-            result = self._places(result, axis, have, box, size)
+            result = self.places(result, axis, have, box, size)
             return self.select(result, node, {dim: box[dim] for dim in box if dim != axis})
-        result = self._places(result, axis, have, WHOLE, size)
+        result = self.places(result, axis, have, WHOLE, size)
         sizes = [layout.shape[dim] for dim in layout.axes]
         result = self.call(unmerge, result, list(layout.axes), sizes)
         if layout.merged:
             result = self.call(together, result, list(layout.merged))
         return self.select(result, node, box)
+
+    def _from_rows(self, node: fx.Node, source: Source, dim: int, box: Box) -> fx.Node:
+        """A source whose pieces have some rows each: rows with the same pieces are made at once."""
+        height = self.facts.shape(node)[dim]
+        wanted = box.get(dim, np.arange(height))
+        others = {axis: kept for axis, kept in box.items() if axis != dim}
+        pieces = self._pieces(source, others)
+        has = np.array([np.isin(wanted, rows) for _, _, rows in pieces], dtype=np.bool_)
+        has = has.reshape(len(pieces), len(wanted))
+        there = np.flatnonzero(has.any(axis=0))
+        if not len(there):  # the part has none of it, and does not use it
+            return replacements.filled(self, node, aten.zeros.default, box)
+        has, have = has[:, there], wanted[there]
+        runs, changes = [], np.flatnonzero((has[:, 1:] != has[:, :-1]).any(axis=0)) + 1
+        for run in np.split(np.arange(len(have)), changes):
+            alike = [pieces[at] for at in np.flatnonzero(has[:, run[0]])]
+            runs.append(self._of_pieces(node, source, alike, dim, have[run], others))
+        result = runs[0] if len(runs) == 1 else self.call(aten.cat.default, runs, dim)
+        return self.places(result, dim, have, {dim: wanted}, height)
+
+    def _pieces(self, source: Source, box: Box) -> list[tuple[str, Int64, Int64]]:
+        """The names, places of channels, and rows of the pieces that have some of a box."""
+        layout, pieces = source.layout, []
+        wanted = box.get(layout.axis) if layout.axis is not None else None
+        for piece in source.pieces:
+            places = layout.positions(piece.channels)
+            assert piece.rows is not None
+            if wanted is None or np.isin(places, wanted).any():
+                pieces.append((piece.name, places, piece.rows))
+        return pieces
+
+    def _of_pieces(
+        self,
+        node: fx.Node,
+        source: Source,
+        pieces: Sequence[tuple[str, Int64, Int64]],
+        dim: int,
+        rows: Int64,
+        box: Box,
+    ) -> fx.Node:
+        """Some rows, which all of the pieces have, cut to a box of other dimensions."""
+        parts = [
+            self.take(self.placeholder(name), dim, np.searchsorted(have, rows), len(have))
+            for name, _, have in pieces
+        ]
+        axis = source.layout.axis
+        if axis is None:
+            return self.select(parts[0], node, box)
+        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
+        channels = np.concatenate([places for _, places, _ in pieces])
+        result = self.places(result, axis, channels, box, len(source.layout.channels))
+        return self.select(result, node, {other: box[other] for other in box if other != axis})
 
     def _state(self, node: fx.Node, box: Box) -> fx.Node:
         """A parameter, buffer or constant, as the slice of it that the part holds."""
@@ -234,7 +316,12 @@ class CutGraph(StepGraph):
             result = self.call(spread, result, 0, self.index(self._rows), shape[0])
         return self.select(result, node, box)
 
-    def copy(self, node: fx.Node, boxes: Mapping[fx.Node, Box] | None = None) -> fx.Node:
+    def copy(
+        self,
+        node: fx.Node,
+        boxes: Mapping[fx.Node, Box] | None = None,
+        rows: RowCut | None = None,
+    ) -> fx.Node:
         """Call a node's operator on operands that are cut to boxes (whole without a box)."""
         boxes = boxes or {}
         if node.target is operator.getitem:
@@ -242,14 +329,20 @@ class CutGraph(StepGraph):
         replaced = replacements.replaced(self, node, boxes)
         if replaced is not None:
             return replaced
-        return self.emit(node, {n: self.value(n, boxes.get(n, WHOLE)) for n in self.operands(node)})
+        operands = {n: self.value(n, boxes.get(n, WHOLE)) for n in self.operands(node)}
+        return self.emit(node, operands) if rows is None else rows.emit(self, node, operands)
 
-    def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:
-        """Call a node's operator on operands of the step's graph."""
+    def emit(
+        self,
+        node: fx.Node,
+        operands: Mapping[fx.Node, fx.Node],
+        changed: Mapping[str, Any] = NOTHING,
+    ) -> fx.Node:
+        """Call a node's operator on operands of the step's graph, some arguments being others."""
         if node in self.given:
             raise PlacementError(
                 f"{self.layer.name} can't be cut by the channels of its norm {node.name}: accepted "
-                "in norms of the batch, which is in slices, are those that can"
+                "in norms over slices or bands are those that can"
             )
 
         def plain(value: Any) -> Any:
@@ -258,6 +351,8 @@ class CutGraph(StepGraph):
             return torch.device("cpu") if isinstance(value, torch.device) else value
 
         args, kwargs = map_aggregate(node.args, plain), map_aggregate(node.kwargs, plain)
+        if changed:
+            args, kwargs = _changed(node, args, kwargs, changed)
         if node.op == "get_attr":
             attribute = str(node.target)
             setattr(self.root, attribute, getattr(self.traced.graph_module, attribute))
@@ -266,3 +361,18 @@ class CutGraph(StepGraph):
         is_view = operator_of(node).cut == "view"
         target = aten.reshape.default if is_view else callable_of(node)
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)
+
+
+def _changed(
+    node: fx.Node, args: Any, kwargs: Any, changed: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call with others in place of some, wherever these are in the schema."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    positions = {declared.name: at for at, declared in enumerate(schema.arguments)}
+    given, named = [*args], dict(kwargs)
+    for name, value in changed.items():
+        if positions[name] < len(given):
+            given[positions[name]] = value
+        else:
+            named[name] = value
+    return tuple(given), named

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -28,13 +29,35 @@ class Rectangle:
 
 
 @dataclass(frozen=True, eq=False)
+class Tile:
+    """Tasks of a layer in one part, all in the same rows: in neighbouring bands.
+
+    Attributes
+    ----------
+    tasks : int64 array
+        Tasks, ascending.
+    rows : int64 array or None
+        Rows of their maps, ascending; None for all, in a layer whose rows are not told apart.
+    bands : range
+        The bands that these rows are.
+    """
+
+    tasks: Int64
+    rows: Int64 | None
+    bands: range = range(1)
+
+
+@dataclass(frozen=True, eq=False)
 class Ownership:
     """The part that computes each task.
 
     Attributes
     ----------
-    finish : tuple of int64 arrays or None
-        The part of each task, per layer; None for a layer without vertices.
+    finish : tuple of int64 arrays of shape (bands, tasks), or None
+        The part of each task in each band of rows, per layer; None for a layer without vertices.
+    row_cuts : tuple of tuple of int
+        The first row of each band of each layer, and then its number of rows; 1 if rows are not
+        told apart.
     cells : tuple of tuples of Rectangles, or None
         For each layer that the fine-grain model splits, the rectangles of each part; no task is in
         two rectangles of one part.
@@ -45,8 +68,35 @@ class Ownership:
 
     k: int
     finish: tuple[Int64 | None, ...]
+    row_cuts: tuple[tuple[int, ...], ...]
     cells: tuple[tuple[tuple[Rectangle, ...], ...] | None, ...]
     splits: tuple[int | None, ...]
+
+    @property
+    def tells_rows(self) -> bool:
+        """Whether the rows of some layer are divided."""
+        return any(len(cuts) > 2 for cuts in self.row_cuts)
+
+    def height(self, at: int) -> int:
+        """Number of rows of a layer that are told apart; 1 if none are."""
+        return self.row_cuts[at][-1]
+
+    def tiles(self, at: int, part: int) -> list[Tile]:
+        """The tiles of a layer that a part finishes, from the first row on."""
+        finish, cuts = self.finish[at], self.row_cuts[at]
+        if finish is None:
+            return []
+        here = finish == part
+        changes = np.flatnonzero((here[1:] != here[:-1]).any(axis=1)) + 1
+        return [
+            Tile(
+                np.flatnonzero(here[first]),
+                np.arange(cuts[first], cuts[last]) if self.height(at) > 1 else None,
+                range(first, last),
+            )
+            for first, last in pairwise([0, *changes.tolist(), len(here)])
+            if here[first].any()
+        ]
 
 
 def ownership(partition: Partition) -> Ownership:
@@ -60,7 +110,8 @@ def ownership(partition: Partition) -> Ownership:
         layer, read = view.layer, view.split if view.exists else None
         is_split = (number for number, other in enumerate(layer.reads) if other is read)
         splits.append(next(is_split, None))
-        finish.append(None if layout is None else parts[model.task_vertices[at]])
+        in_bands = model.in_bands[: view.bands, model.task_vertices[at]]
+        finish.append(None if layout is None else parts[in_bands])
         if layout is None or read is None:
             cells.append(None)
             continue
@@ -76,7 +127,8 @@ def ownership(partition: Partition) -> Ownership:
         cells.append(
             tuple(_rectangles(table == part, rows, columns) for part in range(partition.k))
         )
-    return Ownership(partition.k, tuple(finish), tuple(cells), tuple(splits))
+    row_cuts = tuple(view.row_cuts for view in model.views)
+    return Ownership(partition.k, tuple(finish), row_cuts, tuple(cells), tuple(splits))
 
 
 def _cuts(layer: Layer, read: Read, rows: Int64, columns: Int64) -> tuple[Int64, Int64]:

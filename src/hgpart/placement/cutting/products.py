@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.ownership import Rectangle
-from hgpart.placement.cutting.step_graph import StepGraph
+from hgpart.placement.cutting.step_graph import NOTHING, Box, RowCut, StepGraph
 
 aten = torch.ops.aten
 
@@ -72,16 +72,18 @@ def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
 # ------------------------------------------------------------------ whole filters
 
 
-def filters(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) -> fx.Node:
-    """The step's filters, each with all the channels that it reads."""
+def filters(
+    step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rows: RowCut | None
+) -> fx.Node:
+    """The step's filters, each with all the channels that it reads; some rows, or all (None)."""
     if read.groups > 1 and product.row_dim == 1:
-        return _group_by_group(step, node, product, read)
+        return _group_by_group(step, node, product, read, rows)
     tasks, operand = step.tasks, product.operand
     cut = {product.weight: step.value(product.weight, {product.row_dim: tasks})}
     if product.bias is not None:
         cut[product.bias] = _own_bias(step, node, product, product.bias)
     if read.groups == 1:
-        return step.emit(node, {operand: step.value(operand), **cut})
+        return _called(step, node, {operand: _operand(step, operand, {}, rows), **cut}, rows)
     products: list[fx.Node] = []
     order = []
     for groups, members in _equal_groups(tasks, read, step.layer.tasks):
@@ -89,14 +91,36 @@ def filters(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) ->
         columns = (groups[:, None] * size + np.arange(size)).ravel()
         within = np.searchsorted(tasks, members)
         chosen = {name: step.take(value, 0, within, len(tasks)) for name, value in cut.items()}
-        value = step.value(operand, {product.contracted: columns})
-        result = step.emit(node, {operand: value, **chosen})
-        products.append(_set_argument(result, node, "groups", len(groups)))
+        value = _operand(step, operand, {product.contracted: columns}, rows)
+        products.append(
+            _called(step, node, {operand: value, **chosen}, rows, {"groups": len(groups)})
+        )
         order.append(members)
     return _in_order(step, products, order, product.axis)
 
 
-def _group_by_group(step: StepGraph, node: fx.Node, product: ProductNode, read: Read) -> fx.Node:
+def _operand(step: StepGraph, operand: fx.Node, box: Box, rows: RowCut | None) -> fx.Node:
+    """A box of an operand, of which there are only some rows if the product is cut by rows."""
+    asked = {} if rows is None else rows.asked.get(operand, {})
+    return step.value(operand, {**box, **asked})
+
+
+def _called(
+    step: StepGraph,
+    node: fx.Node,
+    operands: Mapping[fx.Node, fx.Node],
+    rows: RowCut | None,
+    changed: Mapping[str, Any] = NOTHING,
+) -> fx.Node:
+    """Call a product on operands, with other arguments than the node's, for some rows or all."""
+    if rows is None:
+        return step.emit(node, operands, changed)
+    return rows.emit(step, node, operands, changed)
+
+
+def _group_by_group(
+    step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rows: RowCut | None
+) -> fx.Node:
     """A grouped transposed convolution, whose weight counts the filters within each group."""
     groups = step.tasks * read.groups // step.layer.tasks
     size = len(read.channels) // read.groups
@@ -104,7 +128,7 @@ def _group_by_group(step: StepGraph, node: fx.Node, product: ProductNode, read: 
         Rectangle(step.tasks[groups == group], np.arange(group * size, (group + 1) * size))
         for group in np.unique(groups).tolist()
     ]
-    sums = [_rectangle(step, node, product, read, rectangle) for rectangle in rectangles]
+    sums = [_rectangle(step, node, product, read, rectangle, rows) for rectangle in rectangles]
     return add_bias(step, node, product, _in_order(step, sums, _tasks(rectangles), product.axis))
 
 
@@ -117,17 +141,6 @@ def _equal_groups(tasks: Int64, read: Read, count: int) -> list[tuple[Int64, Int
         chosen = present[sizes == count_in_group]
         equal.append((chosen, tasks[np.isin(groups, chosen)]))
     return equal
-
-
-def _set_argument(result: fx.Node, node: fx.Node, name: str, value: Any) -> fx.Node:
-    """Change an argument of an emitted operator, wherever it is in the schema."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    position = [argument.name for argument in schema.arguments].index(name)
-    if position < len(result.args):
-        result.args = (*result.args[:position], value, *result.args[position + 1 :])
-    else:
-        result.kwargs = {**result.kwargs, name: value}
-    return result
 
 
 def _in_order(
@@ -170,29 +183,37 @@ def _tasks(rectangles: Sequence[Rectangle]) -> list[Int64]:
 
 
 def _rectangle(
-    step: StepGraph, node: fx.Node, product: ProductNode, read: Read, rectangle: Rectangle
+    step: StepGraph,
+    node: fx.Node,
+    product: ProductNode,
+    read: Read,
+    rectangle: Rectangle,
+    kept: RowCut | None = None,
 ) -> fx.Node:
     """What the cells of a rectangle add to its filters."""
     inputs, rows, columns = _places(step, product, read, rectangle)
     cut = step.value(product.weight, {product.row_dim: rows, product.column_dim: columns})
-    return _sum_of(step, node, product, inputs, cut)
+    return _sum_of(step, node, product, inputs, cut, kept)
 
 
 def _sum_of(
-    step: StepGraph, node: fx.Node, product: ProductNode, inputs: Int64, cut: fx.Node
+    step: StepGraph,
+    node: fx.Node,
+    product: ProductNode,
+    inputs: Int64,
+    cut: fx.Node,
+    rows: RowCut | None = None,
 ) -> fx.Node:
     """Product of some input features with a weight, without a bias and without groups."""
-    value = step.value(product.operand, {product.contracted: inputs})
+    value = _operand(step, product.operand, {product.contracted: inputs}, rows)
     if product.names.is_scaled:  # the factor stays here, the bias is added by the reduction
         result, alpha = step.call(aten.mm.default, value, cut), argument(node, "alpha")
         return result if alpha == 1 else step.call(aten.mul.Scalar, result, alpha)
+    changed: dict[str, Any] = {} if product.bias is None else {product.names.bias: None}
+    if argument(node, "groups") is not None:
+        changed["groups"] = 1
     operands = {product.operand: value, product.weight: cut}
-    if product.bias is None:
-        result = step.emit(node, operands)
-    else:
-        result = step.emit(node, {**operands, product.bias: cut})
-        result = _set_argument(result, node, product.names.bias, None)
-    return result if argument(node, "groups") is None else _set_argument(result, node, "groups", 1)
+    return _called(step, node, operands, rows, changed)
 
 
 def _places(

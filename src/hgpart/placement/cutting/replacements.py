@@ -47,6 +47,11 @@ def filled(step: StepGraph, node: fx.Node, result: Any, box: Box, *values: Any) 
 
 def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx.Node:
     """Batch norm that updates its running statistics in place, like the module."""
+    if step.rows is not None and argument(node, "training", False):
+        raise PlacementError(
+            f"{step.layer.name} takes statistics of some rows in {node.name}: accepted in bands "
+            "are norms that are cut along rows"
+        )
 
     def operand(name: str) -> Any:
         value = argument(node, name)
@@ -87,15 +92,19 @@ def _given_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
     """Batch norm with statistics that another step computes."""
     given, channels = step.given[node], step.facts.shape(node)[1]
     box = boxes.get(argument(node, "input"), {})
+    operand = step.placeholder(given.operand)
+    if given.rows is not None:
+        dim = step.facts.operator_rows[node].dim
+        operand = step.places(operand, dim, given.rows, box, step.facts.shape(node)[dim])
     if not np.array_equal(box.get(1, np.arange(channels)), given.channels):
         raise PlacementError(
             f"{step.layer.name} normalises other channels than it takes statistics of: accepted in "
-            "norms of the batch, which is in slices, are those of its tasks"
+            "norms over slices or bands are those of its tasks"
         )
     vectors = [argument(node, name) for name in ("weight", "bias")]
     return step.call(
         normalised,
-        step.placeholder(given.operand),
+        operand,
         step.joined(given.statistics, 1, given.channels, channels),
         *(
             step.value(vector, boxes.get(vector, {})) if vector is not None else None

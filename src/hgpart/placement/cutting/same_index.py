@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import fx
 
@@ -10,19 +13,57 @@ from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Mix, SameIndex
+from hgpart.operators.ids import core
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
+from hgpart.placement.cutting.row_cuts import row_cut
 from hgpart.placement.cutting.slices import box_of
-from hgpart.placement.cutting.step_graph import Box, StepGraph
+from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
 from hgpart.tracing.traced_nodes import first_result
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
-    """The operator on operands cut along one dimension like its result, if it can be cut so."""
-    if len(box) != 1 or node.op != "call_function":
+    """The operator on operands cut like its result, along one dimension and along rows, if any.
+
+    None if it can't be cut so.
+    """
+    if node.op != "call_function":
         return None
-    boxes = _operand_boxes(step, node, box)
-    return None if boxes is None else step.copy(node, boxes)
+    rows = step.rows_in(node, box)
+    channels = {dim: kept for dim, kept in box.items() if dim not in rows}
+    if len(channels) > 1:
+        return None
+    boxes = _operand_boxes(step, node, channels) if channels else {}
+    if not rows or boxes is None:
+        return None if boxes is None else step.copy(node, boxes)
+    ((dim, kept),) = rows.items()
+    cut = row_cut(step, node, kept)
+    taken = None if cut is None else _rows_of_constants(step, node, dim, kept, cut)
+    if cut is None or taken is None:
+        return None
+    for operand, asked in cut.asked.items():
+        boxes[operand] = {**boxes.get(operand, {}), **asked}
+    return step.copy(node, boxes, replace(cut, taken=taken))
+
+
+def _rows_of_constants(
+    step: StepGraph, node: fx.Node, dim: int, kept: Int64, cut: RowCut
+) -> dict[fx.Node, Box] | None:
+    """The rows of constants that some rows of the result meet; None if they are not known."""
+    constants = step.facts.met_constants(node)
+    if constants is None:  # then nothing but the weight of a product may be constant
+        rest = [operand for operand in step.operands(node) if operand not in cut.asked]
+        return {} if operator_of(node).product is not None or not rest else None
+    taken: dict[fx.Node, Box] = {}
+    for operand, elements in constants:
+        if operand not in cut.asked and elements.shape[dim] > 1 and elements.stride(dim):
+            numbers = core(elements.index_select(dim, torch.from_numpy(kept))).numpy()
+            box = box_of(np.unique(numbers).astype(np.int64), step.facts.shape(operand))
+            if box is None or len(box) > 1 or taken.get(operand, box).keys() != box.keys():
+                return None
+            taken[operand] = box
+    return taken
 
 
 def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Box] | None:

@@ -32,6 +32,31 @@ aten = torch.ops.aten
 
 Box = Mapping[int, Int64]
 WHOLE: Box = {}
+NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class SourcePiece:
+    """Some channels and rows of a tensor of another layer.
+
+    Attributes
+    ----------
+    name : str
+        Its placeholder.
+    channels : int64 array
+        Its channels, numbered within the layer, ascending.
+    rows : int64 array or None
+        Its rows, ascending; None for all.
+    """
+
+    name: str
+    channels: Int64
+    rows: Int64 | None = None
+
+    @property
+    def key(self) -> tuple[bytes, bytes | None]:
+        """Equal for pieces of the same channels and rows."""
+        return self.channels.tobytes(), None if self.rows is None else self.rows.tobytes()
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +65,17 @@ class Source:
 
     Attributes
     ----------
-    pieces : tuple of (str, int64 array)
-        Placeholder of each piece, and the channels in it, ascending.
+    pieces : tuple of SourcePiece
+        The pieces that the part has, which do not overlap.
+    row_dim : int or None
+        Dimension of the rows; None if all pieces have all rows.
     is_held : bool
         Whether it is a parameter that the part holds whole; then there are no pieces.
     """
 
     layout: ChannelLayout
-    pieces: tuple[tuple[str, Int64], ...]
+    pieces: tuple[SourcePiece, ...]
+    row_dim: int | None = None
     is_held: bool = False
 
 
@@ -63,11 +91,71 @@ class GivenNorm:
         Channels of the norm in this step.
     statistics : tuple of (str, int64 array)
         Placeholder of each piece of the statistics, and the channels in it, ascending.
+    rows : int64 array or None
+        Rows of the operand in this step, ascending; None for all.
     """
 
     operand: str
     channels: Int64
     statistics: tuple[tuple[str, Int64], ...]
+    rows: Int64 | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class RowCut:
+    """How an operator makes some rows of its result.
+
+    Attributes
+    ----------
+    dim : int
+        Dimension of the result's rows.
+    asked : mapping of fx.Node to Box
+        The rows that it is given of each operand with rows.
+    pads : tuple of int
+        Rows of zeros in front of those of its operand and behind them; negative ones are cut off.
+    changed : mapping of str to Any
+        Arguments of the call that are not those of the node.
+    made : int
+        Number of rows that the call makes.
+    wanted : int64 array
+        The wanted rows among these.
+    taken : mapping of fx.Node to Box
+        The rows of constants with which it is called; parts hold all of their rows.
+    """
+
+    dim: int
+    asked: Mapping[fx.Node, Box]
+    made: int
+    wanted: Int64
+    pads: tuple[int, int] = (0, 0)
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    taken: Mapping[fx.Node, Box] = field(default_factory=dict)
+
+    def emit(
+        self,
+        step: StepGraph,
+        node: fx.Node,
+        operands: Mapping[fx.Node, fx.Node],
+        changed: Mapping[str, Any] = NOTHING,
+    ) -> fx.Node:
+        """Call a node's operator on operands that are cut as asked, for the wanted rows."""
+        if any(self.pads):
+            ((operand, box),) = self.asked.items()
+            (dim,) = box
+            widths = [0, 0] * (len(step.facts.shape(operand)) - 1 - dim) + [*self.pads]
+            padded = step.call(aten.constant_pad_nd.default, operands[operand], widths)
+            operands = {**operands, operand: padded}
+        for constant, box in self.taken.items():
+            cut = step.select(operands[constant], constant, box)
+            operands = {**operands, constant: cut}
+        result = step.emit(node, operands, {**self.changed, **changed})
+        if isinstance(node.meta["val"], (tuple, list)):
+            result = step.call(operator.getitem, result, 0)
+            step.single.add(result)
+        rows = step.take(result, self.dim, self.wanted, self.made)
+        if result in step.single:
+            step.single.add(rows)
+        return rows
 
 
 @dataclass(eq=False)
@@ -90,6 +178,8 @@ class StepGraph(GrowingModule, ABC):
         Slices that the part holds as one tensor and that the step takes its own from, by parameter.
     given : dict of fx.Node to GivenNorm
         The norm that the step begins with, if another step computes its operand.
+    rows : int64 array or None
+        Rows of the layer's maps that the step computes, ascending; None for all.
     """
 
     facts: NodeFacts
@@ -99,6 +189,7 @@ class StepGraph(GrowingModule, ABC):
     draws: Mapping[fx.Node, str]
     united: Mapping[str, Slice] = field(default_factory=dict)
     given: dict[fx.Node, GivenNorm] = field(default_factory=dict)
+    rows: Int64 | None = None
     slices: dict[str, Slice] = field(default_factory=dict)
     single: set[fx.Node] = field(default_factory=set)  # stand for an operator's first result
     _held: dict[object, str] = field(default_factory=dict)
@@ -131,6 +222,20 @@ class StepGraph(GrowingModule, ABC):
         held_here = self.traced.parameters.get(node.name) in self.layer.parameter_names
         return node.name in self.facts.sent_parameters and not held_here
 
+    def rows_in(self, node: fx.Node, box: Box) -> Box:
+        """The rows in a box of an operator of the step's layer; none if they are not cut."""
+        if self.rows is None or not box:
+            return WHOLE
+        maker = node.all_input_nodes[0] if node.target is operator.getitem else node
+        rows = self.facts.operator_rows.get(maker)
+        return {rows.dim: box[rows.dim]} if rows is not None and rows.dim in box else WHOLE
+
+    @property
+    def own_rows(self) -> Box:
+        """The rows of the layer's result that the step computes; none if it computes all."""
+        dim = None if self.rows is None else self.graph.layer_rows[self.at].dim
+        return WHOLE if dim is None or self.rows is None else {dim: self.rows}
+
     @property
     def own_channels(self) -> Int64:
         """Channels of the step's tasks."""
@@ -148,8 +253,20 @@ class StepGraph(GrowingModule, ABC):
         """A constant for whose parameters only some rows are held, the others being zero."""
 
     @abstractmethod
-    def copy(self, node: fx.Node, boxes: Mapping[fx.Node, Box] | None = None) -> fx.Node:
-        """Call a node's operator on operands that are cut to boxes (whole without a box)."""
+    def copy(
+        self,
+        node: fx.Node,
+        boxes: Mapping[fx.Node, Box] | None = None,
+        rows: RowCut | None = None,
+    ) -> fx.Node:
+        """Call a node's operator on operands that are cut to boxes (whole without a box).
+
+        If it is cut by rows, `boxes` has the rows that are asked.
+        """
+
+    @abstractmethod
+    def places(self, result: fx.Node, axis: int, have: Int64, box: Box, size: int) -> fx.Node:
+        """Take the positions that are wanted along a dimension from those that a value has."""
 
     @abstractmethod
     def joined(
@@ -158,8 +275,13 @@ class StepGraph(GrowingModule, ABC):
         """Join placeholders that hold some positions of a dimension of `size` each."""
 
     @abstractmethod
-    def emit(self, node: fx.Node, operands: Mapping[fx.Node, fx.Node]) -> fx.Node:
-        """Call a node's operator on operands of the step's graph."""
+    def emit(
+        self,
+        node: fx.Node,
+        operands: Mapping[fx.Node, fx.Node],
+        changed: Mapping[str, Any] = NOTHING,
+    ) -> fx.Node:
+        """Call a node's operator on operands of the step's graph, some arguments being others."""
 
     # -------------------------------------------------------------- state that the part holds
 

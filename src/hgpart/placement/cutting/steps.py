@@ -40,12 +40,15 @@ class Step:
     slices : mapping of str to Slice
         Slices of parameters and buffers by attribute of the module, on the meta device until they
         are loaded.
+    is_later : bool
+        Whether its rows are not in the first band.
     """
 
     module: fx.GraphModule
     operands: tuple[str, ...]
     outputs: int
     slices: Mapping[str, Slice]
+    is_later: bool = False
 
 
 def finishing_step(
@@ -93,9 +96,17 @@ def statistics_step(
     step: CutGraph,
     operand: fx.Node,
     box: Box,
+    counted: Mapping[int, Int64],
     sums: Sequence[tuple[str, Int64]] | None = None,
 ) -> tuple[Step, str | None]:
-    """Make the step that computes a norm's operand and its statistics, for some tasks.
+    """Make the step that computes a norm's operand and its statistics, for some tasks and rows.
+
+    Parameters
+    ----------
+    box : mapping of int to int64 array
+        Box of the operand that is computed.
+    counted : mapping of int to int64 array
+        The rows within it that the statistics are of, if not of all of it.
 
     Returns
     -------
@@ -105,8 +116,10 @@ def statistics_step(
     """
     if sums is not None:
         begin_with_sums(step, sums)
-    result = step.value(operand, box)
-    statistics = step.call(statistics_of, result)
+    result = own = step.value(operand, box)
+    for dim, rows in counted.items():
+        own = step.take(result, dim, rows - box[dim][0], len(box[dim]))
+    statistics = step.call(statistics_of, own)
     if result.op == "placeholder":
         return finished_step(step, [statistics]), str(result.target)
     return finished_step(step, [statistics, result]), None
@@ -136,18 +149,19 @@ def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     assert total is not None
     result = add_bias(step, head, product, total)
     single = step.layer.tasks == 1
-    step.cuts[head] = CutValue(result) if single else CutValue(result, product.axis, step.tasks)
+    cut = CutValue(result) if single else CutValue(result, product.axis, step.tasks)
+    step.cuts[head, None] = cut
 
 
 def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
     if node.op == "placeholder" or not step.is_own(node):
         return step.value(node)
-    layout = step.facts.layout(step.at, node)
+    layout, rows = step.facts.layout(step.at, node), step.own_rows
     if not layout.axes:
-        return step.value(node)
+        return step.value(node, rows)
     positions = layout.positions(step.tasks)
     if layout.axis is not None:
-        return step.value(node, {layout.axis: positions})
+        return step.value(node, {layout.axis: positions, **rows})
     whole = step.value(node)
     if layout.merged:
         whole = step.call(apart, whole, dict(layout.merged))
@@ -189,4 +203,5 @@ def finished_step(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
     _join_at_once(step.fx_graph)
     _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")
-    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices))
+    is_later = step.rows is not None and bool(step.rows[0])
+    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices), is_later)

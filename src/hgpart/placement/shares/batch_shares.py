@@ -7,7 +7,7 @@ of a batch go to the shares in order, beginning with the first share.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -19,14 +19,19 @@ from hgpart.work.figures import Work
 
 
 def in_shares(partition: Partition, work: Work) -> list[tuple[Share, Partition]]:
-    """Each share of the batch, ordered by its first slice, with its partition of the model."""
+    """Each share of the batch, ordered by its first slice, with its partition of the model.
+
+    Where rows are in bands and slices have norms of their own, each slice is a share: its bands
+    send each other statistics of its samples alone, as the plan counts.
+    """
     slices = partition.modelling.slices
     if slices == 1:
         return [(Share(), partition)]
     by_slice = partition.parts.reshape(slices, -1)
-    members: dict[bytes, list[int]] = {}
+    modelling, members = partition.modelling, dict[Hashable, list[int]]()
+    alone = modelling.bands > 1 and modelling.norms == "slice"
     for number, parts in enumerate(by_slice):
-        members.setdefault(parts.tobytes(), []).append(number)
+        members.setdefault((parts.tobytes(), alone and number), []).append(number)
     model = _in_slices(partition.model, work, 1)
     return [
         (Share(tuple(numbers), slices), _of(partition, model, by_slice[numbers[0]]))

@@ -44,12 +44,28 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
     Partition
         Partition of the model, whose blocks are within those of the shares.
     """
-    first = shares[0]
-    model, parts = owners_of(
-        first.model, [share.parts for share in shares], first.k, learning, work
+    first, modelling = shares[0], replace(shares[0].modelling, bands=1)
+    whole = first.model
+    if whole.modelling.bands > 1:
+        whole = cnn_hypergraph(whole.graph, work, whole.blocks, modelling)
+    tiles = [parts for share in shares for parts in parts_in_bands(share.model, share.parts)]
+    model, parts = owners_of(whole, tiles, first.k, learning, work)
+    return replace(
+        first,
+        problem=replace(first.problem, modelling=modelling),
+        model=model,
+        parts=parts,
+        evaluation=evaluate_parts(model, parts, first.k, first.problem.speeds),
     )
-    evaluation = evaluate_parts(model, parts, first.k, first.problem.speeds)
-    return replace(first, model=model, parts=parts, evaluation=evaluation)
+
+
+def parts_in_bands(model: CnnHypergraph, parts: Int32) -> Int32:
+    """The part of each vertex of the first band in each band, shape (bands, vertices).
+
+    Where its layer has fewer bands, it is that of the first. There is a single slice.
+    """
+    in_bands = np.where(model.in_bands >= 0, model.in_bands, model.in_bands[0])
+    return np.asarray(parts[in_bands])
 
 
 def owners_of(
@@ -108,7 +124,17 @@ def owners_of(
 
 def in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:
     """The vertex of a model that contains each vertex of finer blocks, in the first slice."""
-    containing = np.zeros(finer.slice_vertices, dtype=np.int64)
+    of_tasks = _in_blocks(model, finer)
+    containing = np.empty(finer.slice_vertices, dtype=np.int64)
+    for own, vertices in zip(model.in_bands, finer.in_bands, strict=True):
+        has_band = vertices >= 0
+        containing[vertices[has_band]] = own[of_tasks[has_band]]
+    return containing
+
+
+def _in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:
+    """The same for the vertices of the first band."""
+    containing = np.zeros(finer.in_bands.shape[1], dtype=np.int64)
     layers = finer.vertex_layers[: len(containing)]
     for at, layout in enumerate(model.layouts):
         if layout is None or not model.views[at].is_own:

@@ -1,15 +1,18 @@
-"""Norms of the whole batch -> SharedStatistics: the statistics that parts send each other.
+"""Norms over several tiles -> SharedStatistics: the statistics that parts send each other.
 
-The statistics of a channel belong to the part that has it in the first share of the batch. The
-other parts send it the mean and variance of their samples; it sends back those of all samples.
+The statistics of a channel belong to the part that has it in the first tile: the first band of the
+first share of the batch. The other parts send it the mean and variance of their samples and rows;
+it sends back those of all.
 Backward, gradients of both go in the opposite directions.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -47,14 +50,18 @@ class NormOfBatch:
         Node of the traced graph.
     layout : ChannelLayout
         Layout of its result.
+    row_cuts : tuple of int
+        The first row of its result for each band of the layer, and then its number of rows: each
+        row counts in one band. 0 and 1 if the layer is in one band.
     values : int
-        Values per channel and sample.
+        Values per channel, sample and row.
     """
 
     layer: int
     number: int
     node: fx.Node
     layout: ChannelLayout
+    row_cuts: tuple[int, ...]
     values: int
 
     @property
@@ -70,26 +77,34 @@ class NormOfBatch:
             return np.arange(self.layout.shape[1])
         return self.layout.positions(tasks)
 
-    def box(self, tasks: Int64) -> Box:
-        """Box of the norm's result, and of its operand, for some tasks."""
-        return {1: self.positions(tasks)} if self.layout.axes else {}
+    def box(self, tasks: Int64, rows: Box) -> Box:
+        """Box of the norm's result, and of its operand, for some tasks and rows."""
+        return {1: self.positions(tasks), **rows} if self.layout.axes else rows
 
 
-def norms_of_batch(facts: NodeFacts) -> dict[int, tuple[NormOfBatch, ...]]:
+def norms_of_batch(
+    facts: NodeFacts, row_cuts: Mapping[int, Sequence[int]]
+) -> dict[int, tuple[NormOfBatch, ...]]:
     """Norms that take a mean and variance over the batch, in order, for each layer with some.
+
+    Parameters
+    ----------
+    row_cuts : mapping of int to sequence of int
+        Layers in tiles: the first row of each band, and then the number of rows.
 
     Raises
     ------
     PlacementError
         If the statistics of a norm can't be combined, channel by channel, from those of some
-        samples.
+        samples or rows.
     """
     nodes = {node.name: node for node in facts.traced.graph_module.graph.nodes}
     by_layer: dict[int, tuple[NormOfBatch, ...]] = {}
-    for at, layer in enumerate(facts.graph.layers):
-        norms = [nodes[name] for name in layer.operators if _is_of_batch(nodes[name])]
+    for at, cuts in row_cuts.items():
+        operators = facts.graph.layers[at].operators
+        norms = [nodes[name] for name in operators if _is_of_batch(nodes[name])]
         if norms:
-            by_layer[at] = tuple(_norm(facts, at, *pair) for pair in enumerate(norms))
+            by_layer[at] = tuple(_norm(facts, at, cuts, *pair) for pair in enumerate(norms))
     return by_layer
 
 
@@ -102,32 +117,66 @@ def _is_of_batch(node: fx.Node) -> bool:
     return isinstance(shape[1], int) and (grows is None or grows[0] > 0)
 
 
-def _norm(facts: NodeFacts, at: int, number: int, node: fx.Node) -> NormOfBatch:
+def _norm(
+    facts: NodeFacts, at: int, cuts: Sequence[int], number: int, node: fx.Node
+) -> NormOfBatch:
     value, layer = first_result(node).meta["val"], facts.graph.layers[at]
     layout, grows = facts.layout(at, first_result(node)), elements_of_shape(value.shape)
     named = f"{module_of(node) or node.name} in {layer.name}"
     if grows is None or grows[1]:
         raise PlacementError(
-            f"{named} normalises maps of {shape_said(value.shape)}: accepted in norms of the "
-            "batch, which is in slices, are maps that grow with the samples alone"
+            f"{named} normalises maps of {shape_said(value.shape)}: accepted in norms over slices "
+            "or bands are maps that grow with the samples alone"
         )
     if layout.axes not in ((), (1,)) or layout.merged:
         raise PlacementError(
             f"{named} normalises maps whose channels lie along dimensions {layout.axes}: accepted "
-            "in norms of the batch, which is in slices, is dimension 1"
+            "in norms over slices or bands is dimension 1"
         )
     if value.element_size() < 4:  # too few bits to combine statistics
         raise PlacementError(
-            f"{named} normalises {value.dtype}: accepted in norms of the batch, which is in "
-            "slices, are float32 and float64"
+            f"{named} normalises {value.dtype}: accepted in norms over slices or bands are "
+            "float32 and float64"
         )
     if value.element_size() != layer.bytes_per_element:
         raise PlacementError(
             f"{named} normalises {value.dtype}, and the layer makes elements of "
-            f"{layer.bytes_per_element} bytes: accepted in norms of the batch, which is in slices, "
-            "is one size"
+            f"{layer.bytes_per_element} bytes: accepted in norms over slices or bands is one size"
         )
-    return NormOfBatch(at, number, node, layout, grows[0] // int(value.shape[1]))
+    row_cuts = _cuts_of_norm(facts, at, cuts, node, named) if len(cuts) > 2 else (0, 1)
+    values = grows[0] // (int(value.shape[1]) * row_cuts[-1])
+    return NormOfBatch(at, number, node, layout, row_cuts, values)
+
+
+def _cuts_of_norm(
+    facts: NodeFacts, at: int, cuts: Sequence[int], node: fx.Node, named: str
+) -> tuple[int, ...]:
+    """The first row of a norm for each band of its layer: the first that its rows read.
+
+    Raises
+    ------
+    PlacementError
+        If a part would not have all that a row is computed from which none of the layer's rows
+        reads: that row counts in the statistics all the same.
+    """
+    inside = facts.rows_inside
+    read, of_norm = inside.read_by_results(at, node), inside.read_of_sources(at, node)
+    firsts = np.full(len(cuts) - 1, read.height)
+    np.minimum.at(firsts, np.searchsorted(cuts, read.reads.owners, "right") - 1, read.reads.values)
+    firsts[0] = 0
+    ends = (*np.minimum.accumulate(firsts[::-1])[::-1].tolist(), read.height)
+    of_layer = {rows.source: rows.windows.table for rows in facts.graph.layer_rows[at].reads}
+    for band, (first, last) in enumerate(pairwise(ends)):
+        for rows in of_norm:
+            needed = np.any(rows.windows.table[first:last], axis=0, keepdims=True)
+            there = of_layer.get(rows.source, np.zeros_like(needed))[cuts[band] : cuts[band + 1]]
+            if (needed & ~np.any(there, axis=0, keepdims=True)).any():
+                raise PlacementError(
+                    f"{named} takes statistics of rows that the layer's results do not need, and "
+                    f"of which band {band} has not all that they are computed from: accepted in "
+                    "bands are norms all of whose rows are needed, or a plan without bands"
+                )
+    return ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,16 +201,16 @@ class Statistics:
 
 @dataclass(frozen=True, eq=False)
 class SharedStatistics:
-    """The statistics of norms of the whole batch that parts send each other.
+    """The statistics of norms over some shares of the batch that parts send each other.
 
     Attributes
     ----------
     norms : mapping of int to tuple of NormOfBatch
-        Norms of each layer; empty if the norms of each share are its own.
+        Norms of each layer with tiles whose statistics are combined.
     owners : sequence of Ownership
-        The part that computes each task, for each share of the batch.
-    slices : int
-        Slices of the batch.
+        The part that computes each task, for each of the shares.
+    share : Share
+        The slices of all these shares.
     learns : sequence of bool
         Whether gradients go back through each layer.
     names : sequence of str
@@ -173,7 +222,7 @@ class SharedStatistics:
     norms: Mapping[int, tuple[NormOfBatch, ...]]
     graph: ChannelGraph
     owners: Sequence[Ownership]
-    slices: int
+    share: Share
     learns: Sequence[bool]
     names: Sequence[str]
     first_transfer: int
@@ -183,9 +232,9 @@ class SharedStatistics:
         return self
 
     def finish(self, at: int) -> Int64:
-        """The part of each task of a layer in each share, shape (shares, tasks)."""
+        """The part of each task of a layer in each tile, shape (tiles, tasks): share by share."""
         by_share = (owners.finish[at] for owners in self.owners)
-        return np.stack([finish for finish in by_share if finish is not None])
+        return np.concatenate([finish for finish in by_share if finish is not None])
 
     def name(self, norm: NormOfBatch, whole: bool, beside: str = "") -> str:
         """Name of the statistics of the batch, or of some samples."""
@@ -218,7 +267,6 @@ class SharedStatistics:
         self, norm: NormOfBatch, number: int, sender: int, receiver: int, tasks: Int64
     ) -> Transfer:
         dtype = first_result(norm.node).meta["val"].dtype
-        share = Share(tuple(range(self.slices)), self.slices)
         shape = 2, len(norm.positions(tasks))
         return Transfer(
             number=number,
@@ -226,7 +274,7 @@ class SharedStatistics:
             partial=False,
             sender=sender,
             receiver=receiver,
-            tensors=(TransferredTensor((0, 0), shape, dtype, share),),
+            tensors=(TransferredTensor((0, 0), shape, dtype, self.share),),
             differentiable=self.learns[norm.layer],
         )
 
@@ -255,13 +303,13 @@ class SourceStatistics:
     ----------
     tasks : int64 array
         Tasks whose channels they are for, ascending.
-    shares : bool array, shape (shares, tasks of the layer)
-        Whether they include a share of the batch, for each task of the layer.
+    tiles : bool array, shape (tiles, tasks of the layer)
+        Whether they include a tile, for each task of the layer.
     """
 
     name: str
     tasks: Int64
-    shares: Bool
+    tiles: Bool
 
 
 def combining_step(
@@ -278,7 +326,7 @@ def combining_step(
     step : CutGraph
         A new step.
     samples : sequence of str
-        Names of the number of samples of each share of the batch.
+        Names of the number of samples of each share.
     updates : bool
         Whether the step updates the norm's running statistics.
     """
@@ -294,13 +342,19 @@ def combining_step(
             terms.append(step.take(term, 1, np.searchsorted(have, some), len(have)))
             every = len(some) == len(channels)
             places.append(None if every else step.index(np.searchsorted(channels, some)))
-            members.append(source.shares[:, step.tasks] & here)
+            members.append(source.tiles[:, step.tasks] & here)
     total = terms[0]
-    counts = [step.placeholder(name) for name in samples]
+    rows = np.diff(norm.row_cuts).tolist()
+    sizes = [step.placeholder(name) for name in samples]
+    counts = [
+        size if rows == [1] else step.call(operator.mul, size, count)
+        for size in sizes
+        for count in rows
+    ]
     if len(terms) > 1:
-        rows = np.stack(members).reshape(-1, len(step.tasks))
-        kinds, of_task = np.unique(rows, axis=1, return_inverse=True)
-        by_kind = kinds.reshape(len(terms), len(samples), -1).swapaxes(1, 2).astype(np.int64)
+        lines = np.stack(members).reshape(-1, len(step.tasks))
+        kinds, of_task = np.unique(lines, axis=1, return_inverse=True)
+        by_kind = kinds.reshape(len(terms), len(counts), -1).swapaxes(1, 2).astype(np.int64)
         of_channel = None
         if kinds.shape[1] > 1:
             tasks = np.searchsorted(step.tasks, norm.layout.channels[channels])

@@ -185,8 +185,7 @@ def check_averages(traced: TracedModel) -> None:
         if averages_batches(node):
             raise PlacementError(
                 f"the norm {module_of(node) or node.name} has momentum=None, the mean of all "
-                "batches: accepted in norms of the batch, which is in slices, is a number, as in "
-                "momentum=0.1"
+                "batches: accepted in norms over slices or bands is a number, as in momentum=0.1"
             )
 
 

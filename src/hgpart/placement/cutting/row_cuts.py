@@ -1,0 +1,134 @@
+"""Operators cut down to some rows of their results: what they read, and how they are called on it.
+
+Where a kernel slides, an operator pads by itself at the image's edges only: a convolution is given
+rows of zeros there and nowhere else. Pooling keeps its padding and begins where its windows do, so
+that windows at borders of a tile are cut off. What has rows of another kind, such as interpolation,
+is run on whole tensors with zeros for the rows that the part does not have.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from torch import fx
+
+from hgpart.arrays import Int64
+from hgpart.operators.calls import argument
+from hgpart.operators.effects import Call
+from hgpart.operators.rows import Kernel, OperatorRows
+from hgpart.operators.spatial import setting
+from hgpart.operators.table import operator_of
+from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
+
+
+def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
+    """How an operator makes some rows of its result; None if only whole tensors will do."""
+    rows = step.facts.operator_rows.get(node)
+    if rows is None or not len(kept):
+        return None
+    if operator_of(node).rows is None or all(
+        windows.is_identity for _, windows in rows.operands.values()
+    ):
+        return _row_by_row(rows, kept)
+    if rows.kernel is None or len(rows.operands) != 1:
+        return None
+    rule = _spreading if rows.kernel.spreads else _sliding
+    if not rows.kernel.spreads and operator_of(node).product is None:
+        rule = _pooling
+    return rule(step, node, rows, rows.kernel, kept)
+
+
+def _row_by_row(rows: OperatorRows, kept: Int64) -> RowCut | None:
+    """Each row is computed from one row of each operand."""
+    asked = {}
+    for operand, (dim, windows) in rows.operands.items():
+        reads = windows.reads
+        if (reads.lengths[kept] != 1).any():
+            return None
+        read = reads.values[reads.pointers[kept]]
+        if (np.diff(read) <= 0).any():
+            return None
+        asked[operand] = {dim: read}
+    return RowCut(rows.dim, asked, len(kept), np.arange(len(kept)))
+
+
+def _asked(rows: OperatorRows, first: int, last: int) -> dict[fx.Node, Box]:
+    ((operand, (dim, _)),) = rows.operands.items()
+    return {operand: {dim: np.arange(first, last)}}
+
+
+def _height(rows: OperatorRows) -> int:
+    ((_, windows),) = rows.operands.values()
+    return windows.height
+
+
+def _at(kernel: Kernel, node: fx.Node, name: str, default: int, value: int) -> list[int]:
+    """An argument with a number for each spatial dimension, and another one for rows."""
+    call = Call(node, node.args, dict(node.kwargs), ())
+    sizes = [setting(call, name, at, default) for at in range(kernel.spatial)]
+    return [*sizes[: kernel.at], value, *sizes[kernel.at + 1 :]]
+
+
+def _sliding(
+    step: StepGraph, node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64
+) -> RowCut | None:
+    """A convolution: it is given zeros where its windows reach beyond the image."""
+    if isinstance(argument(node, "padding"), str):
+        return None
+    height, stride = _height(rows), kernel.stride
+    begin = int(kept[0]) * stride - kernel.padding
+    end = int(kept[-1]) * stride - kernel.padding + kernel.reach + 1
+    if begin >= height or end <= 0:  # it reads nothing but zeros
+        return None
+    first, last = max(begin, 0), min(end, height)
+    pads = first - begin, end - last
+    changed = {}
+    if pads == (kernel.padding, kernel.padding):
+        pads = 0, 0
+    elif kernel.padding:
+        changed["padding"] = _at(kernel, node, "padding", 0, 0)
+    return RowCut(
+        rows.dim,
+        _asked(rows, first, last),
+        int(kept[-1] - kept[0]) + 1,
+        kept - kept[0],
+        pads,
+        changed,
+    )
+
+
+def _pooling(
+    step: StepGraph, node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64
+) -> RowCut | None:
+    """Pooling of rows that begin where a window does; it pads them as it does the image."""
+    height, stride, padding = _height(rows), kernel.stride, kernel.padding
+    ahead = max(0, int(kept[0]) * stride - padding) // stride
+    first = ahead * stride
+    last = min(height, int(kept[-1]) * stride - padding + kernel.reach + 1)
+    given = last - first
+    room = given + 2 * padding - kernel.reach - 1
+    made = room // stride + 1
+    if argument(node, "ceil_mode"):
+        made = -(-room // stride) + 1
+        made -= (made - 1) * stride >= given + padding
+    if room < 0 or made <= kept[-1] - ahead:
+        return None
+    return RowCut(rows.dim, _asked(rows, first, last), made, kept - ahead)
+
+
+def _spreading(
+    step: StepGraph, node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64
+) -> RowCut | None:
+    """A transposed convolution: of all that its rows make, only what is wanted is kept."""
+    height, stride = _height(rows), kernel.stride
+    begin, end = int(kept[0]) + kernel.padding, int(kept[-1]) + kernel.padding
+    first = min(-(-(begin - kernel.reach) // stride), begin // stride)
+    first = min(max(first, 0), height - 1)
+    last = max(min(end // stride + 1, height), first + 1)
+    made = (last - first - 1) * stride + kernel.reach + 1
+    more = max(0, end - first * stride + 1 - made)
+    changed = {
+        "padding": _at(kernel, node, "padding", 0, 0),
+        "output_padding": _at(kernel, node, "output_padding", 0, more),
+    }
+    wanted = kept + kernel.padding - first * stride
+    return RowCut(rows.dim, _asked(rows, first, last), made + more, wanted, changed=changed)
