@@ -6,8 +6,7 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.hypergraph.channel_shares import row_shares
-from hgpart.hypergraph.cnn_vertices import CnnVertices, Layout
-from hgpart.hypergraph.modelling import LayerVertices
+from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.layers.channel_graph import PARAMETER
 
 # Sums of maps and of their squares in the forward pass, and two sums of gradients in the backward.
@@ -18,8 +17,7 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
     """Parameter elements of each vertex, and their bytes; they add up to the model's.
 
     A filter channel has its weights; the vertex that finishes a task (the reduction, or the whole
-    task) has the rest: biases, and the scales of norms. The cells of a sum over rows have all of
-    its parameters.
+    task) has the rest: biases, and the scales of norms.
 
     Returns
     -------
@@ -32,7 +30,7 @@ def vertex_parameters(model: CnnVertices) -> tuple[Int64, Int64]:
         if layout is None:
             continue
         layer, rows = view.layer, model.blocks.rows[at]
-        finish = _with_parameters(view, layout)
+        finish = slice(layout.finish, layout.finish + len(rows) - 1)
         for count, size in view.parameters:
             own = np.diff(count * rows // layer.tasks)
             elements[finish] += own
@@ -68,9 +66,9 @@ def read_parameters(model: CnnVertices) -> dict[int, tuple[int, int]]:
 def vertex_statistics(model: CnnVertices) -> Int64:
     """Bytes of the statistics that the norms of each vertex take together, in each tile.
 
-    The vertex that finishes a task has them, or the cell of a sum over rows: two numbers forward
-    and two backward for each channel that the task's norms normalise. 0 where nothing is trained,
-    or nothing is shared: each slice takes its own, and its layer has one band.
+    The vertex that finishes a task has them: two numbers forward and two backward for each channel
+    that the task's norms normalise. 0 where nothing is trained, or nothing is shared: each slice
+    takes its own, and its layer has one band.
 
     Returns
     -------
@@ -85,11 +83,5 @@ def vertex_statistics(model: CnnVertices) -> Int64:
             rows = model.blocks.rows[at]
             channels = np.diff(view.layer.batch_statistics * rows // view.layer.tasks)
             bytes_per_channel = NUMBERS_A_CHANNEL * view.element_bytes
-            in_bytes[_with_parameters(view, layout)] += channels * bytes_per_channel
+            in_bytes[layout.finish : layout.finish + len(channels)] += channels * bytes_per_channel
     return in_bytes
-
-
-def _with_parameters(view: LayerVertices, layout: Layout) -> slice:
-    """The vertices, one for each row, that have what is not by channels of a layer's parameters."""
-    first = layout.finish if view.total is None else layout.finish - len(layout.row_starts)
-    return slice(first, first + len(layout.row_starts))

@@ -206,8 +206,8 @@ class RowSum:
     elements : int
         Elements of a task's sum, and so of each partial sum, per sample.
     ends : bool
-        Whether only the sum is left of all sources, and no weights come behind it. A task can then
-        be computed as a partial sum of each band.
+        Whether nothing but the sum is left of any source, and the layer has neither weights nor
+        norms. A task can then be computed as a partial sum of each band.
     reads : tuple of SourceRows
         The rows of each source that each summed row is computed from.
     """

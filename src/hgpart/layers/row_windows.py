@@ -404,19 +404,7 @@ class _RowWalk:
     def _of_head(self, at: int, final: RowMaker) -> Windows | None:
         """Windows of a layer's rows on those of its first operator."""
         head = self.makers.get(next(iter(self.graph.layers[at].operators), ""))
-        if head is None or head.dim is None:
-            return None
-        reads = {final: Windows.identity(final.height)}
-        for name in reversed(self.graph.layers[at].operators):
-            maker = self.makers.get(name)
-            if maker is head or maker not in reads:
-                continue
-            for source, windows in maker.reads.items():
-                if source.layer == at:
-                    composed = reads[maker].compose(windows)
-                    known = reads.get(source)
-                    reads[source] = composed if known is None else known.union(composed)
-        return reads.get(head)
+        return None if head is None or head.dim is None else self.onto(final, head)
 
     def _total(self, at: int, maker: RowMaker, sources: tuple[SourceRows, ...]) -> RowSum:
         summed = maker.summed or {}
@@ -424,19 +412,15 @@ class _RowWalk:
         before = RowMaker(maker.node, at, -1, height, None, summed)
         self._compose(before)
         layer = self.graph.layers[at]
-        behind = layer.operators[layer.operators.index(maker.node.name) + 1 :]
-        ends = all(source.is_summed for source in sources) and not any(map(self._weighs, behind))
+        makers = [self.makers[name] for name in layer.operators if name in self.makers]
+        has_state = layer.parameter_names or any(
+            operator_of(own.node).is_batch_norm for own in makers
+        )
+        ends = not has_state and all(source.is_summed for source in sources)
         shape = concrete(first_tensor(maker.node.meta["val"]).shape)
         elements = -(-math.prod(shape) // (self.traced.batch_size * layer.tasks))
         reads = self._of(self.outer[before], set(self.outer[before]))
         return RowSum(maker.node.name, height, elements, ends, reads)
-
-    def _weighs(self, name: str) -> bool:
-        """Whether an operator takes parameters or buffers."""
-        traced = self.traced
-        node = next(node for node in traced.graph_module.graph.nodes if node.name == name)
-        taken = {operand.name for operand in node.all_input_nodes}
-        return bool(taken & (traced.parameters.keys() | traced.buffers.keys()))
 
     def onto(self, maker: RowMaker, inner: RowMaker) -> Windows:
         """Windows of a maker's rows on those of another one in its layer."""

@@ -157,13 +157,13 @@ def kept_in_tiles(problem: Problem, model: CnnHypergraph, parts: np.ndarray) -> 
         if not is_cell:
             rows = view.row_cuts[band + 1] - view.row_cuts[band]
             kept[part] += int(tasks) * view.map_bytes // view.height * rows
-        if is_cell or view.total is None:
+        if view.total is None:
             holders.setdefault((at, row), set()).add(part)
     nets = model.map_nets.written_out(model.weights)
     for net, cost in enumerate(nets.costs.tolist()):
         own = parts[nets.pins[nets.pointers[net] : nets.pointers[net + 1]]].tolist()
         for part in {*own} - {own[0]}:
-            kept[part] += cost
+            kept[own[0] if nets.gathers[net] else part] += cost
     for (at, row), held in holders.items():
         view, tasks = model.views[at], np.diff(model.blocks.rows[at])[row]
         for part in held:

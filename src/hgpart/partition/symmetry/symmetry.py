@@ -478,18 +478,16 @@ class _Assembly:
                 self.statistics.append(self._row_statistics(at))
 
     def _add_sum(self, number: int, slot: int, weight: int) -> None:
-        """Add the cells of a sum over rows, which read and have its parameters, and its vertex."""
-        at = int(self.numbered.labels[self.classes.examples[number][slot], 0])
-        view = self.problem.views[at]
-        made = view.tasks_per_row * view.map_bytes
-        held, classes = self._row_memory(at, 0) - made, (number, -1)
-        sets = self.classes.sets[number][slot]
-        self.summed[number, slot] = self._add(at, weight, held, classes, sets)
-        self.types[number, slot] = self._add(at, 0, made, classes, [])
+        """Add the cells of a sum over rows, which has no parameters, and what adds them up."""
+        element, classes = self.classes.examples[number][slot], (number, -1)
+        at = int(self.numbered.labels[element, 0])
+        view, sets = self.problem.views[at], self.classes.sets[number][slot]
+        self.summed[number, slot] = self._add(at, weight, 0, classes, sets)
+        self.types[number, slot] = self._add(at, 0, self._row_memory(at, 0), classes, [])
         self.type_bands += [view.bands, 1]
-        self.type_elements += [self.classes.examples[number][slot]] * 2
-        self.parameters += [self._row_parameters(at, 0), 0]
-        self.statistics += [self._row_statistics(at), 0]
+        self.type_elements += [element] * 2
+        self.parameters += [0, 0]
+        self.statistics += [0, 0]
 
     def _add_cells(self) -> None:
         for at in dict.fromkeys(at for at, _ in self.columns):
