@@ -3,10 +3,14 @@
 python benchmarks/bands.py [--models a,b] [--k 2,4,8] [--batch-size 1] [--size S] [--training]
                            [--bands auto|B] [--jsonl FILE] [--minutes M]
 python benchmarks/bands.py --table FILE
+python benchmarks/bands.py --largest 1GiB,2GiB [--models unet] [--k 4] [--seconds 60]
 
 Native chooses the numbers of bands and, in training, of slices; KaHyPar and Mt-KaHyPar get the same
 tiles. Bytes are by hgpart's metrics, at eps 0.1; those of ways that are not within eps are in
 brackets. A cell that FILE has is not run again.
+
+With --largest it is the largest square image, in steps of 64, that can be trained on with so much
+memory a device, within eps 0.1: by bands and without them, by native and by known ways.
 """
 
 from __future__ import annotations
@@ -15,14 +19,16 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import hgpart
 from hgpart.errors import HgpartError
 from hgpart.partition.partition import Partition
+from hgpart.partition.problem.memory import memory_limits
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.stages import solve, solve_in_tiles
@@ -32,6 +38,8 @@ EPS = 0.1
 PEERS = "kahypar", "mtkahypar"
 WAYS = "spatial", "data-parallel", "layerwise-volume"
 COLUMNS = "native", *PEERS, "filters", "slices", *WAYS
+STEP = 64  # of the sizes of images
+LARGEST_WAYS = "spatial", "layerwise-volume", "horizontal"
 KEY = "model", "k", "batch_size", "size", "training", "bands_asked"
 
 Cell = dict[str, Any]
@@ -48,9 +56,14 @@ def main() -> None:
     parser.add_argument("--jsonl", type=Path, default=Path("benchmarks/results/bands.jsonl"))
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--table", type=Path)
+    parser.add_argument("--largest", help="memory a device, or several of them")
+    parser.add_argument("--seconds", type=float, default=60, help="of a search, with --largest")
     options = parser.parse_args()
     if options.table is not None:
         table(read(options.table))
+        return
+    if options.largest is not None:
+        largest_images(options)
         return
     ends = time.monotonic() + 60 * options.minutes
     done = {tuple(cell[name] for name in KEY) for cell in read(options.jsonl)}
@@ -117,6 +130,57 @@ def graph_of(name: str, size: int | None) -> tuple[hgpart.ChannelGraph, hgpart.W
     shape = shape if size is None else (shape[0], size, size)
     graph = hgpart.channel_graph(hgpart.trace(model, hgpart.example_inputs(model, shape)))
     return graph, hgpart.flops(graph)
+
+
+def largest_images(options: argparse.Namespace) -> None:
+    """A row for each model, number of devices and limit."""
+    print("| model | k | a device | native, bands | native, no bands |", end="")
+    print(*(f" {name} |" for name in LARGEST_WAYS), sep="")
+    print("|---" * (5 + len(LARGEST_WAYS)) + "|")
+    for model in options.models.split(","):
+        for k in map(int, options.k.split(",")):
+            for limit in options.largest.split(","):
+                sizes = largest_of_each(model, k, limit, options.batch_size, options.seconds)
+                print(f"| {model} | {k} | {limit} |", *(f"{size} |" for size in sizes), flush=True)
+
+
+def largest_of_each(
+    model: str, k: int, limit: str, batch_size: int, seconds: float
+) -> tuple[int, ...]:
+    """Sizes of the largest images: by native with bands and without, then by `LARGEST_WAYS`."""
+    memory = memory_limits([limit], k)
+    modelling = hgpart.Modelling(batch_size=batch_size, training=True)
+
+    def fits(divide: Callable[[Problem], Partition], size: int) -> bool:
+        try:
+            found = divide(Problem(*graph_of(model, size), modelling, k, EPS))
+        except HgpartError:
+            return False
+        return found.feasible and memory.hold(memory.needed(found.model, found.parts))
+
+    def native(problem: Problem, bands: bool) -> Partition:
+        limited = replace(problem, memory=memory)
+        return solve_in_tiles(limited, Search(time_limit=seconds), any_bands=bands)
+
+    def by_way(name: str) -> int:
+        return largest(partial(fits, lambda problem: way_named(name).partition(problem, Search())))
+
+    ways = [by_way(name) for name in LARGEST_WAYS]
+    whole = largest(partial(fits, partial(native, bands=False)), max(ways[1:]))
+    banded = largest(partial(fits, partial(native, bands=True)), max(whole, ways[0]))
+    return banded, whole, *ways
+
+
+def largest(fits: Callable[[int], bool], least: int = 0) -> int:
+    """The largest multiple of STEP that fits, at least `least`, if all smaller ones do."""
+    low, above = least // STEP, 1
+    while fits((low + above) * STEP):
+        low, above = low + above, 2 * above
+    high = low + above
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle * STEP) else (low, middle)
+    return low * STEP
 
 
 def read(path: Path) -> list[Cell]:
