@@ -89,12 +89,15 @@ class RowsInside:
     ----------
     operators : mapping of fx.Node to OperatorRows
         The rows of each node that computes and has rows, and what they read of its operands.
+    summed : mapping of fx.Node to mapping of fx.Node to int
+        For each node that sums all rows, the dimension of these in its operands.
     """
 
     def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
         self._walk = _RowWalk(traced, graph)
         self._walk.run()
         self.operators: Mapping[fx.Node, OperatorRows] = self._walk.local
+        self.summed: Mapping[fx.Node, Mapping[fx.Node, int]] = self._walk.summed
 
     def read_by_results(self, at: int, node: fx.Node) -> Windows:
         """Windows of a layer's rows on those of one of its operators."""
@@ -113,6 +116,7 @@ class _RowWalk:
         self.next_row = 0
         self.makers: dict[str, RowMaker] = {}  # those of nodes that layers compute
         self.local: dict[fx.Node, OperatorRows] = {}
+        self.summed: dict[fx.Node, dict[fx.Node, int]] = {}
         self.finals: dict[int, RowMaker] = {}  # the last one of each layer
         self.layer_of = {
             name: at for at, layer in enumerate(graph.layers) for name in layer.operators
@@ -341,6 +345,12 @@ class _RowWalk:
             maker.summed = {}
             for rows in filter(None, along.values()):
                 add_windows(maker.summed, rows[1])
+            self.summed[call.node] = {
+                operand: rows[0]
+                for operand in call.node.all_input_nodes
+                for value, rows in along.items()
+                if rows is not None and self.values.get(operand) is value
+            }
         if layer is not None:
             self.ends[layer] = call.node, reason
         return reason

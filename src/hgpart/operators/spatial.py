@@ -103,7 +103,8 @@ def pooling(count: int, adds: bool = False) -> RowRule:
         kernel = Kernel(at, count, size, stride, dilation, padding)
         local = _slid(value, call.shape[value.dim], kernel)
         (windows,) = local.windows
-        if adds and len(windows) == 1 and windows.widest == value.height > 1:
+        covers = kernel.size == windows.widest == value.height > 1
+        if adds and len(windows) == 1 and covers and call.argument("divisor_override") is None:
             return Summed()
         return local
 

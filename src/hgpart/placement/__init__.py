@@ -135,6 +135,11 @@ def place(
         (traced, graph), partition = _checked_for(model, plan), plan.partition
     else:
         traced, graph, partition = restored(model, plan)
+    if partition.modelling.grain == "fine" and partition.modelling.bands > 1:
+        raise PlacementError(
+            f"a fine-grain plan over {partition.modelling.bands} bands of rows, which can't be run "
+            "yet: accepted is a coarse-grain one, or one band"
+        )
     work = partition.problem.work
     held = sorted(range(partition.k) if parts is None else set(parts))
     if not held or held[0] < 0 or held[-1] >= partition.k:

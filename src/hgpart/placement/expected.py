@@ -17,9 +17,9 @@ from hgpart.hypergraph.metrics import Evaluation, evaluate, imbalance
 from hgpart.hypergraph.nets import Nets
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.partition import Partition
+from hgpart.partition.problem.project import containing, project
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.shares.messages import messages, with_parameters
-from hgpart.placement.shares.owners import in_blocks
 
 
 def expected(blueprint: Blueprint, dtype: torch.dtype, batch_size: int) -> Evaluation:
@@ -52,13 +52,12 @@ def expected_weights(
     k, whole = partition.k, _in_type(blueprint, dtype)
     modelling = replace(partition.modelling, bytes_per_element=None, training=True)
     model = cnn_hypergraph(whole, blueprint.work, owners.model.blocks, modelling)
-    by_slice = partition.parts.reshape(modelling.slices, -1)
-    parts = by_slice[:, in_blocks(partition.model, model)]
+    parts = project(partition.parts, partition.model, model)
     # The root of a net is a tile on the part that owns its parameters.
     slices = np.arange(modelling.slices)[:, None, None] * model.slice_vertices
     tiles = np.where(model.in_bands >= 0, model.in_bands, model.in_bands[0]) + slices
     tiles = tiles.reshape(-1, model.in_bands.shape[1])
-    owning = np.argmax(parts.ravel()[tiles] == owners.parts, axis=0)
+    owning = np.argmax(parts[tiles] == owners.parts[containing(owners.model, model)], axis=0)
     roots_on_owners = tiles[owning, np.arange(len(owning))].astype(np.int32)
     by_message = []
     for names, at_once in messages(whole, blueprint.parameter_shapes, blueprint.trainable):
@@ -66,7 +65,7 @@ def expected_weights(
         nets = replace(model, views=modelling.views(graph)).parameter_nets
         gathers = np.ones_like(nets.gathers)  # gradients, also of weights that are only read
         nets = replace(nets, roots=roots_on_owners[nets.roots], gathers=gathers)
-        between = nets.of_parts(model.weights, parts.ravel(), k)
+        between = nets.of_parts(model.weights, parts, k)
         evaluation = evaluate(between, np.arange(k, dtype=np.int32), k, partition.problem.speeds)
         senders = (evaluation.traffic > 0).astype(evaluation.messages.dtype)
         by_message.append(replace(evaluation, messages=senders if at_once else evaluation.messages))

@@ -146,7 +146,10 @@ def carried_over(
     for at, view in enumerate(views):
         layer = view.layer
         known = index.get(layer.name)
-        if known is not None and not _alike(graph.layers[known], layer):
+        if known is not None and not (
+            _alike(graph.layers[known], layer)
+            and (partition.model.views[known].total is None) == (view.total is None)
+        ):
             known = None
         if known is not None:
             per_task[at] = work.per_task[known]
@@ -165,7 +168,7 @@ def carried_over(
     )
     problem = replace(partition.problem, graph=other, work=carried)
     of_bands = [
-        layer_parts.parts[min(band, len(layer_parts.parts) - 1)]
+        layer_parts.of_band(band, len(view.row_cuts) - 1)
         for band in range(partition.modelling.bands)
         for view, layer_parts in zip(views, divided, strict=True)
         if band < view.bands
@@ -218,6 +221,11 @@ class _LayerParts:
     finish: Int32
     parts: Int32
 
+    def of_band(self, band: int, finished: int) -> Int32:
+        """The part of each vertex of a band, without those that finish tasks from `finished` on."""
+        own: Int32 = self.parts[min(band, len(self.parts) - 1)]
+        return own if band < finished else own[: len(own) - self.finish.shape[1]]
+
 
 def _alike(first: Layer, second: Layer) -> bool:
     def split(layer: Layer) -> list[tuple[int, int]]:
@@ -234,6 +242,7 @@ def _as_it_is(partition: Partition, at: int) -> _LayerParts:
         return _LayerParts(rows, columns, nothing, nothing)
     end = layout.finish + len(rows) - 1
     in_bands = model.in_bands[: model.views[at].bands]
+    in_bands = np.where(in_bands >= 0, in_bands, in_bands[:1])  # of what adds up sums over rows
     return _LayerParts(
         rows,
         columns,
@@ -256,5 +265,5 @@ def _with_source(
             break
     columns = np.array([0, view.columns])
     # All cells of a row are on the part that finishes it.
-    parts = finish if view.split is None else np.concatenate([finish, finish], axis=1)
+    parts = np.concatenate([finish, finish], axis=1) if view.has_cells else finish
     return _LayerParts(rows, columns, finish, parts)

@@ -26,13 +26,13 @@ def project(parts: Int32, source: CnnHypergraph, target: CnnHypergraph) -> Int32
     int32 array, shape (target vertices,)
     """
     by_slice = parts.reshape(source.modelling.slices, -1)
-    held = holders(source, target)
+    held = containing(source, target)
     exists = target.in_bands >= 0
     in_bands = np.broadcast_to(source.in_bands[: len(exists), held], exists.shape)
     return by_slice[:, in_bands[exists]].ravel()
 
 
-def holders(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
+def containing(source: CnnHypergraph, target: CnnHypergraph) -> Int64:
     """The vertex of `source` that holds the first task of each of `target`, in the first band."""
     held = np.empty(target.in_bands.shape[1], dtype=np.int64)
     starts = np.searchsorted(target.vertex_layers[: len(held)], np.arange(len(target.layouts) + 1))

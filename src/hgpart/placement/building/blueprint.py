@@ -32,8 +32,8 @@ from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.ownership import Ownership, Tile, ownership
-from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.reindexing import takes_some
+from hgpart.placement.cutting.steps import summing_of
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, shape_said
 from hgpart.tracing.traced_model import TracedModel
@@ -432,13 +432,10 @@ class Blueprint:
 
     def _transferred(self, item: ChannelTransfer) -> Iterable[TransferredTensor]:
         if item.partial:
-            head = self.nodes[self.graph.layers[item.layer].operators[0]]
             (piece,) = item.pieces
-            step = CutGraph(self.facts, item.layer, piece.members, {}, {})
-            facts = product_of(step, head)
-            assert facts is not None
-            shape = head.meta["val"].shape
-            yield tensor_of(head, shape, (facts.axis,), len(piece.members), self.share)
+            node, axis = summing_of(CutGraph(self.facts, item.layer, piece.members, {}, {}))
+            axes = (axis,) if self.graph.layers[item.layer].tasks > 1 else ()
+            yield tensor_of(node, node.meta["val"].shape, axes, len(piece.members), self.share)
             return
         dim = self.row_dim(item.layer)
         for piece, node in product(item.pieces, self.results[item.layer]):

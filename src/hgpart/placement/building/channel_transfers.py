@@ -78,11 +78,11 @@ def channel_transfers(
     needed = [np.zeros(shape, dtype=np.bool_) for shape in shapes]
     for_result = [np.zeros(shape, dtype=np.bool_) for shape in shapes]
     for at, layer in enumerate(graph.layers):
-        finish, cells = owners.finish[at], owners.cells[at]
+        computing, cells = owners.computing[at], owners.cells[at]
         reads = needed
         # The result, which some part has to put together.
-        if finish is None and layer.kind != INPUT:
-            finish, reads = np.full((1, layer.tasks), RESULT_PART), for_result
+        if computing is None and layer.kind != INPUT:
+            computing, reads = np.full((1, layer.tasks), RESULT_PART), for_result
         for number, read in enumerate(layer.reads):
             if cells is not None and number == owners.splits[at]:
                 reading = np.zeros((1, len(read.channels), owners.k), dtype=np.bool_)
@@ -90,8 +90,9 @@ def channel_transfers(
                     for rectangle in rectangles:
                         reading[0, rectangle.positions, part] = True
             else:
-                assert finish is not None
-                reading = np.stack([_readers(layer, read, of_band, owners.k) for of_band in finish])
+                assert computing is not None
+                of_bands = [_readers(layer, read, of_band, owners.k) for of_band in computing]
+                reading = np.stack(of_bands)
             _add_reads(graph, owners, at, read, reading, reads)
     transfers: list[ChannelTransfer] = []
     for at, layer in enumerate(graph.layers):
@@ -128,10 +129,10 @@ def _add_reads(
 
 def _rows_read(graph: ChannelGraph, owners: Ownership, at: int, source: int) -> list[Int64]:
     """The rows of another layer that each band of a layer reads."""
-    cuts = owners.row_cuts[at]
     if not owners.tells_rows:
         return [np.zeros(1, np.int64)]
-    for rows in graph.layer_rows[at].reads:
+    cuts, computed = owners.cell_cuts[at], graph.layer_rows[at]
+    for rows in computed.total.reads if owners.sums_rows(at) and computed.total else computed.reads:
         if rows.source == source:
             reads = rows.windows.reads
             return [

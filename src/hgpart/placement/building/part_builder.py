@@ -16,10 +16,16 @@ from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.ownership import Tile
-from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
 from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
-from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
+from hgpart.placement.cutting.steps import (
+    Step,
+    finishing_step,
+    partial_step,
+    statistics_step,
+    summing_of,
+    sums_of_rows_step,
+)
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.tracing.traced_nodes import live_nodes
 
@@ -184,11 +190,16 @@ class PartBuilder:
         """Compute what the part's cells add to their tasks, and send it to where it is summed."""
         plan = self.blueprint
         cells, split = plan.owners.cells[at], plan.owners.splits[at]
-        if cells is None or split is None or not cells[self.part]:
+        if cells is None or not cells[self.part]:
             return
         tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
-        step, read = self.begin(at, tasks), plan.graph.layers[at].reads[split]
-        self._add(partial_step(step, read, cells[self.part]), self._name(at, True, None))
+        if split is None:
+            rows = np.unique(np.concatenate([own.positions for own in cells[self.part]]))
+            step = sums_of_rows_step(self.begin(at, tasks, rows), cells[self.part])
+        else:
+            read = plan.graph.layers[at].reads[split]
+            step = partial_step(self.begin(at, tasks), read, cells[self.part])
+        self._add(step, self._name(at, True, None))
         self._send_sums(at, tasks)
 
     def _send_sums(self, at: int, tasks: Int64) -> None:
@@ -200,11 +211,7 @@ class PartBuilder:
 
     def _axis_of_sums(self, at: int, tasks: Int64) -> int:
         """The dimension of their partial sums along which tasks lie."""
-        plan = self.blueprint
-        head = plan.nodes[plan.graph.layers[at].operators[0]]
-        product = product_of(self.begin(at, tasks), head)
-        assert product is not None
-        return product.axis
+        return summing_of(self.begin(at, tasks))[1]
 
     def _finish(self, at: int) -> tuple[fx.Node, ...]:
         plan = self.blueprint

@@ -133,6 +133,11 @@ class NodeFacts:
         """The rows of each node that computes and has rows, and what they read."""
         return self.rows_inside.operators
 
+    @property
+    def summed_rows(self) -> Mapping[fx.Node, Mapping[fx.Node, int]]:
+        """For each node that sums all rows, the dimension of these in its operands."""
+        return self.rows_inside.summed
+
     @cached_property
     def sent_parameters(self) -> frozenset[str]:
         """Placeholders of parameters that are data: one task holds each of them and sends it."""

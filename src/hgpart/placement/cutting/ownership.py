@@ -14,14 +14,14 @@ from hgpart.partition import Partition
 
 @dataclass(frozen=True, eq=False)
 class Rectangle:
-    """Cells of a split layer in one part: every given task with every given position.
+    """Cells of a layer in one part: every given task with every given position.
 
     Attributes
     ----------
     tasks : int64 array
         Tasks, ascending.
     positions : int64 array
-        Positions in the channels of the layer's split read, ascending.
+        Positions in the channels of the layer's split read, or rows that are summed; ascending.
     """
 
     tasks: Int64
@@ -58,9 +58,13 @@ class Ownership:
     row_cuts : tuple of tuple of int
         The first row of each band of each layer, and then its number of rows; 1 if rows are not
         told apart.
+    computing : tuple of int64 arrays of shape (bands, tasks), or None
+        The same as `finish`, but for the bands of sums over rows: the part of each partial sum.
+    cell_cuts : tuple of tuple of int
+        The same as `row_cuts`, but for sums over rows: the first row of each band that is summed.
     cells : tuple of tuples of Rectangles, or None
-        For each layer that the fine-grain model splits, the rectangles of each part; no task is in
-        two rectangles of one part.
+        For each layer that the fine-grain model splits, and for sums over rows, the rectangles of
+        each part; no task is in two rectangles of one part.
     splits : tuple of int or None
         Number of the read whose channels split the tasks, per layer. It is a number because the
         partition may refer to a copy of the graph, as when it comes from another process.
@@ -69,13 +73,19 @@ class Ownership:
     k: int
     finish: tuple[Int64 | None, ...]
     row_cuts: tuple[tuple[int, ...], ...]
+    computing: tuple[Int64 | None, ...]
+    cell_cuts: tuple[tuple[int, ...], ...]
     cells: tuple[tuple[tuple[Rectangle, ...], ...] | None, ...]
     splits: tuple[int | None, ...]
 
     @property
     def tells_rows(self) -> bool:
         """Whether the rows of some layer are divided."""
-        return any(len(cuts) > 2 for cuts in self.row_cuts)
+        return any(len(cuts) > 2 for cuts in self.cell_cuts)
+
+    def sums_rows(self, at: int) -> bool:
+        """Whether a layer's tasks are sums over rows, of which bands make partial sums."""
+        return self.cells[at] is not None and self.splits[at] is None
 
     def height(self, at: int) -> int:
         """Number of rows of a layer that are told apart; 1 if none are."""
@@ -104,14 +114,24 @@ def ownership(partition: Partition) -> Ownership:
     model = partition.model
     parts = partition.parts.astype(np.int64)
     finish: list[Int64 | None] = []
+    computing: list[Int64 | None] = []
     cells: list[tuple[tuple[Rectangle, ...], ...] | None] = []
     splits: list[int | None] = []
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         layer, read = view.layer, view.split if view.exists else None
         is_split = (number for number, other in enumerate(layer.reads) if other is read)
         splits.append(next(is_split, None))
-        in_bands = model.in_bands[: view.bands, model.task_vertices[at]]
+        in_bands = model.in_bands[: len(view.row_cuts) - 1, model.task_vertices[at]]
         finish.append(None if layout is None else parts[in_bands])
+        computing.append(finish[-1])
+        if layout is not None and view.total is not None:
+            of_tasks = layout.row_starts[model.task_vertices[at] - layout.finish]
+            computing[-1] = own = parts[model.in_bands[: view.bands, of_tasks]]
+            tasks, rows = np.arange(layer.tasks + 1), np.array(view.cell_cuts)
+            cells.append(
+                tuple(_rectangles(part == own.T, tasks, rows) for part in range(partition.k))
+            )
+            continue
         if layout is None or read is None:
             cells.append(None)
             continue
@@ -127,8 +147,15 @@ def ownership(partition: Partition) -> Ownership:
         cells.append(
             tuple(_rectangles(table == part, rows, columns) for part in range(partition.k))
         )
-    row_cuts = tuple(view.row_cuts for view in model.views)
-    return Ownership(partition.k, tuple(finish), row_cuts, tuple(cells), tuple(splits))
+    return Ownership(
+        partition.k,
+        tuple(finish),
+        tuple(view.row_cuts for view in model.views),
+        tuple(computing),
+        tuple(view.cell_cuts for view in model.views),
+        tuple(cells),
+        tuple(splits),
+    )
 
 
 def _cuts(layer: Layer, read: Read, rows: Int64, columns: Int64) -> tuple[Int64, Int64]:

@@ -13,9 +13,9 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Read
 from hgpart.layers.constants import moved_elements
+from hgpart.operators import ids
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call
-from hgpart.operators.ids import in_order
 from hgpart.operators.products import Product
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
@@ -96,7 +96,7 @@ def filters(
             _called(step, node, {operand: value, **chosen}, rows, {"groups": len(groups)})
         )
         order.append(members)
-    return _in_order(step, products, order, product.axis)
+    return in_order(step, products, order, product.axis)
 
 
 def _operand(step: StepGraph, operand: fx.Node, box: Box, rows: RowCut | None) -> fx.Node:
@@ -129,7 +129,7 @@ def _group_by_group(
         for group in np.unique(groups).tolist()
     ]
     sums = [_rectangle(step, node, product, read, rectangle, rows) for rectangle in rectangles]
-    return add_bias(step, node, product, _in_order(step, sums, _tasks(rectangles), product.axis))
+    return add_bias(step, node, product, in_order(step, sums, _tasks(rectangles), product.axis))
 
 
 def _equal_groups(tasks: Int64, read: Read, count: int) -> list[tuple[Int64, Int64]]:
@@ -143,7 +143,7 @@ def _equal_groups(tasks: Int64, read: Read, count: int) -> list[tuple[Int64, Int
     return equal
 
 
-def _in_order(
+def in_order(
     step: StepGraph, pieces: Sequence[fx.Node], order: Sequence[Int64], axis: int
 ) -> fx.Node:
     """Join pieces along a dimension, in ascending order of the tasks in `order`."""
@@ -175,7 +175,7 @@ def partial_sums(
     if len(rectangles) > MOST_RECTANGLES:
         return _scattered_cells(step, node, product, read, rectangles)
     sums = [_rectangle(step, node, product, read, rectangle) for rectangle in rectangles]
-    return _in_order(step, sums, _tasks(rectangles), product.axis)
+    return in_order(step, sums, _tasks(rectangles), product.axis)
 
 
 def _tasks(rectangles: Sequence[Rectangle]) -> list[Int64]:
@@ -225,7 +225,7 @@ def _places(
         return positions, tasks % (step.layer.tasks // read.groups), positions
     if read.groups > 1:
         return positions, tasks, positions % (len(read.channels) // read.groups)
-    channels = in_order(step.graph.ids[product.operand.name], product.contracted)
+    channels = ids.in_order(step.graph.ids[product.operand.name], product.contracted)
     assert channels is not None  # else the filters would not be split
     places = np.flatnonzero(np.isin(channels, read.channels[positions]))
     return places, tasks, places

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,8 +13,9 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import argument
-from hgpart.operators.effects import Mix, SameIndex
+from hgpart.operators.effects import Call, Mix, SameIndex
 from hgpart.operators.ids import core
+from hgpart.operators.spatial import setting
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
@@ -21,6 +23,8 @@ from hgpart.placement.cutting.row_cuts import row_cut
 from hgpart.placement.cutting.slices import box_of
 from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
 from hgpart.tracing.traced_nodes import first_result
+
+aten = torch.ops.aten
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -45,6 +49,37 @@ def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
     for operand, asked in cut.asked.items():
         boxes[operand] = {**boxes.get(operand, {}), **asked}
     return step.copy(node, boxes, replace(cut, taken=taken))
+
+
+def sum_of_rows(step: StepGraph, node: fx.Node, axis: int, tasks: Int64, rows: Int64) -> fx.Node:
+    """What some rows, next to each other, add to a sum or mean over all rows, for some tasks.
+
+    Raises
+    ------
+    PlacementError
+        If the operands can't be cut so.
+    """
+    ((operand, dim),) = step.facts.summed_rows[node].items()
+    boxes: dict[fx.Node, Box] | None = {}
+    if step.layer.tasks > 1:
+        positions = step.facts.layout(step.at, node).positions(tasks)
+        boxes = _operand_boxes(step, node, {axis: positions})
+    if boxes is None:
+        raise PlacementError(
+            f"{step.layer.name}: {node.name} can't be cut by channels: accepted are means and sums "
+            "that can, in a plan over bands of rows"
+        )
+    height = step.facts.shape(operand)[dim]
+    changed: dict[str, Any] = {}
+    if argument(node, "kernel_size") is not None:
+        call, first = Call(node, node.args, dict(node.kwargs), ()), 2
+        sizes = range(len(step.facts.shape(operand)) - first)
+        changed["kernel_size"] = [setting(call, "kernel_size", at) for at in sizes]
+        changed["kernel_size"][dim - first] = len(rows)
+    value = step.value(operand, {**boxes.get(operand, {}), dim: rows})
+    result = step.emit(node, {operand: value}, changed)
+    is_sum = node.target in (aten.sum.default, aten.sum.dim_IntList)
+    return result if is_sum else step.call(aten.mul.Scalar, result, len(rows) / height)
 
 
 def _rows_of_constants(

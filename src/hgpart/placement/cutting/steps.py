@@ -16,9 +16,10 @@ from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
 from hgpart.placement.cutting.layouts import apart, merge, spread
 from hgpart.placement.cutting.ownership import Rectangle
-from hgpart.placement.cutting.products import add_bias, partial_sums, product_of
+from hgpart.placement.cutting.products import add_bias, in_order, partial_sums, product_of
+from hgpart.placement.cutting.same_index import sum_of_rows
 from hgpart.placement.cutting.slices import Slice
-from hgpart.placement.cutting.step_graph import Box
+from hgpart.placement.cutting.step_graph import Box, StepGraph
 from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
@@ -92,6 +93,33 @@ def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) ->
     return finished_step(step, step.returned([sums], [head]))
 
 
+def sums_of_rows_step(step: CutGraph, rectangles: Sequence[Rectangle]) -> Step:
+    """Make the step that computes partial sums of a part's rows, in order of tasks."""
+    node, axis = summing_of(step)
+    sums = []
+    for rectangle in rectangles:
+        rows = rectangle.positions
+        runs = np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1)
+        terms = [sum_of_rows(step, node, axis, rectangle.tasks, run) for run in runs]
+        total = terms[0]
+        for term in terms[1:]:
+            total = step.call(aten.add.Tensor, total, term)
+        sums.append(total)
+    result = in_order(step, sums, [rectangle.tasks for rectangle in rectangles], axis)
+    return finished_step(step, step.returned([result], [node]))
+
+
+def summing_of(step: StepGraph) -> tuple[fx.Node, int]:
+    """The operator whose partial sums are added up, and the dimension of its tasks."""
+    head = _operator(step, 0)
+    if step.layer.parameter_names and (product := product_of(step, head)) is not None:
+        return head, product.axis
+    total = step.graph.layer_rows[step.at].total
+    assert total is not None
+    node = _operator(step, step.layer.operators.index(total.operator))
+    return node, next(iter(step.facts.varying(node)), 0)
+
+
 def statistics_step(
     step: CutGraph,
     operand: fx.Node,
@@ -125,32 +153,33 @@ def statistics_step(
     return finished_step(step, [statistics, result]), None
 
 
-def _operator(step: CutGraph, at: int) -> fx.Node:
+def _operator(step: StepGraph, at: int) -> fx.Node:
     nodes: Sequence[fx.Node] = list(step.traced.graph_module.graph.nodes)
     return next(node for node in nodes if node.name == step.layer.operators[at])
 
 
 def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
     """Add up partial sums and the bias."""
-    head = _operator(step, 0)
-    product = product_of(step, head)
-    assert product is not None
+    node, axis = summing_of(step)
     total: fx.Node | None = None
     for name, tasks in sums:
         term = step.placeholder(name)
         if len(tasks) < len(step.tasks):
             index = step.index(np.searchsorted(step.tasks, tasks))
             if total is None:
-                total = step.call(spread, term, product.axis, index, len(step.tasks))
+                total = step.call(spread, term, axis, index, len(step.tasks))
             else:
-                total = step.call(aten.index_add.default, total, product.axis, index, term)
+                total = step.call(aten.index_add.default, total, axis, index, term)
         else:
             total = term if total is None else step.call(aten.add.Tensor, total, term)
     assert total is not None
-    result = add_bias(step, head, product, total)
+    product, positions = product_of(step, node), step.tasks
+    if product is None:
+        positions = step.facts.layout(step.at, node).positions(step.tasks)
+    else:
+        total = add_bias(step, node, product, total)
     single = step.layer.tasks == 1
-    cut = CutValue(result) if single else CutValue(result, product.axis, step.tasks)
-    step.cuts[head, None] = cut
+    step.cuts[node, None] = CutValue(total) if single else CutValue(total, axis, positions)
 
 
 def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:

@@ -19,6 +19,7 @@ from hgpart.hypergraph.building import CnnHypergraph, cnn_hypergraph, evaluate_p
 from hgpart.hypergraph.parameters import vertex_parameters
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
+from hgpart.partition.problem.project import containing
 from hgpart.sequences import equal_rows
 from hgpart.work.figures import Work
 
@@ -48,7 +49,11 @@ def owned(shares: Sequence[Partition], learning: ChannelGraph, work: Work) -> Pa
     whole = first.model
     if whole.modelling.bands > 1:
         whole = cnn_hypergraph(whole.graph, work, whole.blocks, modelling)
-    tiles = [parts for share in shares for parts in parts_in_bands(share.model, share.parts)]
+    tiles = [
+        parts[containing(share.model, whole)]
+        for share in shares
+        for parts in parts_in_bands(share.model, share.parts)
+    ]
     model, parts = owners_of(whole, tiles, first.k, learning, work)
     return replace(
         first,
@@ -112,7 +117,7 @@ def owners_of(
         finer = cnn_hypergraph(
             model.graph, work, Blocks(tuple(rows), model.blocks.columns), model.modelling
         )
-        within = in_blocks(model, finer)
+        within = containing(model, finer)
         parts = parts[within]
         for number, of_tasks in divided.items():
             own = np.flatnonzero(classes[within] == number)
@@ -120,32 +125,6 @@ def owners_of(
             parts[own] = of_tasks[cuts[finer.vertex_rows[own]]]
         model = finer
     return model, parts
-
-
-def in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:
-    """The vertex of a model that contains each vertex of finer blocks, in the first slice."""
-    of_tasks = _in_blocks(model, finer)
-    containing = np.empty(finer.slice_vertices, dtype=np.int64)
-    for own, vertices in zip(model.in_bands, finer.in_bands, strict=True):
-        has_band = vertices >= 0
-        containing[vertices[has_band]] = own[of_tasks[has_band]]
-    return containing
-
-
-def _in_blocks(model: CnnHypergraph, finer: CnnHypergraph) -> Int64:
-    """The same for the vertices of the first band."""
-    containing = np.zeros(finer.in_bands.shape[1], dtype=np.int64)
-    layers = finer.vertex_layers[: len(containing)]
-    for at, layout in enumerate(model.layouts):
-        if layout is None or not model.views[at].is_own:
-            continue
-        own = np.flatnonzero(layers == at)
-        begin = finer.blocks.rows[at][finer.vertex_rows[own]]
-        row = np.searchsorted(model.blocks.rows[at], begin, "right") - 1
-        column = finer.vertex_columns[own].astype(np.int64)
-        cell = layout.cell(row, np.maximum(column, 0))
-        containing[own] = np.where(column < 0, layout.finish + row, cell)
-    return containing
 
 
 def _parameter_bytes(model: CnnHypergraph, learning: ChannelGraph) -> Int64:

@@ -10,8 +10,9 @@ import numpy as np
 from hgpart.arrays import Bool, Int32, Int64
 from hgpart.hypergraph.building import CnnHypergraph, of_blocks
 from hgpart.partition import Partition
+from hgpart.partition.problem.project import containing
 from hgpart.placement.shares.messages import buckets_of, is_large, with_parameters
-from hgpart.placement.shares.owners import in_blocks, owners_of
+from hgpart.placement.shares.owners import owners_of
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.prediction.sketching.sketch import ShareSketch, WorkPiece
 from hgpart.sequences import starts_of_runs
@@ -86,7 +87,7 @@ def weights_of(facts: LayerFacts, partition: Partition, shares: Sequence[ShareSk
     of_shares = [by_slice[share.share.slices[0]] for share in shares]
     learning = with_parameters(facts.graph, facts.trainable)
     owned, owners = owners_of(single, of_shares, partition.k, learning, work)
-    within = in_blocks(model, owned)
+    within = containing(model, owned)
     parts = np.stack([own[within] for own in of_shares]).astype(np.int64)
     groups: list[list[int]] = [[] for _ in facts.layers]
     names = list[frozenset[str]]()
