@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import hgpart
-from hgpart.errors import ArgumentError, PlacementError
+from hgpart.errors import ArgumentError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.baselines.spatial import spatial
 from hgpart.partition.native import tiled
@@ -144,14 +144,17 @@ def test_ways_have_bands_and_slices_of_their_own() -> None:
     assert loads[0] / loads[1] == pytest.approx(3, rel=0.2)
 
 
-def test_a_plan_is_kept_and_not_run(tmp_path: Path) -> None:
+def test_a_plan_is_kept_and_run(tmp_path: Path) -> None:
     found = way_named("spatial").partition(problem(2), Search())
     save_plan(Plan(found, "net", (3, 16, 16)), tmp_path / "plan.json")
     plan = load_plan(tmp_path / "plan.json")
     assert plan.modelling.bands == 2
     assert restore(plan, graph()).evaluation.volume == found.evaluation.volume
-    with pytest.raises(PlacementError, match="a plan over 2 bands of rows, which can be planned"):
-        hgpart.place(network(), plan)
+    images, model = torch.randn(4, 3, 16, 16), network().eval()
+    with torch.no_grad():
+        placed = hgpart.place(model, plan)
+        torch.testing.assert_close(placed(images), model(images))
+    assert placed.runtime.last.traffic.forward_bytes.sum() == found.evaluation.volume
     with pytest.raises(ArgumentError, match=r"bands of rows \(2\) with backend 'exact'"):
         partition_graph(
             graph(), found.problem.work, 2, 0.1, modelling=found.modelling, backend="exact"
