@@ -106,6 +106,19 @@ def of_shared_layers(
     return partitioned(traced, graph, modelling, k, drawn.model, parts.ravel())
 
 
+def of_whole_tiles(
+    traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int
+) -> PartitionedModel:
+    """All tasks of a layer in a slice and a band together, in a part at random."""
+    blocks = Blocks(
+        tuple(np.array([0, layer.tasks]) for layer in graph.layers),
+        tuple(np.array([0, 1]) for _ in graph.layers),
+    )
+    model = cnn_hypergraph(graph, flops(graph), blocks, modelling)
+    parts = np.random.default_rng(seed).integers(0, k, model.vertices).astype(np.int32)
+    return partitioned(traced, graph, modelling, k, model, parts)
+
+
 def of_data_parallel(
     traced: TracedModel, graph: ChannelGraph, modelling: Modelling, k: int, seed: int = 0
 ) -> PartitionedModel:

@@ -284,7 +284,7 @@ class _RowWalk:
                 if isinstance(value, NumberedRows) and value in read
             }
             assert dim is not None
-            self.local[node] = OperatorRows(dim, operands, effect.kernel)
+            self.local[node] = OperatorRows(dim, operands, effect.by)
         else:
             for value in maps:
                 add_windows(maker.reads, value.all_read)

@@ -64,6 +64,33 @@ class Kernel:
         return self.dilation * (self.size - 1)
 
 
+@dataclass(frozen=True)
+class Spans:
+    """Windows that are told by the number of rows of operand and result, as in adaptive pooling.
+
+    `at` and `spatial` are as in `Kernel`.
+    """
+
+    at: int
+    spatial: int
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A result with so many rows for each row of the operand, as interpolation makes them.
+
+    `at` and `spatial` are as in `Kernel`.
+    """
+
+    at: int
+    spatial: int
+    factor: int
+
+
+# Each row is computed from the one row at its place.
+LEFT_ALONE = Kernel(at=0, spatial=0, size=1, stride=1, dilation=1, padding=0)
+
+
 @dataclass(frozen=True, eq=False)
 class Local:
     """Each row of the result is computed from a window of rows of each operand.
@@ -74,13 +101,14 @@ class Local:
         Dimension of the result's rows.
     windows : tuple of Windows
         Windows of the result's rows on each operand with rows, in the order of the operands.
-    kernel : Kernel or None
-        What makes the windows, if one kernel does.
+    by : Kernel, Spans, Scaling or None
+        What makes the windows, if parts can call the operator on some rows only. None: they call
+        it on all, with zeros for those that they do not have.
     """
 
     dim: int
     windows: tuple[Windows, ...]
-    kernel: Kernel | None = None
+    by: Kernel | Spans | Scaling | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +182,9 @@ def of_effect(call: Call, effect: object, reason: str) -> RowEffect:
     if not dims:
         return AllRows(reason)
     numbered = [(operand.first, operand.height) for operand in operands_with_rows(call)]
-    choices = [Local(dim, tuple(windows_along(tensors, dim, numbered))) for dim in dims]
+    choices = [
+        Local(dim, tuple(windows_along(tensors, dim, numbered)), LEFT_ALONE) for dim in dims
+    ]
     return min(choices, key=lambda local: max(windows.widest for windows in local.windows))
 
 
@@ -168,13 +198,13 @@ class OperatorRows:
         Dimension of the result's rows.
     operands : mapping of fx.Node to (int, Windows)
         Operands with rows: the dimension of these, and the windows of the result's rows on them.
-    kernel : Kernel or None
+    by : Kernel, Spans, Scaling or None
         See `Local`.
     """
 
     dim: int
     operands: Mapping[fx.Node, tuple[int, Windows]]
-    kernel: Kernel | None
+    by: Kernel | Spans | Scaling | None
 
 
 # ------------------------------------------------------------------ rows that operators move

@@ -9,15 +9,19 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+from hgpart.arrays import Int64
 from hgpart.operators.channelwise import reduction
 from hgpart.operators.effects import Call, Effect
 from hgpart.operators.rows import (
+    LEFT_ALONE,
     AllRows,
     Kernel,
     Local,
     RowEffect,
     RowRule,
     Rows,
+    Scaling,
+    Spans,
     Summed,
     operands_with_rows,
 )
@@ -36,7 +40,7 @@ def setting(call: Call, name: str, at: int, default: int | None = None) -> Any:
 
 def _kept(value: Rows) -> Local:
     """What an operator does to rows in a dimension that it leaves alone."""
-    return Local(value.dim, (Windows.identity(value.height),))
+    return Local(value.dim, (Windows.identity(value.height),), LEFT_ALONE)
 
 
 # ------------------------------------------------------------------ convolutions
@@ -123,7 +127,8 @@ def adaptive_pooling(count: int, adds: bool = False) -> RowRule:
             return Summed() if adds else AllRows("a maximum over all rows")
         numbers = np.arange(rows)
         first, last = numbers * height // rows, -(-(numbers + 1) * height // rows)
-        return Local(value.dim, (Windows.of_spans(first, last, height),))
+        at = value.dim - (len(value.shape) - count)
+        return Local(value.dim, (Windows.of_spans(first, last, height),), Spans(at, count))
 
     return rule
 
@@ -151,7 +156,12 @@ def interpolation(count: int) -> RowRule:
         at = value.dim - (len(value.shape) - count)
         if at < 0:
             return _kept(value)
-        return Local(value.dim, (_interpolated(call, value, count, at),))
+        height, rows = value.height, call.shape[value.dim]
+        scale = setting(call, "scale_factors", at) or call.argument(_SCALES[count][at])
+        evenly = rows % height == 0 and scale in (None, rows // height)
+        shifts = evenly and not call.argument("align_corners")
+        by = Scaling(at, count, rows // height) if shifts else None
+        return Local(value.dim, (_interpolated(call, value, count, at),), by)
 
     return rule
 
@@ -207,6 +217,18 @@ def _at(sizes: list[Any], at: int, size: Any) -> list[Any]:
 # ------------------------------------------------------------------ padding
 
 
+def framed(size: int, widths: list[int], mode: str) -> Int64:
+    """The place that each place of a padded dimension is a copy of; -1 where it is a constant.
+
+    >>> framed(4, [2, 1], "reflect").tolist()
+    [2, 1, 0, 1, 2, 3, 2]
+    """
+    numbers = torch.arange(size, dtype=torch.float64).reshape(1, 1, -1)
+    nothing = {"value": -1.0} if mode == "constant" else {}
+    read = functional.pad(numbers, widths, mode, **nothing)
+    return read.flatten().numpy().astype(np.int64)
+
+
 def padding(mode: str = "constant") -> RowRule:
     """The rule of padding; an argument ``mode`` overrides the one given here."""
 
@@ -214,16 +236,13 @@ def padding(mode: str = "constant") -> RowRule:
         value = call.args[0]
         widths = call.argument("pad", call.argument("padding"))
         at = 2 * (len(value.shape) - 1 - value.dim)
-        if not any(widths[at : at + 2]):
+        own = list(widths[at : at + 2])
+        if not any(own):
             return _kept(value)
-        numbers = torch.arange(value.height, dtype=torch.float64).reshape(1, 1, -1)
-        how = call.argument("mode") or mode
-        nothing = {"value": -1.0} if how == "constant" else {}
         try:
-            read = functional.pad(numbers, list(widths[at : at + 2]), how, **nothing)
+            numbers_read = framed(value.height, own, call.argument("mode") or mode)
         except RuntimeError:  # a circle of more rows than a negative width leaves
-            return AllRows(f"padding by {list(widths[at : at + 2])} rows of {value.height}")
-        numbers_read = read.flatten().numpy().astype(np.int64)
+            return AllRows(f"padding by {own} rows of {value.height}")
         inside = np.flatnonzero(numbers_read >= 0)
         windows = Windows.of_pairs(inside, numbers_read[inside], len(numbers_read), value.height)
         return Local(value.dim, (windows,))

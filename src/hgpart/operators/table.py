@@ -41,6 +41,7 @@ Cut = Literal[
     "expand",
     "join",  # operands one after another
     "overwrite",  # the second operand
+    "frame",  # the operand with more around it
     "slice",
     "narrow",
     "select",
@@ -100,6 +101,9 @@ class Operator:
     samples : callable or None
         What the operator does to samples of a batch, a rule of `hgpart.operators.samples`; None if
         the channel rule tells that too.
+    frame : str
+        What the operator pads with, unless its argument ``mode`` says it: "constant", "reflect" or
+        "replicate"; empty if it does not pad.
     rows : callable or None
         How rows of the result depend on rows of operands, a rule of `hgpart.operators.spatial`;
         None if they are kept apart where the rule for samples keeps samples apart.
@@ -125,6 +129,7 @@ class Operator:
     is_batch_norm: bool = False
     draws_in_order: bool = False
     samples: SamplesRule | None = None
+    frame: Literal["", "constant", "reflect", "replicate"] = ""
     rows: RowRule | None = None
     linear: Literal["", "sum", "product"] = ""
 
@@ -385,9 +390,18 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.nll_loss_forward, aten.nll_loss2d_forward,
     ),
     # ---- elements moved about
-    (Operator(moving.padded, rows=spatial.padding()), aten.constant_pad_nd, aten.pad),
-    (Operator(moving.padded, rows=spatial.padding("reflect")), aten.reflection_pad2d),
-    (Operator(moving.padded, rows=spatial.padding("replicate")), aten.replication_pad2d),
+    (
+        Operator(moving.padded, "frame", frame="constant", rows=spatial.padding()),
+        aten.constant_pad_nd, aten.pad,
+    ),
+    (
+        Operator(moving.padded, "frame", frame="reflect", rows=spatial.padding("reflect")),
+        aten.reflection_pad2d,
+    ),
+    (
+        Operator(moving.padded, "frame", frame="replicate", rows=spatial.padding("replicate")),
+        aten.replication_pad2d,
+    ),
     (
         Operator(moving.copied, "copy"),
         aten.clone, aten.contiguous, aten.alias, aten.lift_fresh_copy,

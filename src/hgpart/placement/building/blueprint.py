@@ -387,8 +387,23 @@ class Blueprint:
         return [Tile(np.arange(layer.tasks), rows)] if alone else []
 
     def row_dim(self, at: int) -> int | None:
-        """The dimension of a layer's results that counts the rows of tiles; None if none does."""
-        return self.graph.layer_rows[at].dim if self.owners.height(at) > 1 else None
+        """The dimension of a layer's results that counts the rows of tiles; None if none does.
+
+        Raises
+        ------
+        PlacementError
+            If channels lie along the rows, or along several dimensions.
+        """
+        dim = self.graph.layer_rows[at].dim if self.owners.height(at) > 1 else None
+        for node in self.results[at] if dim is not None else ():
+            layout = self.layouts[node]
+            if len(layout.axes) > 1 or dim in layout.axes or layout.merged:
+                raise PlacementError(
+                    f"{self.graph.layers[at].name} makes maps whose channels lie along dimensions "
+                    f"{layout.axes}, and whose rows lie along {dim}: accepted in bands are channels "
+                    "along one other dimension, or a plan without bands"
+                )
+        return dim
 
     def channels(self, at: int, tasks: Int64) -> Int64:
         """Channels that tasks of a layer make, numbered within the layer."""

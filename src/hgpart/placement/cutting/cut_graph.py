@@ -84,7 +84,17 @@ class CutGraph(StepGraph):
                 under = held_constants.under(self, node, box)
             if under is not None:
                 return under
+        if len(box) > 1 and self.rows is not None:
+            return self._by_one(node, box)
         return self.select(self.value(node), node, box) if box else self.copy(node)
+
+    def _by_one(self, node: fx.Node, box: Box) -> fx.Node:
+        """A box of a node that can be cut along one of its dimensions at most, such as rows."""
+        for dim in sorted(box, reverse=True):
+            under = self.under(node, {dim: box[dim]})
+            if under is not None:
+                return self.select(under, node, {at: box[at] for at in box if at != dim})
+        return self.select(self.value(node), node, box)
 
     def returned(self, results: Sequence[fx.Node], nodes: Sequence[fx.Node]) -> Sequence[fx.Node]:
         """Outputs of the step, given its own versions of some nodes of the traced graph."""

@@ -12,6 +12,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.operators.calls import argument
+from hgpart.operators.spatial import framed
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph
 
@@ -159,6 +160,30 @@ def _without(step: StepGraph, operand: fx.Node, dim: int, at: int, box: Box) -> 
     return step.call(aten.squeeze.dim, result, dim)
 
 
+def _framed(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
+    """A frame around an operand: along the dimensions of the box, what is there of it alone."""
+    operand, shape = node.all_input_nodes[0], step.facts.shape(node.all_input_nodes[0])
+    mode = argument(node, "mode") or operator_of(node).frame
+    name = "padding" if argument(node, "pad") is None else "pad"
+    widths, inner, moved = [*argument(node, name)], dict[int, Int64](), dict[int, Int64]()
+    for dim, kept in box.items():
+        at = 2 * (len(shape) - 1 - dim)
+        own = widths[at : at + 2]
+        if not any(own):
+            inner[dim] = kept
+            continue
+        read = framed(shape[dim], own, mode)[kept]
+        there = np.flatnonzero(read >= 0)
+        if not len(there) or not np.array_equal(there, np.arange(there[0], there[-1] + 1)):
+            return None
+        inner[dim], moved[dim] = np.unique(read[there], return_inverse=True)
+        widths[at : at + 2] = int(there[0]), len(kept) - 1 - int(there[-1])
+    result = step.value(operand, inner)
+    for dim, places in moved.items():
+        result = step.take(result, dim, places.ravel(), len(inner[dim]))
+    return step.emit(node, {operand: result}, {name: widths}) if any(widths) else result
+
+
 def copied(step: StepGraph, node: fx.Node, box: Box) -> fx.Node:
     """What `copy` writes over all of its first operand; the value written over has no gradient."""
     operand, dtype = argument(node, "src"), node.meta["val"].dtype
@@ -181,6 +206,7 @@ def _expanded(step: StepGraph, node: fx.Node, operand: fx.Node, box: Box) -> fx.
 
 
 _RULES: dict[Any, Callable[[StepGraph, fx.Node, Box], fx.Node | None]] = {
+    "frame": _framed,
     "copy": _copy,
     "detach": _detach,
     "view": _view,

@@ -1,12 +1,15 @@
-"""Operators cut down to some rows of their results: what they read, and how they are called on it.
+"""Operators cut down to some rows of their results: what they read, and how they are called.
 
-Where a kernel slides, an operator pads by itself at the image's edges only: a convolution is given
-rows of zeros there and nowhere else. Pooling keeps its padding and begins where its windows do, so
-that windows at borders of a tile are cut off. What has rows of another kind, such as interpolation,
-is run on whole tensors with zeros for the rows that the part does not have.
+A convolution is given rows of zeros where its windows reach beyond the image, and does not pad
+along rows. Pooling keeps its padding and is given rows that begin where one of its windows does; what
+it makes of windows that reach beyond these rows is cut off, and so it is with interpolation.
+Adaptive pooling is called window by window, if windows are not those of the rows that it is given.
+What has rows of another kind is called on whole tensors, with zeros for rows that the part lacks.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from torch import fx
@@ -14,7 +17,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call
-from hgpart.operators.rows import Kernel, OperatorRows
+from hgpart.operators.rows import LEFT_ALONE, Kernel, OperatorRows, Scaling, Spans
 from hgpart.operators.spatial import setting
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
@@ -25,16 +28,19 @@ def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
     rows = step.facts.operator_rows.get(node)
     if rows is None or not len(kept):
         return None
-    if operator_of(node).rows is None or all(
-        windows.is_identity for _, windows in rows.operands.values()
-    ):
+    by = rows.by
+    if by == LEFT_ALONE:
         return _row_by_row(rows, kept)
-    if rows.kernel is None or len(rows.operands) != 1:
+    if by is None or len(rows.operands) != 1:
         return None
-    rule = _spreading if rows.kernel.spreads else _sliding
-    if not rows.kernel.spreads and operator_of(node).product is None:
-        rule = _pooling
-    return rule(step, node, rows, rows.kernel, kept)
+    if isinstance(by, Spans):
+        return _in_spans(node, rows, by, kept)
+    if isinstance(by, Scaling):
+        return _scaled(node, rows, by, kept)
+    if by.spreads:
+        return _spreading(node, rows, by, kept)
+    slides = _pooling if operator_of(node).product is None else _sliding
+    return slides(node, rows, by, kept)
 
 
 def _row_by_row(rows: OperatorRows, kept: Int64) -> RowCut | None:
@@ -61,16 +67,16 @@ def _height(rows: OperatorRows) -> int:
     return windows.height
 
 
-def _at(kernel: Kernel, node: fx.Node, name: str, default: int, value: int) -> list[int]:
+def _at(
+    by: Kernel | Spans | Scaling, node: fx.Node, name: str, default: int, value: int
+) -> list[int]:
     """An argument with a number for each spatial dimension, and another one for rows."""
     call = Call(node, node.args, dict(node.kwargs), ())
-    sizes = [setting(call, name, at, default) for at in range(kernel.spatial)]
-    return [*sizes[: kernel.at], value, *sizes[kernel.at + 1 :]]
+    sizes = [setting(call, name, at, default) for at in range(by.spatial)]
+    return [*sizes[: by.at], value, *sizes[by.at + 1 :]]
 
 
-def _sliding(
-    step: StepGraph, node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64
-) -> RowCut | None:
+def _sliding(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -> RowCut | None:
     """A convolution: it is given zeros where its windows reach beyond the image."""
     if isinstance(argument(node, "padding"), str):
         return None
@@ -96,9 +102,7 @@ def _sliding(
     )
 
 
-def _pooling(
-    step: StepGraph, node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64
-) -> RowCut | None:
+def _pooling(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -> RowCut | None:
     """Pooling of rows that begin where a window does; it pads them as it does the image."""
     height, stride, padding = _height(rows), kernel.stride, kernel.padding
     ahead = max(0, int(kept[0]) * stride - padding) // stride
@@ -115,9 +119,7 @@ def _pooling(
     return RowCut(rows.dim, _asked(rows, first, last), made, kept - ahead)
 
 
-def _spreading(
-    step: StepGraph, node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64
-) -> RowCut | None:
+def _spreading(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -> RowCut | None:
     """A transposed convolution: of all that its rows make, only what is wanted is kept."""
     height, stride = _height(rows), kernel.stride
     begin, end = int(kept[0]) + kernel.padding, int(kept[-1]) + kernel.padding
@@ -132,3 +134,33 @@ def _spreading(
     }
     wanted = kept + kernel.padding - first * stride
     return RowCut(rows.dim, _asked(rows, first, last), made + more, wanted, changed=changed)
+
+
+def _in_spans(node: fx.Node, rows: OperatorRows, by: Spans, kept: Int64) -> RowCut:
+    """Adaptive pooling of the rows that are read, or of each window alone."""
+    ((_, windows),) = rows.operands.values()
+    reads, count = windows.reads, len(kept)
+    firsts, lasts = reads.values[reads.pointers[kept]], reads.values[reads.pointers[kept + 1] - 1]
+    first, height = int(firsts[0]), int(lasts[-1] - firsts[0]) + 1
+    numbers = np.arange(count)
+    alike = np.array_equal(firsts - first, numbers * height // count)
+    alike &= np.array_equal(lasts + 1 - first, -(-(numbers + 1) * height // count))
+    ends = np.stack([firsts, lasts + 1], axis=1) - first
+    spans = () if alike else tuple((begin, end) for begin, end in ends.tolist())
+    size = _at(by, node, "output_size", 1, count if alike else 1)
+    asked = _asked(rows, first, first + height)
+    return RowCut(rows.dim, asked, count, numbers, changed={"output_size": size}, spans=spans)
+
+
+def _scaled(node: fx.Node, rows: OperatorRows, by: Scaling, kept: Int64) -> RowCut:
+    """Interpolation of the rows that are read; it makes so many of each."""
+    ((_, windows),) = rows.operands.values()
+    reads = windows.reads
+    read = reads.values[reads.pointers[kept[0]] : reads.pointers[kept[-1] + 1]]
+    first, last = int(read.min()), int(read.max()) + 1
+    first, last = min(first, int(kept[0]) // by.factor), max(last, int(kept[-1]) // by.factor + 1)
+    made, changed = (last - first) * by.factor, dict[str, Any]()
+    if argument(node, "output_size") is not None:
+        changed["output_size"] = _at(by, node, "output_size", 1, made)
+    wanted = kept - first * by.factor
+    return RowCut(rows.dim, _asked(rows, first, last), made, wanted, changed=changed)

@@ -121,6 +121,9 @@ class RowCut:
         The wanted rows among these.
     taken : mapping of fx.Node to Box
         The rows of constants with which it is called; parts hold all of their rows.
+    spans : tuple of (int, int)
+        Rows of those that it is given for each of several calls, which make a row each; empty if
+        it is called once.
     """
 
     dim: int
@@ -130,6 +133,7 @@ class RowCut:
     pads: tuple[int, int] = (0, 0)
     changed: Mapping[str, Any] = field(default_factory=dict)
     taken: Mapping[fx.Node, Box] = field(default_factory=dict)
+    spans: tuple[tuple[int, int], ...] = ()
 
     def emit(
         self,
@@ -146,16 +150,27 @@ class RowCut:
             padded = step.call(aten.constant_pad_nd.default, operands[operand], widths)
             operands = {**operands, operand: padded}
         for constant, box in self.taken.items():
-            cut = step.select(operands[constant], constant, box)
-            operands = {**operands, constant: cut}
-        result = step.emit(node, operands, {**self.changed, **changed})
+            operands = {**operands, constant: step.select(operands[constant], constant, box)}
+        changed = {**self.changed, **changed}
+        if not self.spans:
+            made = self._first_result(step, node, step.emit(node, operands, changed))
+            result = step.take(made, self.dim, self.wanted, self.made)
+        else:
+            ((operand, box),) = self.asked.items()
+            ((dim, rows),) = box.items()
+            made = operands[operand]
+            spans = [np.arange(first, last) for first, last in self.spans]
+            windows = [step.take(made, dim, span, len(rows)) for span in spans]
+            calls = [step.emit(node, {**operands, operand: own}, changed) for own in windows]
+            each = [self._first_result(step, node, call) for call in calls]
+            result = step.call(aten.cat.default, each, self.dim)
         if isinstance(node.meta["val"], (tuple, list)):
-            result = step.call(operator.getitem, result, 0)
             step.single.add(result)
-        rows = step.take(result, self.dim, self.wanted, self.made)
-        if result in step.single:
-            step.single.add(rows)
-        return rows
+        return result
+
+    def _first_result(self, step: StepGraph, node: fx.Node, call: fx.Node) -> fx.Node:
+        several = isinstance(node.meta["val"], (tuple, list))
+        return step.call(operator.getitem, call, 0) if several else call
 
 
 @dataclass(eq=False)

@@ -1,0 +1,161 @@
+"""Plans over bands compute what the model does, and send what the table says."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import placements
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from originals import SEED, original
+from tiled_networks import tiled_network
+from torch import Tensor, nn
+
+from hgpart import Modelling, Placement, place
+from hgpart.errors import PlacementError
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.placement.accounting import disagreements
+from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
+from hgpart.zoo import load_model
+
+CLOSE = 1e-10
+REFUSED = ("rows that the layer's results do not need", "whose channels lie along dimensions")
+MAKERS = {
+    "whole tiles": placements.of_whole_tiles,
+    "blocks": placements.of_random_blocks,
+}
+
+
+def in_tiles(
+    model: nn.Module, images: Tensor, k: int, seed: int, make: str = "blocks", **settings: object
+) -> tuple[Placement, PartitionedModel] | None:
+    """A placement of a copy of the model, and its plan; None if no map has rows."""
+    traced, graph = placements.traced_model(model, [images])
+    if graph.most_rows == 1:
+        return None
+    bands = min(settings.pop("bands"), graph.most_rows)
+    modelling = Modelling(batch_size=len(images), bands=bands, **settings)
+    plan = MAKERS[make](traced, graph, modelling, k, seed)
+    return place(copy.deepcopy(model), plan), plan
+
+
+def check(model: nn.Module, images: Tensor, placed: Placement, plan: PartitionedModel) -> None:
+    """Outputs, gradients, statistics and bytes of a step; afterwards what evaluation makes."""
+    first = original(model, [images])
+    differences = first.run(placed)
+    assert max(differences[:3]) <= CLOSE, differences
+    assert differences.held == first.elements
+    traffic = placed.runtime.last.traffic
+    wanted = placed.programs.expected_traffic([len(images)], True)
+    for kind in ("forward_bytes", "forward_messages", "backward_bytes", "backward_messages"):
+        np.testing.assert_array_equal(getattr(traffic, kind), getattr(wanted, kind))
+    assert traffic.forward_bytes.sum() == plan.partition.evaluation.volume
+    assert disagreements(placed.report(len(images)), placed) == ()
+    torch.manual_seed(SEED)
+    model(images)
+    model.eval(), placed.eval()
+    with torch.no_grad():
+        expected = model(images)
+        torch.testing.assert_close(placed(images), expected, rtol=CLOSE, atol=CLOSE)
+
+
+def attempt(seed: int, samples: int = 2, **settings: object) -> bool:
+    """Check a random network in random tiles; False if it is refused, by name."""
+    if (drawn := tiled_network(seed, samples)) is None:
+        return True
+    try:
+        placed = in_tiles(*drawn, 2 + seed % 2, seed, **settings)
+    except PlacementError as error:
+        assert any(reason in str(error) for reason in REFUSED)
+        return False
+    if placed is not None:
+        check(*drawn, *placed)
+    return True
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    bands=st.integers(2, 6),
+    make=st.sampled_from([*MAKERS]),
+    norms=st.sampled_from(["slice", "batch"]),
+    input_vertex=st.booleans(),
+    output_vertex=st.booleans(),
+)
+def test_random_networks_in_random_tiles(seed, **settings):
+    attempt(seed, **settings)
+
+
+@pytest.mark.full
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_many_random_networks(first):
+    drawn = range(first, first + 20)
+    refused = [
+        seed
+        for seed in drawn
+        if not attempt(seed, bands=2 + seed % 5, make=[*MAKERS][seed // 2 % 2])
+    ]
+    assert len(refused) <= 4
+
+
+@pytest.mark.full
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_random_networks_in_slices_and_bands(first):
+    for seed in range(first, first + 20):
+        attempt(seed, samples=5, bands=2 + seed % 3, slices=2 + seed % 2, norms="batch")
+
+
+@given(seed=st.integers(0, 99), slices=st.integers(1, 3), norms=st.sampled_from(["slice", "batch"]))
+def test_norms_of_slices_and_of_the_batch(seed, slices, norms):
+    """Each share beside the model with its samples, or all together; in micro-batches, too."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1, bias=False),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(3, 2, 1),
+        nn.Conv2d(4, 5, 3, padding=1),
+        nn.BatchNorm2d(5),
+    ).double()
+    images = torch.randn(6 * slices, 3, 9, 7, dtype=torch.float64)
+    placed, plan = in_tiles(model, images, 3, seed, bands=3, slices=slices, norms=norms)
+    for scheduling in (None, Scheduling("1f1b", 2)):
+        verified = verify(model, placed, (images,), scheduling=scheduling)
+        assert verified.failures == ()
+        if scheduling is None:
+            assert verified.traffic.forward_bytes.sum() == plan.partition.evaluation.volume
+
+
+def test_lenet5_in_random_tiles():
+    for k, bands, slices in ((2, 4, 1), (3, 5, 2)):
+        model, images = load_model("lenet5")[0].double(), torch.randn(4, 1, 32, 32).double()
+        placed, plan = in_tiles(model, images, k, seed=k, bands=bands, slices=slices)
+        check(model, images, placed, plan)
+
+
+@pytest.mark.full
+@pytest.mark.long
+@pytest.mark.parametrize("make", ["whole tiles", "blocks"])
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "unet", "shufflenet_v2_x1_0"])
+def test_models_of_the_zoo_in_random_tiles(name, make):
+    """In evaluation, as norms of few values magnify what is rounded otherwise."""
+    for k in (2, 3):
+        model, images = load_model(name)[0].double().eval(), torch.randn(1, 3, 64, 64).double()
+        placed, plan = in_tiles(model, images, k, k, make, bands=4)
+        assert verify(model, placed, (images,)).failures == ()
+        assert placed.runtime.last.traffic.forward_bytes.sum() == plan.partition.evaluation.volume
+
+
+def test_a_norm_of_rows_that_no_part_can_compute_is_refused():
+    """Without padding, the last row of the convolution needs one that the pooling leaves out."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.MaxPool2d(2)).double()
+    with pytest.raises(PlacementError, match=r"^1 in 0 takes statistics of rows that the layer's"):
+        in_tiles(model, torch.randn(2, 3, 9, 9).double(), 2, 0, bands=2)
+    padded = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.MaxPool2d(2))
+    images = torch.randn(2, 3, 9, 9).double()
+    check(padded.double(), images, *in_tiles(padded, images, 2, 0, bands=2))
