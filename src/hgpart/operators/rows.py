@@ -182,9 +182,7 @@ def of_effect(call: Call, effect: object, reason: str) -> RowEffect:
     if not dims:
         return AllRows(reason)
     numbered = [(operand.first, operand.height) for operand in operands_with_rows(call)]
-    choices = [
-        Local(dim, tuple(windows_along(tensors, dim, numbered)), LEFT_ALONE) for dim in dims
-    ]
+    choices = [Local(dim, tuple(windows_along(tensors, dim, numbered)), LEFT_ALONE) for dim in dims]
     return min(choices, key=lambda local: max(windows.widest for windows in local.windows))
 
 
