@@ -94,7 +94,9 @@ def _norms(draw: random.Random, count: int) -> Iterator[Layer]:
 def _windows(draw: random.Random, count: int) -> Iterator[Layer]:
     mode = draw.choice(["nearest", "bilinear", "bicubic"])
     corners = {} if mode == "nearest" else {"align_corners": draw.random() < 0.5}
-    sized = draw.choice([{"scale_factor": draw.choice([2, 1.5])}, {"size": (draw.randint(5, 20), 9)}])
+    sized = draw.choice(
+        [{"scale_factor": draw.choice([2, 1.5])}, {"size": (draw.randint(5, 20), 9)}]
+    )
     yield nn.Upsample(mode=mode, **sized, **corners), _called, count
     yield nn.MaxPool2d(draw.randint(2, 3), 2, 1, ceil_mode=draw.random() < 0.5), _called, count
     yield nn.AvgPool2d(3, 2, 1, count_include_pad=draw.random() < 0.5), _called, count

@@ -15,11 +15,11 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
-from hgpart.placement.cutting.ownership import Tile
 from hgpart.placement.cutting.products import product_of
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
 from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import Step, finishing_step, partial_step, statistics_step
+from hgpart.placement.shares.ownership import Tile
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.tracing.traced_nodes import live_nodes
 
