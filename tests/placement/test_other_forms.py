@@ -17,8 +17,8 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import LARGEST
 from hgpart.placement.as_module.original_modules import skeleton
-from hgpart.placement.cutting.ownership import ownership
 from hgpart.placement.other_forms import carried_over
+from hgpart.placement.shares.ownership import ownership
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work
 

@@ -65,7 +65,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Spans:
+class EvenSpans:
     """Windows that are told by the number of rows of operand and result, as in adaptive pooling.
 
     `at` and `spatial` are as in `Kernel`.
@@ -101,14 +101,14 @@ class Local:
         Dimension of the result's rows.
     windows : tuple of Windows
         Windows of the result's rows on each operand with rows, in the order of the operands.
-    by : Kernel, Spans, Scaling or None
+    by : Kernel, EvenSpans, Scaling or None
         What makes the windows, if parts can call the operator on some rows only. None: they call
         it on all, with zeros for those that they do not have.
     """
 
     dim: int
     windows: tuple[Windows, ...]
-    by: Kernel | Spans | Scaling | None = None
+    by: Kernel | EvenSpans | Scaling | None = None
 
 
 @dataclass(frozen=True)
@@ -196,13 +196,13 @@ class OperatorRows:
         Dimension of the result's rows.
     operands : mapping of fx.Node to (int, Windows)
         Operands with rows: the dimension of these, and the windows of the result's rows on them.
-    by : Kernel, Spans, Scaling or None
+    by : Kernel, EvenSpans, Scaling or None
         See `Local`.
     """
 
     dim: int
     operands: Mapping[fx.Node, tuple[int, Windows]]
-    by: Kernel | Spans | Scaling | None
+    by: Kernel | EvenSpans | Scaling | None
 
 
 # ------------------------------------------------------------------ rows that operators move

@@ -15,13 +15,13 @@ from hgpart.operators.effects import Call, Effect
 from hgpart.operators.rows import (
     LEFT_ALONE,
     AllRows,
+    EvenSpans,
     Kernel,
     Local,
     RowEffect,
     RowRule,
     Rows,
     Scaling,
-    Spans,
     Summed,
     operands_with_rows,
 )
@@ -128,7 +128,7 @@ def adaptive_pooling(count: int, adds: bool = False) -> RowRule:
         numbers = np.arange(rows)
         first, last = numbers * height // rows, -(-(numbers + 1) * height // rows)
         at = value.dim - (len(value.shape) - count)
-        return Local(value.dim, (Windows.of_spans(first, last, height),), Spans(at, count))
+        return Local(value.dim, (Windows.of_spans(first, last, height),), EvenSpans(at, count))
 
     return rule
 

@@ -13,15 +13,16 @@ common), `order` (of layers, over the shares of a batch), `part_graph`, `part_bu
 `joined_builder` and `statistics_builder` (a part's work on one share, on several at once, and
 between them), `part_program` (all of a part's work) and `draws` (random masks).
 
-`cutting` has `ownership` (which part computes what), `cut_graph` (one layer's share as a torch.fx
-graph; `node_facts`, `layouts`, `held_constants`, `reindexing`, `same_index`, `products` and
-`replacements` say how operators are cut), `steps`, and `slices` (the state that a part holds).
+`cutting` has `cut_graph` (one layer's tile as a torch.fx graph; `node_facts`, `layouts`,
+`held_constants`, `reindexing`, `same_index`, `products`, `row_cuts` and `replacements` say how
+operators are cut), `steps`, and `slices` (the state that a part holds).
 `state` has `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model)
-and `batch_statistics` (what norms update once per batch). `shares`, for a batch in slices, has
+and `batch_statistics` (what norms update once per batch). `shares` has `ownership` (which part
+computes which tile) and, for a batch in slices or maps in bands,
 `batch_shares` (which slices are computed as one), `joining` (the order of shares in each part, and
 which of their steps are joined), `samples` and `joined_graph` (whether they can be, and how),
 `owners` (which part owns which parameters), `messages` (which of them travel together), `exchanges`
-(the copies that parts have of each other's state) and `statistics` (of norms over all shares).
+(the copies that parts have of each other's state) and `statistics` (of norms over several tiles).
 
 `ordering` has `ordered` (outlines of the programs, put in order by a rule) and `usual_schedule` (of
 steps for which nobody says one).

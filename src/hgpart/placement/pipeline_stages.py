@@ -126,8 +126,11 @@ def _function(
     is_stage: bool = False,
 ) -> fx.GraphModule:
     """A part's program with arguments instead of `receive`, and results instead of `send`."""
-    if len(placement.programs.shares) > 1:
-        raise PlacementError("the batch is in slices: accepted are plans without slices")
+    if placement.programs.has_copies:
+        raise PlacementError(
+            "the plan is over slices or bands: accepted are plans without, in which no part has "
+            "copies of another's weights"
+        )
     module = placement.programs.submodule(part)
     operands = [node.target for node in module.graph.find_nodes(op="placeholder")]
     drawn = [name for name in operands if name not in (*placement.programs.inputs, BATCH_SIZE)]

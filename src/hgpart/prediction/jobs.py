@@ -168,7 +168,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class EvenSpans:
     """When each job and each message begins and ends.
 
     Attributes
@@ -185,13 +185,13 @@ class Spans:
 
     @cached_property
     def jobs(self) -> Sequence[Sequence[Span]]:
-        """Spans of the first step's jobs, for each part."""
+        """EvenSpans of the first step's jobs, for each part."""
         spans = _spans(self.job_times[0])
         return [spans[begin:end] for begin, end in pairwise(self.part_pointers.tolist())]
 
     @cached_property
     def messages(self) -> Sequence[Span]:
-        """Spans of the first step's messages, by number."""
+        """EvenSpans of the first step's messages, by number."""
         return _spans(self.message_times[0])
 
     @property

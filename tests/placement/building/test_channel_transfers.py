@@ -11,7 +11,7 @@ from partitioned_graphs import partitioned_graphs
 
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.placement.building.channel_transfers import RESULT_PART, channel_transfers
-from hgpart.placement.cutting.ownership import Ownership, ownership
+from hgpart.placement.shares.ownership import Ownership, ownership
 
 
 @given(partitioned_graphs())

@@ -17,10 +17,10 @@ from hgpart.placement.cutting import products
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
-from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.products import filters, product_of
 from hgpart.placement.cutting.step_graph import Source, SourcePiece
 from hgpart.placement.cutting.steps import finishing_step, partial_step
+from hgpart.placement.shares.ownership import Rectangle
 from hgpart.tracing.traced_model import trace
 
 

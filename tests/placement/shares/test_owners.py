@@ -18,11 +18,11 @@ from hgpart import Modelling, flops, place
 from hgpart.execution.records.totals import Traffic
 from hgpart.partition.baselines.by_slices import data_parallel
 from hgpart.partition.problem.problem import Problem
-from hgpart.placement.cutting.ownership import ownership
 from hgpart.placement.shares import messages
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.shares.messages import with_parameters
 from hgpart.placement.shares.owners import owned
+from hgpart.placement.shares.ownership import ownership
 from hgpart.run.verifying import verify
 
 

@@ -31,9 +31,9 @@ from hgpart.placement.building.draws import random_nodes
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
-from hgpart.placement.cutting.ownership import Ownership, Tile, ownership
 from hgpart.placement.cutting.reindexing import takes_some
 from hgpart.placement.cutting.steps import summing_of
+from hgpart.placement.shares.ownership import Ownership, Tile, ownership
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, shape_said
 from hgpart.tracing.traced_model import TracedModel
@@ -400,8 +400,8 @@ class Blueprint:
             if len(layout.axes) > 1 or dim in layout.axes or layout.merged:
                 raise PlacementError(
                     f"{self.graph.layers[at].name} makes maps whose channels lie along dimensions "
-                    f"{layout.axes}, and whose rows lie along {dim}: accepted in bands are channels "
-                    "along one other dimension, or a plan without bands"
+                    f"{layout.axes}, and whose rows lie along {dim}: accepted in bands are "
+                    "channels along one other dimension, or a plan without bands"
                 )
         return dim
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from hgpart.arrays import Bool, Int64
 from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph, Layer, Read
-from hgpart.placement.cutting.ownership import Ownership, Tile
+from hgpart.placement.shares.ownership import Ownership, Tile
 
 RESULT_PART = 0  # puts the result together if the plan has no vertex for it
 

@@ -15,7 +15,6 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
-from hgpart.placement.cutting.ownership import Tile
 from hgpart.placement.cutting.slices import Slice, overlap, slice_of
 from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import (
@@ -26,6 +25,7 @@ from hgpart.placement.cutting.steps import (
     summing_of,
     sums_of_rows_step,
 )
+from hgpart.placement.shares.ownership import Tile
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics
 from hgpart.tracing.traced_nodes import live_nodes
 

@@ -22,7 +22,7 @@ from hgpart.layers.mixed_samples import numbers_of_samples
 from hgpart.layers.row_windows import RowsInside
 from hgpart.operators.effects import Call, Channels, Constant, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
-from hgpart.operators.rows import OperatorRows, rows_in
+from hgpart.operators.rows import OperatorRows
 from hgpart.operators.table import effect_of
 from hgpart.placement.cutting.layouts import ChannelLayout, apart, channel_layout, varying_axes
 from hgpart.tracing.batches import BatchSizes, evenly
@@ -263,31 +263,6 @@ class NodeFacts:
         if not any(len(places) == shape[axis] for places in places_of):
             return None  # nothing that could be cut has this dimension
         return Aligned(tuple(maps), tuple(constants))
-
-    def met_constants(self, node: fx.Node) -> list[tuple[fx.Node, torch.Tensor]] | None:
-        """Operands of a same-index operator that have no channels or no rows.
-
-        The number of the element that each place of the result meets is returned with each. None
-        if the operator is of another kind.
-        """
-        rows = self.operator_rows[node]
-
-        def row_ids(operand: fx.Node) -> torch.Tensor | None:
-            if operand not in rows.operands:
-                return None
-            return rows_in(self.shape(operand), rows.operands[operand][0]).ids
-
-        has_channels = any(operand.name in self.graph.ids for operand in node.all_input_nodes)
-        effect, origins = self.effect(node) if has_channels else (None, {})
-        if not isinstance(effect, SameIndex):
-            effect, origins = self.effect_on(node, row_ids)
-        if not isinstance(effect, SameIndex):
-            return None
-        shape = self.shape(node)
-        return [
-            (origins[min(constant.origins)], elements.expand(shape))
-            for constant, elements in effect.constants
-        ]
 
     def effect(self, node: fx.Node) -> tuple[Any, dict[str, fx.Node]]:
         """The effect of a layer's operator, in which constants have the numbers of their elements.

@@ -20,12 +20,27 @@ from hgpart.operators.products import Product
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
-from hgpart.placement.cutting.ownership import Rectangle
 from hgpart.placement.cutting.step_graph import NOTHING, Box, RowCut, StepGraph
 
 aten = torch.ops.aten
 
 MOST_RECTANGLES = 16  # of a part in a layer; more are computed as one, with zeros in between
+
+
+@dataclass(frozen=True, eq=False)
+class Rectangle:
+    """Cells of a layer in one part: every given task with every given position.
+
+    Attributes
+    ----------
+    tasks : int64 array
+        Tasks, ascending.
+    positions : int64 array
+        Positions in the channels of the layer's split read, or rows that are summed; ascending.
+    """
+
+    tasks: Int64
+    positions: Int64
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Operators cut down to some rows of their results: what they read, and how they are called.
 
 A convolution is given rows of zeros where its windows reach beyond the image, and does not pad
-along rows. Pooling keeps its padding and is given rows that begin where one of its windows does; what
-it makes of windows that reach beyond these rows is cut off, and so it is with interpolation.
+along rows. Pooling keeps its padding and is given rows that begin where one of its windows does;
+what it makes of windows that reach beyond these rows is cut off, and so it is with interpolation.
 Adaptive pooling is called window by window, if windows are not those of the rows that it is given.
 What has rows of another kind is called on whole tensors, with zeros for rows that the part lacks.
 """
@@ -17,7 +17,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call
-from hgpart.operators.rows import LEFT_ALONE, Kernel, OperatorRows, Scaling, Spans
+from hgpart.operators.rows import LEFT_ALONE, EvenSpans, Kernel, OperatorRows, Scaling
 from hgpart.operators.spatial import setting
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
@@ -33,7 +33,7 @@ def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
         return _row_by_row(rows, kept)
     if by is None or len(rows.operands) != 1:
         return None
-    if isinstance(by, Spans):
+    if isinstance(by, EvenSpans):
         return _in_spans(node, rows, by, kept)
     if isinstance(by, Scaling):
         return _scaled(node, rows, by, kept)
@@ -68,7 +68,7 @@ def _height(rows: OperatorRows) -> int:
 
 
 def _at(
-    by: Kernel | Spans | Scaling, node: fx.Node, name: str, default: int, value: int
+    by: Kernel | EvenSpans | Scaling, node: fx.Node, name: str, default: int, value: int
 ) -> list[int]:
     """An argument with a number for each spatial dimension, and another one for rows."""
     call = Call(node, node.args, dict(node.kwargs), ())
@@ -136,7 +136,7 @@ def _spreading(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -
     return RowCut(rows.dim, _asked(rows, first, last), made + more, wanted, changed=changed)
 
 
-def _in_spans(node: fx.Node, rows: OperatorRows, by: Spans, kept: Int64) -> RowCut:
+def _in_spans(node: fx.Node, rows: OperatorRows, by: EvenSpans, kept: Int64) -> RowCut:
     """Adaptive pooling of the rows that are read, or of each window alone."""
     ((_, windows),) = rows.operands.values()
     reads, count = windows.reads, len(kept)

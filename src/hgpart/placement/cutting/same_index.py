@@ -14,7 +14,6 @@ from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call, Mix, SameIndex
-from hgpart.operators.ids import core
 from hgpart.operators.spatial import setting
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
@@ -43,7 +42,7 @@ def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
         return None if boxes is None else step.copy(node, boxes)
     ((dim, kept),) = rows.items()
     cut = row_cut(step, node, kept)
-    taken = None if cut is None else _rows_of_constants(step, node, dim, kept, cut)
+    taken = None if cut is None else _rows_of_others(step, node, dim, kept, cut)
     if cut is None or taken is None:
         return None
     for operand, asked in cut.asked.items():
@@ -82,22 +81,21 @@ def sum_of_rows(step: StepGraph, node: fx.Node, axis: int, tasks: Int64, rows: I
     return result if is_sum else step.call(aten.mul.Scalar, result, len(rows) / height)
 
 
-def _rows_of_constants(
+def _rows_of_others(
     step: StepGraph, node: fx.Node, dim: int, kept: Int64, cut: RowCut
 ) -> dict[fx.Node, Box] | None:
-    """The rows of constants that some rows of the result meet; None if they are not known."""
-    constants = step.facts.met_constants(node)
-    if constants is None:  # then nothing but the weight of a product may be constant
-        rest = [operand for operand in step.operands(node) if operand not in cut.asked]
-        return {} if operator_of(node).product is not None or not rest else None
+    """The rows of operands that have none by themselves, such as a constant; None if not known."""
+    known, shape = operator_of(node), step.facts.shape(node)
     taken: dict[fx.Node, Box] = {}
-    for operand, elements in constants:
-        if operand not in cut.asked and elements.shape[dim] > 1 and elements.stride(dim):
-            numbers = core(elements.index_select(dim, torch.from_numpy(kept))).numpy()
-            box = box_of(np.unique(numbers).astype(np.int64), step.facts.shape(operand))
-            if box is None or len(box) > 1 or taken.get(operand, box).keys() != box.keys():
+    if known.product is not None or known.cut == "norm":
+        return taken
+    for operand in step.operands(node):
+        of_operand = step.facts.shape(operand)
+        at = dim - len(shape) + len(of_operand)
+        if operand not in cut.asked and at >= 0 and of_operand[at] == shape[dim] > 1:
+            if not known.keeps_places:
                 return None
-            taken[operand] = box
+            taken[operand] = {at: kept}
     return taken
 
 

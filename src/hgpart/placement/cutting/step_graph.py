@@ -120,7 +120,7 @@ class RowCut:
     wanted : int64 array
         The wanted rows among these.
     taken : mapping of fx.Node to Box
-        The rows of constants with which it is called; parts hold all of their rows.
+        The rows with which it is called of operands that parts have whole, such as constants.
     spans : tuple of (int, int)
         Rows of those that it is given for each of several calls, which make a row each; empty if
         it is called once.
@@ -149,8 +149,8 @@ class RowCut:
             widths = [0, 0] * (len(step.facts.shape(operand)) - 1 - dim) + [*self.pads]
             padded = step.call(aten.constant_pad_nd.default, operands[operand], widths)
             operands = {**operands, operand: padded}
-        for constant, box in self.taken.items():
-            operands = {**operands, constant: step.select(operands[constant], constant, box)}
+        for whole, box in self.taken.items():
+            operands = {**operands, whole: step.select(operands[whole], whole, box)}
         changed = {**self.changed, **changed}
         if not self.spans:
             made = self._first_result(step, node, step.emit(node, operands, changed))
@@ -162,8 +162,8 @@ class RowCut:
             spans = [np.arange(first, last) for first, last in self.spans]
             windows = [step.take(made, dim, span, len(rows)) for span in spans]
             calls = [step.emit(node, {**operands, operand: own}, changed) for own in windows]
-            each = [self._first_result(step, node, call) for call in calls]
-            result = step.call(aten.cat.default, each, self.dim)
+            made_rows = [self._first_result(step, node, call) for call in calls]
+            result = step.call(aten.cat.default, made_rows, self.dim)
         if isinstance(node.meta["val"], (tuple, list)):
             step.single.add(result)
         return result

@@ -15,8 +15,13 @@ from hgpart.layers.channel_graph import Read
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
 from hgpart.placement.cutting.layouts import apart, merge, spread
-from hgpart.placement.cutting.ownership import Rectangle
-from hgpart.placement.cutting.products import add_bias, in_order, partial_sums, product_of
+from hgpart.placement.cutting.products import (
+    Rectangle,
+    add_bias,
+    in_order,
+    partial_sums,
+    product_of,
+)
 from hgpart.placement.cutting.same_index import sum_of_rows
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import Box, StepGraph

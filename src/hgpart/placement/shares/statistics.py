@@ -28,10 +28,10 @@ from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
-from hgpart.placement.cutting.ownership import Ownership
 from hgpart.placement.cutting.replacements import first_version
 from hgpart.placement.cutting.step_graph import Box
 from hgpart.placement.cutting.steps import Step, finished_step
+from hgpart.placement.shares.ownership import Ownership
 from hgpart.tracing.batches import elements_of_shape, shape_said
 from hgpart.tracing.traced_nodes import first_result
 

@@ -10,22 +10,7 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Layer, Read
 from hgpart.partition import Partition
-
-
-@dataclass(frozen=True, eq=False)
-class Rectangle:
-    """Cells of a layer in one part: every given task with every given position.
-
-    Attributes
-    ----------
-    tasks : int64 array
-        Tasks, ascending.
-    positions : int64 array
-        Positions in the channels of the layer's split read, or rows that are summed; ascending.
-    """
-
-    tasks: Int64
-    positions: Int64
+from hgpart.placement.cutting.products import Rectangle
 
 
 @dataclass(frozen=True, eq=False)

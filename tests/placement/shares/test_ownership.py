@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from partitioned_graphs import partitioned_graphs
 
-from hgpart.placement.cutting.ownership import ownership
+from hgpart.placement.shares.ownership import ownership
 
 
 @given(partitioned_graphs())
