@@ -125,11 +125,13 @@ def compare(
     grain: str,
     norms: str = "slice",
     make: Make = placements.of_random_blocks,
+    slices: int = 3,
+    bands: int = 1,
 ) -> list[str]:
     """Names of what is not the same to the bit, or not as the table says; on all ranks."""
     k, rank = connection.k, connection.rank
     model, inputs, targets, traced, graph = example()
-    modelling = Modelling(grain=grain, batch_size=BATCH, slices=3, norms=norms)
+    modelling = Modelling(grain=grain, batch_size=BATCH, slices=slices, norms=norms, bands=bands)
     plan = make(traced, graph, modelling, k, seed=k)
     threads, here = place(model, plan), place(model, plan, parts=[rank])
     process = DistributedModel(here, connection)
@@ -288,6 +290,8 @@ CASES = {
     "norms of the batch": lambda connection: compare(connection, "fine", "batch"),
     "changes": after_changes,
     "shared layers": lambda connection: compare(connection, "coarse", make=sharing_layers),
+    "bands": lambda connection: compare(connection, "coarse", slices=1, bands=3),
+    "tiles": lambda connection: compare(connection, "coarse", "batch", slices=2, bands=2),
 }
 
 

@@ -115,7 +115,7 @@ def test_what_is_no_function_of_tensors_is_refused() -> None:
     traced = trace(model, IMAGES.float())
     modelling = Modelling(batch_size=4, slices=2)
     sliced = place(model, of_data_parallel(traced, channel_graph(traced), modelling, 2))
-    with pytest.raises(PlacementError, match=r"^the batch is in slices"):
+    with pytest.raises(PlacementError, match=r"^the plan is over slices or bands"):
         part_as_function(sliced, 0)
     normed = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     once = place(normed, partition_model(normed, IMAGES.float(), 2), norms="batch")

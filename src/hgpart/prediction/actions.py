@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
-from hgpart.prediction.jobs import EvenSpans, Span, TimedJob, TimedMessage, TimedStep
+from hgpart.prediction.jobs import Span, Spans, TimedJob, TimedMessage, TimedStep
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Piece, Schedule
 
@@ -34,7 +34,7 @@ class Planned:
         """Jobs and messages as arrays."""
         return TimedStep.of(self.jobs, self.messages)
 
-    def times(self, spans: EvenSpans) -> list[Span]:
+    def times(self, spans: Spans) -> list[Span]:
         """Seconds at which each action of the order begins and ends."""
         return [
             spans.jobs[action.part][place]

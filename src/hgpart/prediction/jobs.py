@@ -168,7 +168,7 @@ class Span(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class EvenSpans:
+class Spans:
     """When each job and each message begins and ends.
 
     Attributes
@@ -185,13 +185,13 @@ class EvenSpans:
 
     @cached_property
     def jobs(self) -> Sequence[Sequence[Span]]:
-        """EvenSpans of the first step's jobs, for each part."""
+        """Spans of the first step's jobs, for each part."""
         spans = _spans(self.job_times[0])
         return [spans[begin:end] for begin, end in pairwise(self.part_pointers.tolist())]
 
     @cached_property
     def messages(self) -> Sequence[Span]:
-        """EvenSpans of the first step's messages, by number."""
+        """Spans of the first step's messages, by number."""
         return _spans(self.message_times[0])
 
     @property

@@ -1,4 +1,4 @@
-"""Jobs, messages, Sharing -> EvenSpans: when each of them begins and ends, by simulated events.
+"""Jobs, messages, Sharing -> Spans: when each of them begins and ends, by simulated events.
 
 Between events each job and each message goes on at a constant rate, which is 1 where nothing slows
 it down. So each has a clock that shows how much of it is done, and an event for its end. A change
@@ -19,12 +19,12 @@ from hgpart import _native
 from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError
 from hgpart.machines.machine import Slowdown
-from hgpart.prediction.jobs import EvenSpans, Sharing, TimedJob, TimedMessage, TimedStep
+from hgpart.prediction.jobs import Sharing, Spans, TimedJob, TimedMessage, TimedStep
 
 
 def simulate(
     jobs: Sequence[Sequence[TimedJob]], messages: Sequence[TimedMessage], sharing: Sharing
-) -> EvenSpans:
+) -> Spans:
     """Find when parts do their jobs, each as soon as it can, and when messages are sent.
 
     Parameters
@@ -48,7 +48,7 @@ def simulate(
     return simulated(TimedStep.of(jobs, messages), sharing)
 
 
-def simulated(step: TimedStep, sharing: Sharing, steps: int = 1) -> EvenSpans:
+def simulated(step: TimedStep, sharing: Sharing, steps: int = 1) -> Spans:
     """The same for jobs and messages in arrays, for several such steps one after another.
 
     Each part begins the next step as soon as it has done its jobs of the one before.
@@ -78,7 +78,7 @@ def simulated(step: TimedStep, sharing: Sharing, steps: int = 1) -> EvenSpans:
             "some job sends before"
         )
     message_times = np.stack([sent, arrived], axis=-1).reshape(steps, len(step.senders), 2)
-    return EvenSpans(step.part_pointers, job_times, message_times)
+    return Spans(step.part_pointers, job_times, message_times)
 
 
 def _factors(slowdown: Slowdown) -> Float64:

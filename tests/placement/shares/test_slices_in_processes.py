@@ -18,6 +18,8 @@ from hgpart.run.processes.launch import launch
         (2, "", ["changes", "norms of the batch", "coarse"]),
         (3, "", ["coarse", "fine", "shared layers"]),
         (3, sliced_ranks.BY_ORDER, ["coarse", "fine"]),
+        (2, "", ["bands", "tiles"]),
+        (3, sliced_ranks.BY_ORDER, ["bands", "tiles"]),
     ],
 )
 def test_processes_do_what_threads_do(k, known_by, cases, tmp_path):
