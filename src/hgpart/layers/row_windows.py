@@ -89,15 +89,16 @@ class RowsInside:
     ----------
     operators : mapping of fx.Node to OperatorRows
         The rows of each node that computes and has rows, and what they read of its operands.
-    summed : mapping of fx.Node to mapping of fx.Node to int
-        For each node that sums all rows, the dimension of these in its operands.
+    summed : mapping of fx.Node to (fx.Node, int, bool)
+        For each node that sums all rows, its operand, the dimension of these, and whether the sum
+        is divided by their number.
     """
 
     def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
         self._walk = _RowWalk(traced, graph)
         self._walk.run()
         self.operators: Mapping[fx.Node, OperatorRows] = self._walk.local
-        self.summed: Mapping[fx.Node, Mapping[fx.Node, int]] = self._walk.summed
+        self.summed: Mapping[fx.Node, tuple[fx.Node, int, bool]] = self._walk.summed
 
     def read_by_results(self, at: int, node: fx.Node) -> Windows:
         """Windows of a layer's rows on those of one of its operators."""
@@ -116,7 +117,7 @@ class _RowWalk:
         self.next_row = 0
         self.makers: dict[str, RowMaker] = {}  # those of nodes that layers compute
         self.local: dict[fx.Node, OperatorRows] = {}
-        self.summed: dict[fx.Node, dict[fx.Node, int]] = {}
+        self.summed: dict[fx.Node, tuple[fx.Node, int, bool]] = {}
         self.finals: dict[int, RowMaker] = {}  # the last one of each layer
         self.layer_of = {
             name: at for at, layer in enumerate(graph.layers) for name in layer.operators
@@ -345,12 +346,10 @@ class _RowWalk:
             maker.summed = {}
             for rows in filter(None, along.values()):
                 add_windows(maker.summed, rows[1])
-            self.summed[call.node] = {
-                operand: rows[0]
-                for operand in call.node.all_input_nodes
-                for value, rows in along.items()
-                if rows is not None and self.values.get(operand) is value
-            }
+            ((value, rows),) = ((value, own) for value, own in along.items() if own is not None)
+            nodes = call.node.all_input_nodes
+            operand = next(node for node in nodes if self.values.get(node) is value)
+            self.summed[call.node] = operand, rows[0], effect.averages
         if layer is not None:
             self.ends[layer] = call.node, reason
         return reason

@@ -113,7 +113,15 @@ class Local:
 
 @dataclass(frozen=True)
 class Summed:
-    """The result has no rows: it is a sum or mean over all of them, so partial sums can travel."""
+    """The result has no rows: it is a sum over all of them, so partial sums can travel.
+
+    Attributes
+    ----------
+    averages : bool
+        Whether it is divided by their number.
+    """
+
+    averages: bool = True
 
 
 @dataclass(frozen=True)

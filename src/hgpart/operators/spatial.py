@@ -253,10 +253,19 @@ def padding(mode: str = "constant") -> RowRule:
 # ------------------------------------------------------------------ sums
 
 
-def total(call: Call) -> RowEffect | Effect:
-    """A sum or mean along some dimensions, or all."""
+def averaged(call: Call) -> RowEffect | Effect:
+    """A mean along some dimensions, or all."""
+    return _total(call, averages=True)
+
+
+def summed(call: Call) -> RowEffect | Effect:
+    """A sum along some dimensions, or all."""
+    return _total(call, averages=False)
+
+
+def _total(call: Call, averages: bool) -> RowEffect | Effect:
     value, dims = call.args[0], call.argument("dim")
     rank = len(value.shape)
     of_all = dims is None or dims == []
     dims = range(rank) if of_all else [dims] if isinstance(dims, int) else dims
-    return Summed() if value.dim in {dim % rank for dim in dims} else reduction(call)
+    return Summed(averages) if value.dim in {dim % rank for dim in dims} else reduction(call)

@@ -305,11 +305,11 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
     (
         Operator(
-            channelwise.reduction, linear="sum", samples=samples.averaged, rows=spatial.total
+            channelwise.reduction, linear="sum", samples=samples.averaged, rows=spatial.averaged
         ),
         aten.mean,
     ),
-    (Operator(channelwise.reduction, linear="sum", rows=spatial.total), aten.sum),
+    (Operator(channelwise.reduction, linear="sum", rows=spatial.summed), aten.sum),
     (
         Operator(channelwise.reduction),
         aten.prod, aten.amax, aten.amin, aten.linalg_vector_norm,

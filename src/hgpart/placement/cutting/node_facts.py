@@ -134,8 +134,8 @@ class NodeFacts:
         return self.rows_inside.operators
 
     @property
-    def summed_rows(self) -> Mapping[fx.Node, Mapping[fx.Node, int]]:
-        """For each node that sums all rows, the dimension of these in its operands."""
+    def summed_rows(self) -> Mapping[fx.Node, tuple[fx.Node, int, bool]]:
+        """For each node that sums all rows: its operand, their dimension, and if it averages."""
         return self.rows_inside.summed
 
     @cached_property

@@ -58,7 +58,7 @@ def sum_of_rows(step: StepGraph, node: fx.Node, axis: int, tasks: Int64, rows: I
     PlacementError
         If the operands can't be cut so.
     """
-    ((operand, dim),) = step.facts.summed_rows[node].items()
+    operand, dim, averages = step.facts.summed_rows[node]
     boxes: dict[fx.Node, Box] | None = {}
     if step.layer.tasks > 1:
         positions = step.facts.layout(step.at, node).positions(tasks)
@@ -77,8 +77,7 @@ def sum_of_rows(step: StepGraph, node: fx.Node, axis: int, tasks: Int64, rows: I
         changed["kernel_size"][dim - first] = len(rows)
     value = step.value(operand, {**boxes.get(operand, {}), dim: rows})
     result = step.emit(node, {operand: value}, changed)
-    is_sum = node.target in (aten.sum.default, aten.sum.dim_IntList)
-    return result if is_sum else step.call(aten.mul.Scalar, result, len(rows) / height)
+    return step.call(aten.mul.Scalar, result, len(rows) / height) if averages else result
 
 
 def _rows_of_others(
