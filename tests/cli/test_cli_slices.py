@@ -314,11 +314,11 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
     assert {tile for group in made["layers"][1]["tiles"] for tile in group["tiles"]} == {*range(4)}
     assert said_by([*banded, "--batch-size", "4", "--slices", "auto"], capsys)["feasible"]
     assert run(["show", str(plan)]) == 0
-    assert "Next:" not in capsys.readouterr().out
+    assert "Next: hgpart run " in capsys.readouterr().out
+    assert run(["verify", "--plan", str(plan)]) == 0
+    assert "PASS" in capsys.readouterr().out
     assert run(["partition", "lenet5", "--k", "2", "--way", "spatial"]) == 0
-    out = capsys.readouterr().out
-    assert "2 bands of rows" in out
-    assert "Next:" not in out
+    assert "2 bands of rows" in capsys.readouterr().out
     for more, said in (
         (["--way", "spatial"], "--bands 4 with --way spatial: accepted is without"),
         (["--objective", "time"], "--bands 4 with --objective time: accepted is without"),

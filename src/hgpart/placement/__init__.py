@@ -18,11 +18,11 @@ between them), `part_program` (all of a part's work) and `draws` (random masks).
 operators are cut), `steps`, and `slices` (the state that a part holds).
 `state` has `original_state`, `weight_files` and `traced_values` (a state_dict of the whole model)
 and `batch_statistics` (what norms update once per batch). `shares` has `ownership` (which part
-computes which tile) and, for a batch in slices or maps in bands,
-`batch_shares` (which slices are computed as one), `joining` (the order of shares in each part, and
-which of their steps are joined), `samples` and `joined_graph` (whether they can be, and how),
-`owners` (which part owns which parameters), `messages` (which of them travel together), `exchanges`
-(the copies that parts have of each other's state) and `statistics` (of norms over several tiles).
+computes which tile) and, for a batch in slices or maps in bands, `batch_shares` (which slices are
+computed as one), `joining` (the order of shares in each part, and which of their steps are joined),
+`samples` and `joined_graph` (whether they can be, and how), `owners` (which part owns which
+parameters), `messages` (which of them travel together), `exchanges` (the copies that parts have of
+each other's state) and `statistics` (of norms over several tiles).
 
 `ordering` has `ordered` (outlines of the programs, put in order by a rule) and `usual_schedule` (of
 steps for which nobody says one).

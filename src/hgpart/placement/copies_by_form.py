@@ -18,7 +18,7 @@ from hgpart.tracing.forms import Form
 
 
 class CopiesByForm:
-    """The copies that parts have of each other's state in each form, if the batch is in slices.
+    """The copies that parts have of each other's state in each form of a plan over tiles.
 
     If some parts are in other processes, all processes ask for them together the first time.
     """

@@ -189,7 +189,7 @@ class HeldState:
             )
 
     def check_learning(self, programs: Programs) -> None:
-        """Raise a PlacementError if a gradient would not be that of all shares of the batch."""
+        """Raise a PlacementError if a gradient would not be that of all tiles."""
         for part in programs.parts:
             for held, tensor in self.of(part):
                 if not tensor.requires_grad:
@@ -197,12 +197,12 @@ class HeldState:
                 if held.name not in programs.blueprint.trainable:
                     raise PlacementError(
                         f"{held.name} requires a gradient, and did not when it was placed: "
-                        "accepted in slices of the batch is placing the model again"
+                        "accepted in slices or bands is placing the model again"
                     )
                 if has_hooks(tensor):
                     raise PlacementError(
-                        f"a hook on {held.name}, whose gradient is added up from slices of the "
-                        "batch: accepted are parameters without hooks, and passes without gradients"
+                        f"a hook on {held.name}, whose gradient is added up from slices or bands: "
+                        "accepted are parameters without hooks, and passes without gradients"
                     )
 
     def check_values(self, state: Mapping[str, Any], beside: Collection[str]) -> None:
@@ -267,7 +267,7 @@ class HeldState:
                 if getattr(step, attribute) is not self._tensors[key]:
                     raise PlacementError(
                         f"another tensor is in the place of {held.name}, of which other parts have "
-                        "copies: accepted in slices of the batch are the placement's own "
+                        "copies: accepted in slices or bands are the placement's own "
                         "parameters, which load_state_dict and `p.data = ...` change"
                     )
 

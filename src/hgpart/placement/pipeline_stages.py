@@ -31,8 +31,8 @@ def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
     Raises
     ------
     PlacementError
-        If this process does not hold the part, the batch is in slices, random masks are drawn, or
-        norms are updated per batch.
+        If this process does not hold the part, the plan is over slices or bands, random masks are
+        drawn, or norms are updated per batch.
 
     >>> import hgpart, torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)).eval()

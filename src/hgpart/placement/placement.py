@@ -62,12 +62,14 @@ class Placement(ListingModule):
     processes. Gradients come with `.backward()`; with several parts `torch.autograd.grad` works for
     inputs, not for parameters.
 
-    If the batch is in slices, slices with the same layout are computed as one share of it. Each
+    If the batch is in slices, slices with the same layout are computed as one share of it; if rows
+    of maps are in bands, neighbouring bands with the same filters are computed at once. Each
     element of a parameter belongs to one part's state, chosen so that parts that share parameters
     own equal amounts of them. Other parts have copies, which are not parameters: they get the
     values when a pass with gradients begins, and send their gradients back when it ends. Norms take
-    statistics over a share, and running statistics are those of the first share, with the first
-    samples of a batch; if the plan has norms of the batch, statistics are over all shares.
+    statistics over all rows of a share, and running statistics are those of the first share, with
+    the first samples of a batch; if the plan has norms of the batch, statistics are over all
+    shares.
 
     Attributes
     ----------
@@ -273,9 +275,9 @@ class Placement(ListingModule):
         (`Schedule.staleness`). With one batch in flight it is ordinary training, to the bit. All
         batches have ended when it returns.
 
-        If the batch is in slices, weights that several parts compute with are the same in all of
-        them for each batch: as stale as in the part that owns them, which updates them when it has
-        the gradients of all parts. What does not learn must not change.
+        In a plan over slices or bands, weights that several parts compute with are the same in all
+        of them for each batch: as stale as in the part that owns them, which updates them when it
+        has the gradients of all parts. What does not learn must not change.
 
         Parameters
         ----------
@@ -308,11 +310,11 @@ class Placement(ListingModule):
         ArgumentError
             If there are fewer batches than the schedule has, or its rule is another one; if a loss
             is not a tensor of one element with gradients; if steps are compiled, parameters have
-            hooks, norms are updated per batch, or grad mode is off. For a plan over slices, if
-            `stash` is False.
+            hooks, norms are updated per batch, or grad mode is off. For a plan over slices
+            or bands, if `stash` is False.
         PlanError, PlacementError
-            If `step` would raise it; for a plan over slices also if something that does not learn
-            was changed.
+            If `step` would raise it; for a plan over slices or bands also if something that does
+            not learn was changed.
         """
         if self.programs.has_all_parts:
             self.forms.follow(self.training)

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import pickle
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
+import placements
+from banded_graphs import graph_of, modellings, random_parts
 from hypothesis import given
+from hypothesis import strategies as st
 from partitioned_graphs import partitioned_graphs
 
+from hgpart.hypergraph.blocks import single_blocks
+from hgpart.hypergraph.building import cnn_hypergraph
+from hgpart.hypergraph.metrics import evaluate
 from hgpart.layers.channel_graph import INPUT, ChannelGraph
 from hgpart.placement.building.channel_transfers import RESULT_PART, channel_transfers
 from hgpart.placement.shares.ownership import Ownership, ownership
+from hgpart.work.figures import flops
 
 
 @given(partitioned_graphs())
@@ -57,6 +65,32 @@ def test_a_part_gets_what_its_tasks_read_and_it_does_not_make(case):
         found[key] = set(item.members.tolist())
     assert list(found) == sorted(found, key=lambda key: (key[0], not key[1], not key[4], *key[2:4]))
     assert found == wanted(graph, owners)
+
+
+@given(st.integers(0, 5), modellings(), st.integers(0, 99))
+def test_rows_of_tiles_add_up_to_the_traffic_and_each_is_sent_once(seed, modelling, parts_seed):
+    graph, modelling = graph_of(seed), replace(modelling, slices=1)
+    work = flops(graph)
+    model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
+    parts = random_parts(model, parts_seed)
+    partition = placements.partitioned(None, graph, modelling, 3, model, parts).partition
+    owners, traffic = ownership(partition), np.zeros((3, 3), dtype=np.int64)
+    for item in channel_transfers(graph, owners):
+        layer, height = graph.layers[item.layer], owners.height(item.layer)
+        row_bytes = graph.map_bytes(layer, modelling.batch_size, None) // height
+        sent = np.zeros((layer.channels, height), dtype=np.int64)
+        for piece in item.pieces:
+            rows = np.zeros(1, np.int64) if piece.rows is None else piece.rows
+            sent[np.ix_(piece.members, rows)] += 1
+            tile = owners.tiles(item.layer, item.sender)[piece.tile]
+            assert piece.rows is None or np.isin(rows, tile.rows).all()
+            assert layer.tasks == 1 or np.isin(piece.members, tile.tasks).all()
+        assert sent.max() == 1
+        tasks = sent[:1] if layer.tasks == 1 else sent
+        traffic[item.sender, item.receiver] += int(tasks.sum()) * row_bytes * item.counted
+    maps = model.map_nets.of_parts(model.weights, parts, 3)
+    expected = evaluate(maps, np.arange(3, dtype=np.int32), 3).traffic
+    np.testing.assert_array_equal(traffic, expected)
 
 
 def wanted(graph: ChannelGraph, owners: Ownership) -> dict[tuple, set[int]]:

@@ -280,7 +280,7 @@ def test_hooks_on_parameters_are_refused(register):
     """They were told of the gradients of one part's slices alone."""
     both = Both()
     handles = [getattr(one, register)(lambda *_: None) for one in both.held("stem.weight")]
-    refused = "a hook on stem.weight, whose gradient is added up from slices of the batch: accepted"
+    refused = "a hook on stem.weight, whose gradient is added up from slices or bands: accepted"
     for pass_of in (both.step, lambda: both.placement(*both.inputs)):
         with pytest.raises(PlacementError, match=refused):
             pass_of()

@@ -222,7 +222,7 @@ class Copies:
         """Raise a PlacementError if what does not learn has changed since a stream began."""
         if self.fixed_changed:
             raise PlacementError(
-                "what does not learn was changed in a stream by a plan over slices, which "
+                "what does not learn was changed in a stream by a plan over slices or bands, which "
                 "copied it when it began: accepted are changes before or after the stream"
             )
 
