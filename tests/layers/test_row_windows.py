@@ -377,7 +377,7 @@ def test_a_rule_of_the_user_says_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(rows_of_blurred()) == {0: [[row] for row in range(5)]}
     channel_rule(operators.blur, rows=lambda call: AllRows("blurs all"))(same_place)
     assert rows_of_blurred().reason == "blurs all"
-    channel_rule(operators.blur, rows=lambda call: Summed())(same_place)
+    channel_rule(operators.blur, rows=lambda call: Summed(averages=False))(same_place)
     assert rows_of_blurred().total is not None
 
 

@@ -410,6 +410,18 @@ class _RowWalk:
         reads = self._sources(at, 1, self.outer[maker], self.unsummed[maker])
         return LayerRows(reads=reads, reason="the model's result")
 
+    def _is_task_by_task(self, at: int, node: fx.Node) -> bool:
+        """Whether a dimension of an operator's result has the channels of a layer, in order."""
+        ids = self._channels(node)
+        if ids is None:
+            return False
+        dims = [dim for dim in range(ids.dim()) if not constant_along(ids, dim)]
+        if len(dims) != 1:
+            return False
+        first, layer = int(self.graph.first_channel[at]), self.graph.layers[at]
+        own = core(ids.movedim(dims[0], 0).flatten(1)[:, 0]).numpy()
+        return np.array_equal(own, first + np.arange(layer.tasks))
+
     def _of_head(self, at: int, final: RowMaker) -> Windows | None:
         """Windows of a layer's rows on those of its first operator."""
         head = self.makers.get(next(iter(self.graph.layers[at].operators), ""))
@@ -426,6 +438,7 @@ class _RowWalk:
             operator_of(own.node).is_batch_norm for own in makers
         )
         ends = not has_state and all(source.is_summed for source in sources)
+        ends &= layer.tasks == 1 or self._is_task_by_task(at, maker.node)
         shape = concrete(first_tensor(maker.node.meta["val"]).shape)
         elements = -(-math.prod(shape) // (self.traced.batch_size * layer.tasks))
         reads = self._of(self.outer[before], set(self.outer[before]))

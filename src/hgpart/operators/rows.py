@@ -121,7 +121,7 @@ class Summed:
         Whether it is divided by their number.
     """
 
-    averages: bool = True
+    averages: bool
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def pooling(count: int, adds: bool = False) -> RowRule:
         (windows,) = local.windows
         covers = kernel.size == windows.widest == value.height > 1
         if adds and len(windows) == 1 and covers and call.argument("divisor_override") is None:
-            return Summed()
+            return Summed(averages=True)
         return local
 
     return rule
@@ -124,7 +124,7 @@ def adaptive_pooling(count: int, adds: bool = False) -> RowRule:
             return _kept(value)
         height, rows = value.height, call.shape[value.dim]
         if rows == 1 and height > 1:
-            return Summed() if adds else AllRows("a maximum over all rows")
+            return Summed(averages=True) if adds else AllRows("a maximum over all rows")
         numbers = np.arange(rows)
         first, last = numbers * height // rows, -(-(numbers + 1) * height // rows)
         at = value.dim - (len(value.shape) - count)

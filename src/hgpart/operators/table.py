@@ -535,8 +535,8 @@ def channel_rule(
         torch counts.
     rows : callable, optional
         How rows of maps depend on each other: a function from a `Call`, with `Rows` for operands
-        that have rows, to `Local`, `Summed` or `AllRows`; or `same_place`. All these are in
-        `hgpart.operators`. Default: as hgpart knows of the operator; one of your own needs all
+        that have rows, to `Local`, `Summed(averages)` or `AllRows`; or `same_place`. All these are
+        in `hgpart.operators`. Default: as hgpart knows of the operator; one of your own needs all
         rows, so that it ends the bands.
 
     Raises

@@ -146,11 +146,15 @@ def carried_over(
     for at, view in enumerate(views):
         layer = view.layer
         known = index.get(layer.name)
-        if known is not None and not (
-            _alike(graph.layers[known], layer)
-            and (partition.model.views[known].total is None) == (view.total is None)
-        ):
+        if known is not None and not _alike(graph.layers[known], layer):
             known = None
+        if known is not None and (partition.model.views[known].total is None) != (
+            view.total is None
+        ):
+            raise PlacementError(
+                f"{layer.name} sums all rows for inputs of some sizes and not for those of others: "
+                "accepted are inputs as the plan was made for, or a plan without bands"
+            )
         if known is not None:
             per_task[at] = work.per_task[known]
         if not view.is_first:
