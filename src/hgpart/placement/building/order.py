@@ -202,7 +202,7 @@ def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
         for item in blueprint.arriving.get((source, False, part), []):
             pieces += [(piece.members, piece.rows) for piece in item.pieces]
         if blueprint.row_dim(source) is None:
-            channels = np.concatenate([members for members, _ in pieces])
+            channels = np.concatenate([np.zeros(0, np.int64), *(members for members, _ in pieces)])
             pieces = [(np.unique(channels), None)]
         contents += _texts(pieces)
     cells = blueprint.owners.cells[at]
