@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import numpy as np
 import placements
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from originals import SEED, original
 from tiled_networks import tiled_network
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
@@ -154,6 +156,48 @@ def test_models_of_the_zoo_in_random_tiles(name, make):
         placed, plan = in_tiles(model, images, k, k, make, bands=4)
         assert verify(model, placed, (images,)).failures == ()
         assert placed.runtime.last.traffic.forward_bytes.sum() == plan.partition.evaluation.volume
+
+
+class Gated(nn.Module):
+    """Maps times a sum over their rows, which is a layer of its own."""
+
+    def __init__(self, summed: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.first, self.gate = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.summed = summed
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.first(images).relu()
+        return maps * self.gate(self.summed(maps)).mean((2, 3), keepdim=True)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize(
+    ("sums", "has_partial_sums"),
+    [
+        (lambda maps: maps.sum((2, 3), True), True),  # a user's sum was averaged
+        (lambda maps: maps.mean((2, 3), True), True),
+        (lambda maps: functional.avg_pool2d(maps, (12, 8)), True),
+        # Of 16 channels, tasks are the first four: partial sums of these were mixed up.
+        (lambda maps: functional.pixel_unshuffle(maps, 2).mean((2, 3), True)[:, :4], False),
+    ],
+    ids=["sum", "mean", "pooling", "some of its channels"],
+)
+def test_sums_over_rows(sums, has_partial_sums, make):
+    model, images = Gated(sums).double(), torch.randn(2, 3, 12, 8).double()
+    placed, plan = in_tiles(model, images, 3, 1, make, bands=4)
+    assert any(view.total for view in plan.partition.model.views) == has_partial_sums
+    check(model, images, placed, plan)
+
+
+def test_sizes_at_which_a_layer_is_no_sum_over_rows_are_refused():
+    """Bytes differed from the table, and a part had weights twice."""
+    model = Gated(lambda maps: functional.avg_pool2d(maps, (12, 8))).double()
+    images = torch.randn(2, 3, 12, 8).double()
+    placed, _ = in_tiles(model, images, 2, 1, bands=4)
+    with pytest.raises(PlacementError, match="sums all rows for inputs of some sizes and not for"):
+        placed.for_inputs(torch.randn(2, 3, 24, 8).double())
+    placed(images)
 
 
 def test_a_norm_of_rows_that_no_part_can_compute_is_refused():

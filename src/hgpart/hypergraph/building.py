@@ -89,7 +89,7 @@ def of_blocks(
     """Build it like `cnn_hypergraph`, from work and views that were checked before."""
     _check(graph, blocks, modelling.grain, views)
     layouts, *tables = _lay_out(blocks, views)
-    in_bands = band_by_band(_bands_of_vertices(views, *tables))
+    in_bands = band_by_band(_bands_of_vertices(views, tables[0], tables[2]))
     weights = np.concatenate(
         [
             _weights(_of_band(work, views, band), blocks, views, layouts, len(own))[own >= 0]
@@ -246,9 +246,8 @@ def _lay_out(
     )
 
 
-def _bands_of_vertices(
-    views: tuple[LayerVertices, ...], owners: Int32, rows: Int32, columns: Int32
-) -> Int64:
+def _bands_of_vertices(views: tuple[LayerVertices, ...], owners: Int32, columns: Int32) -> Int64:
+    """Number of bands of each vertex: of a cell those of its layer's rows, else of its maps."""
     cells = np.array([view.bands for view in views])
     others = np.array([len(view.row_cuts) - 1 for view in views])
     bands: Int64 = np.where(columns >= 0, cells[owners], others[owners])

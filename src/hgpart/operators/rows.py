@@ -102,8 +102,8 @@ class Local:
     windows : tuple of Windows
         Windows of the result's rows on each operand with rows, in the order of the operands.
     by : Kernel, EvenSpans, Scaling or None
-        What makes the windows, if parts can call the operator on some rows only. None: they call
-        it on all, with zeros for those that they do not have.
+        The rule behind the windows, by which a part calls the operator on its rows alone. With
+        None it calls the operator on all rows, with zeros for those that it does not have.
     """
 
     dim: int

@@ -102,8 +102,8 @@ class Operator:
         What the operator does to samples of a batch, a rule of `hgpart.operators.samples`; None if
         the channel rule tells that too.
     frame : str
-        What the operator pads with, unless its argument ``mode`` says it: "constant", "reflect" or
-        "replicate"; empty if it does not pad.
+        How the operator pads, if its argument ``mode`` does not say: "constant", "reflect" or
+        "replicate". Empty for an operator that does not pad.
     rows : callable or None
         How rows of the result depend on rows of operands, a rule of `hgpart.operators.spatial`;
         None if they are kept apart where the rule for samples keeps samples apart.

@@ -463,62 +463,65 @@ class _Assembly:
                 if (read := self.problem.views[at].split) is not None:
                     work = self.numbered.cell_work[at].reshape(read.groups, -1)
                     weight -= int(work[group].sum())
-                sets, view = self.classes.sets[number][slot], self.problem.views[at]
-                if view.total is not None:
-                    self._add_sum(number, slot, weight)
-                    continue
+                classes, sets = (number, -1), self.classes.sets[number][slot]
+                if self.problem.views[at].total is not None:  # it has no parameters
+                    self.summed[number, slot] = self._add(element, weight, 0, classes, sets)
+                    weight, sets = 0, []
                 self.types[number, slot] = self._add(
-                    at, weight, self._row_memory(at, group), (number, -1), sets
+                    element,
+                    weight,
+                    self._row_memory(at, group),
+                    classes,
+                    sets,
+                    bands=len(self.problem.views[at].row_cuts) - 1,
+                    parameters=self._row_parameters(at, group),
+                    statistics=self._row_statistics(at),
                 )
-                self.type_bands.append(view.bands)
-                self.type_elements.append(element)
-                self.parameters.append(self._row_parameters(at, group))
                 if read_bytes := self._read_parameters(at):
                     self.read_parameters[self.types[number, slot]] = read_bytes
-                self.statistics.append(self._row_statistics(at))
-
-    def _add_sum(self, number: int, slot: int, weight: int) -> None:
-        """Add the cells of a sum over rows, which has no parameters, and what adds them up."""
-        element, classes = self.classes.examples[number][slot], (number, -1)
-        at = int(self.numbered.labels[element, 0])
-        view, sets = self.problem.views[at], self.classes.sets[number][slot]
-        self.summed[number, slot] = self._add(at, weight, 0, classes, sets)
-        self.types[number, slot] = self._add(at, 0, self._row_memory(at, 0), classes, [])
-        self.type_bands += [view.bands, 1]
-        self.type_elements += [element] * 2
-        self.parameters += [0, 0]
-        self.statistics += [0, 0]
 
     def _add_cells(self) -> None:
         for at in dict.fromkeys(at for at, _ in self.columns):
             for row_class, row_slot, group in self.rows[at]:
                 for number, slot, element in self.columns.get((at, group), ()):
+                    column = element - self.numbered.columns[at]
                     kind = self._add(
-                        at,
+                        element,
                         int(self.numbered.labels[element, 2]),
-                        self._cell_memory(at, element - self.numbered.columns[at]),
+                        self._cell_memory(at, column),
                         (row_class, number),
                         self.classes.sets[number][slot],
+                        parameters=self._cell_parameters(at, column),
                     )
                     self.cells[row_class, row_slot, number, slot] = kind
-                    self.type_bands.append(self.problem.views[at].bands)
-                    self.type_elements.append(element)
-                    self.parameters.append(
-                        self._cell_parameters(at, element - self.numbered.columns[at])
-                    )
-                    self.statistics.append(0)
                     self.along[row_class, row_slot].append(2 * kind)
                     self.along[number, slot].append(2 * kind + 1)
 
     def _add(
-        self, at: int, weight: int, memory: int, classes: tuple[int, int], sets: list[int]
+        self,
+        element: int,
+        weight: int,
+        memory: int,
+        classes: tuple[int, int],
+        sets: list[int],
+        *,
+        bands: int | None = None,
+        parameters: int = 0,
+        statistics: int = 0,
     ) -> int:
-        """Add a vertex type and return its number."""
-        kind = len(self.weights)
+        """Add the vertex type of a task, or of a cell's channel, and return its number.
+
+        It has as many bands as its layer computes, unless `bands` says otherwise.
+        """
+        kind, at = len(self.weights), int(self.numbered.labels[element, 0])
         self.weights.append(weight)
         self.memory.append(memory)
+        self.parameters.append(parameters)
+        self.statistics.append(statistics)
         self.type_classes.append(classes)
         self.type_layers.append(at)
+        self.type_bands.append(self.problem.views[at].bands if bands is None else bands)
+        self.type_elements.append(element)
         for number in sets:
             self.types_of_set[number].add(kind)
         return kind

@@ -45,7 +45,7 @@ class ChannelTransfer:
     partial : bool
         Whether these are partial sums on the way to the layer's reduction.
     pieces : tuple of TransferPiece
-        What is sent, in pieces that do not overlap: one, unless rows are told apart.
+        Pieces of the message, which do not overlap. There is one, unless rows are told apart.
     counted : bool
         Whether it is part of the communication volume; False for what only the result needs, if
         the plan has no output vertex.

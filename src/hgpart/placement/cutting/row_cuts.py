@@ -4,7 +4,7 @@ A convolution is given rows of zeros where its windows reach beyond the image, a
 along rows. Pooling keeps its padding and is given rows that begin where one of its windows does;
 what it makes of windows that reach beyond these rows is cut off, and so it is with interpolation.
 Adaptive pooling is called window by window, if windows are not those of the rows that it is given.
-What has rows of another kind is called on whole tensors, with zeros for rows that the part lacks.
+Any other operator is called on whole tensors, with zeros for the rows that the part lacks.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def _height(rows: OperatorRows) -> int:
     return windows.height
 
 
-def _at(
+def with_rows(
     by: Kernel | EvenSpans | Scaling, node: fx.Node, name: str, default: int, value: int
 ) -> list[int]:
-    """An argument with a number for each spatial dimension, and another one for rows."""
+    """An operator's argument for each spatial dimension, with `value` for that of the rows."""
     call = Call(node, node.args, dict(node.kwargs), ())
     sizes = [setting(call, name, at, default) for at in range(by.spatial)]
     return [*sizes[: by.at], value, *sizes[by.at + 1 :]]
@@ -91,7 +91,7 @@ def _sliding(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -> 
     if pads == (kernel.padding, kernel.padding):
         pads = 0, 0
     elif kernel.padding:
-        changed["padding"] = _at(kernel, node, "padding", 0, 0)
+        changed["padding"] = with_rows(kernel, node, "padding", 0, 0)
     return RowCut(
         rows.dim,
         _asked(rows, first, last),
@@ -129,8 +129,8 @@ def _spreading(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -
     made = (last - first - 1) * stride + kernel.reach + 1
     more = max(0, end - first * stride + 1 - made)
     changed = {
-        "padding": _at(kernel, node, "padding", 0, 0),
-        "output_padding": _at(kernel, node, "output_padding", 0, more),
+        "padding": with_rows(kernel, node, "padding", 0, 0),
+        "output_padding": with_rows(kernel, node, "output_padding", 0, more),
     }
     wanted = kept + kernel.padding - first * stride
     return RowCut(rows.dim, _asked(rows, first, last), made + more, wanted, changed=changed)
@@ -147,7 +147,7 @@ def _in_spans(node: fx.Node, rows: OperatorRows, by: EvenSpans, kept: Int64) -> 
     alike &= np.array_equal(lasts + 1 - first, -(-(numbers + 1) * height // count))
     ends = np.stack([firsts, lasts + 1], axis=1) - first
     spans = () if alike else tuple((begin, end) for begin, end in ends.tolist())
-    size = _at(by, node, "output_size", 1, count if alike else 1)
+    size = with_rows(by, node, "output_size", 1, count if alike else 1)
     asked = _asked(rows, first, first + height)
     return RowCut(rows.dim, asked, count, numbers, changed={"output_size": size}, spans=spans)
 
@@ -161,6 +161,6 @@ def _scaled(node: fx.Node, rows: OperatorRows, by: Scaling, kept: Int64) -> RowC
     first, last = min(first, int(kept[0]) // by.factor), max(last, int(kept[-1]) // by.factor + 1)
     made, changed = (last - first) * by.factor, dict[str, Any]()
     if argument(node, "output_size") is not None:
-        changed["output_size"] = _at(by, node, "output_size", 1, made)
+        changed["output_size"] = with_rows(by, node, "output_size", 1, made)
     wanted = kept - first * by.factor
     return RowCut(rows.dim, _asked(rows, first, last), made, wanted, changed=changed)

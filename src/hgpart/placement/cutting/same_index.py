@@ -13,17 +13,19 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import argument
-from hgpart.operators.effects import Call, Mix, SameIndex
-from hgpart.operators.spatial import setting
+from hgpart.operators.effects import Mix, SameIndex
+from hgpart.operators.rows import EvenSpans
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
-from hgpart.placement.cutting.row_cuts import row_cut
+from hgpart.placement.cutting.row_cuts import row_cut, with_rows
 from hgpart.placement.cutting.slices import box_of
 from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
 from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
+
+FIRST_SPATIAL = 2  # behind the batch and its channels
 
 
 def under(step: StepGraph, node: fx.Node, box: Box) -> fx.Node | None:
@@ -71,10 +73,9 @@ def sum_of_rows(step: StepGraph, node: fx.Node, axis: int, tasks: Int64, rows: I
     height = step.facts.shape(operand)[dim]
     changed: dict[str, Any] = {}
     if argument(node, "kernel_size") is not None:
-        call, first = Call(node, node.args, dict(node.kwargs), ()), 2
-        sizes = range(len(step.facts.shape(operand)) - first)
-        changed["kernel_size"] = [setting(call, "kernel_size", at) for at in sizes]
-        changed["kernel_size"][dim - first] = len(rows)
+        spatial = len(step.facts.shape(operand)) - FIRST_SPATIAL
+        window = EvenSpans(dim - FIRST_SPATIAL, spatial)
+        changed["kernel_size"] = with_rows(window, node, "kernel_size", 1, len(rows))
     value = step.value(operand, {**boxes.get(operand, {}), dim: rows})
     result = step.emit(node, {operand: value}, changed)
     return step.call(aten.mul.Scalar, result, len(rows) / height) if averages else result
