@@ -328,7 +328,11 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
         ),
     ):
         assert said in failed([*banded, *more], 3, capsys)
-    assert said_by([*banded, "--modelling", "grain=fine"], capsys)["bands"] == 4
+    fine = [*banded, "--modelling", "grain=fine"]
+    assert said_by([*fine, "-o", plan], capsys)["bands"] == 4
+    assert run(fine) == run(["show", str(plan)]) == 0
+    assert "Next:" not in capsys.readouterr().out
+    assert "a fine-grain plan over 4 bands" in failed(["verify", "--plan", str(plan)], 13, capsys)
     assert "--bands 4 in compare" in failed(
         ["compare", "lenet5", "--k", "2", "--bands", "4"], 3, capsys
     )

@@ -102,6 +102,11 @@ class Modelling:
         check_whole("bands", self.bands, 1, LARGEST_BANDS)
 
     @property
+    def can_run(self) -> bool:
+        """Whether plans are placed: fine-grain ones over bands are only made and evaluated."""
+        return self.grain == "coarse" or self.bands == 1
+
+    @property
     def samples(self) -> tuple[int, ...]:
         """Samples of each slice.
 

@@ -136,7 +136,7 @@ def place(
         (traced, graph), partition = _checked_for(model, plan), plan.partition
     else:
         traced, graph, partition = restored(model, plan)
-    if partition.modelling.grain == "fine" and partition.modelling.bands > 1:
+    if not partition.modelling.can_run:
         raise PlacementError(
             f"a fine-grain plan over {partition.modelling.bands} bands of rows, which can't be run "
             "yet: accepted is a coarse-grain one, or one band"

@@ -228,7 +228,8 @@ def partition(
     )
     unit = unit_of(context)
     results.draw(plan_page, report, unit)
-    show_report(report, unit, results, run_of_plan(model, output))
+    then = run_of_plan(model, output) if divided.modelling.can_run else ""
+    show_report(report, unit, results, then)
     if timing is not None and chosen is not None:
         timing.tell(chosen)
     if divided.interrupted:

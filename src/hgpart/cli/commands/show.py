@@ -126,7 +126,7 @@ def show(
             print(f"\n{hgpart.draw_schedule(schedule, costs)}", end="")
             sizes = (f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
             plain_console().print(f"holds at most {', '.join(sizes)} {unit}")
-    if results.json != "-":
+    if results.json != "-" and loaded.modelling.can_run:
         lead_on(f"hgpart run {of_plan(named, plan)} --backward")
 
 
