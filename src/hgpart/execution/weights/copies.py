@@ -17,6 +17,7 @@ from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
+import xxhash
 from torch import Tensor, nn
 
 from hgpart.errors import PlacementError
@@ -409,10 +410,19 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     """A fingerprint that changes whenever the tensor's content does.
 
     torch does not count writes through `data`, as averaged weights and target networks make them:
-    so all words are added up, each times its place, so that a mere permutation changes the sum,
-    too.
+    so all bytes are looked at.
     """
     flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
+    if flat.device.type == "cpu":
+        return *_count(tensor), xxhash.xxh3_64_intdigest(flat.numpy())
+    return *_count(tensor), *_sum_of_words(flat)
+
+
+def _sum_of_words(flat: Tensor) -> list[int]:
+    """A fingerprint of bytes on a GPU, which are not copied from there.
+
+    All words are added up, each times its place, so that a mere permutation changes the sum, too.
+    """
     if flat.storage_offset() % 8:
         flat = flat.clone()
     words = flat[: len(flat) // 8 * 8].view(torch.int64)
@@ -421,4 +431,4 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     for first in range(0, len(words), WORDS):
         block = words[first : first + WORDS]
         total = total * FACTOR + (block * places[: len(block)]).sum()
-    return *_count(tensor), int(total), *flat[words.nbytes :].tolist()
+    return [int(total), *flat[words.nbytes :].tolist()]
