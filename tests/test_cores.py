@@ -72,6 +72,38 @@ def test_without_affinity_or_control_groups_all_cores_count(
     assert cores.usable_cores() == 1
 
 
+@pytest.mark.parametrize(
+    ("usable", "processes", "expected"),
+    [
+        ({0, 1}, 2, [[0], [1]]),
+        ({1, 3, 4, 6, 7}, 2, [[1, 3], [4, 6, 7]]),
+        ({2, 5}, 1, [[2, 5]]),
+        ({0, 1}, 3, []),
+    ],
+)
+def test_processes_share_the_cores(
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    usable: set[int],
+    processes: int,
+    expected: list[list[int]],
+) -> None:
+    bound = list[list[int]]()
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: usable)
+    monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: bound.append([*cores]))
+    for process in range(processes):
+        cores.take_own_cores(process, processes)
+    assert bound == expected
+
+
+def test_processes_with_a_quota_of_time_share_nothing(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(machine, V2, {"box/job/cpu.max": "300000 100000\n"})
+    monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: pytest.fail("bound"))
+    cores.take_own_cores(0, 2)
+
+
 def test_nothing_else_counts_cores() -> None:
     """Annealing took all cores of the machine, the partitioners beside it those of the affinity."""
     assert cores.__file__ is not None

@@ -38,6 +38,24 @@ def threads_of_each(processes: int) -> int:
     return int(text) if text.isdecimal() and int(text) else max(1, usable_cores() // processes)
 
 
+def take_own_cores(process: int, processes: int) -> None:
+    """Bind this process, one of several on this machine, to its share of the cores, as MPI does.
+
+    Otherwise the system moves two processes to one core now and then, and all others wait. Where
+    there are fewer cores than processes, or cores can't be chosen, nothing is done; nor under a
+    quota of time, because others may then be at work on any core.
+
+    Parameters
+    ----------
+    process : int
+        Number of this process.
+    """
+    cores = sorted(affinity())
+    if processes <= len(cores) == usable_cores() and hasattr(os, "sched_setaffinity"):
+        first, last = (len(cores) * at // processes for at in (process, process + 1))
+        os.sched_setaffinity(0, cores[first:last])
+
+
 def processor() -> str:
     """The name that the processor gives itself."""
     try:

@@ -27,6 +27,7 @@ from hgpart.bench.ways.pipelines import pipelined
 from hgpart.bench.ways.placed import placed
 from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Layout, TrainingWay
 from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
+from hgpart.cores import take_own_cores
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
 from hgpart.processes import end_with_starter
@@ -60,6 +61,7 @@ def work(
     # Otherwise Python would complain of a lock that torch makes when tracing, and never frees.
     multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environment)
+    take_own_cores(rank, int(environment["WORLD_SIZE"]))
     keep_freed_memory()  # for all ways: this compares ways, not allocators
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.seed)

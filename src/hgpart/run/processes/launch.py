@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from hgpart.cores import usable_cores
+from hgpart.cores import take_own_cores, usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.processes import OwnProcess, end, ending
@@ -50,7 +50,7 @@ def launch(program: str, arguments: Sequence[str], k: int) -> None:
     the `RunError`). The output of the other ranks is dropped, except the standard error of a rank
     that fails without such a line. This process keeps the store that the ranks share, at a free
     port unless the environment has a ``MASTER_PORT``. ``OMP_NUM_THREADS``, if not set, divides the
-    cores.
+    cores; each process is bound to its share of them (`hgpart.cores.take_own_cores`).
 
     When a process fails, the others are ended within 10 seconds; they also end with this process,
     even if that is killed, and on Ctrl-C.
@@ -239,6 +239,7 @@ def begin() -> None:
     ``sys.argv[1:]`` is "terminal" if the launcher has one, the program, and its arguments.
     """
     _, terminal, program = sys.argv[:3]
+    take_own_cores(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
     keep_freed_memory()
     if terminal and os.environ["RANK"] == "0":
         buffer: IO[bytes] = sys.stderr.buffer
