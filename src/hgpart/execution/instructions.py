@@ -363,9 +363,9 @@ def _in_chunks(
 def _chunks(
     instructions: Sequence[Instruction], awaits: type[Receive | Send], stride: int
 ) -> Iterator[range]:
-    """Cut before each await that comes after another instruction."""
+    """Cut before each await that comes after another instruction, and after what leaves at once."""
     places = range(len(instructions))[::stride]
-    begin, works = 0, False
+    begin, works, sent = 0, False, False
     for at, place in enumerate(places):
         instruction = instructions[place]
         if (
@@ -374,10 +374,12 @@ def _chunks(
             and not instruction.transfer.differentiable
         ):
             continue  # it does nothing
-        if isinstance(instruction, awaits) and works:
+        is_await = isinstance(instruction, awaits)
+        if (is_await and works) or (sent and isinstance(instruction, Compute)):
             yield places[begin:at]
-            begin = at
-        works = not isinstance(instruction, awaits)
+            begin, sent = at, False
+        works = not is_await
+        sent |= stride == 1 and isinstance(instruction, Send) and instruction.transfer.at_once
     yield places[begin:]
 
 

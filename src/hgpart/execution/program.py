@@ -97,6 +97,9 @@ class Transfer:
     counted : bool
         Whether it is part of the partition's communication volume. Only results are not, where the
         plan leaves the output vertex out.
+    at_once : bool
+        Whether it leaves before anything else is computed, as a border of rows should: its chunk
+        ends.
     """
 
     number: int
@@ -107,6 +110,7 @@ class Transfer:
     tensors: tuple[TransferredTensor, ...]
     differentiable: bool
     counted: bool = True
+    at_once: bool = False
 
     def nbytes(self, batch_size: int) -> int:
         """Bytes for a batch, one way."""

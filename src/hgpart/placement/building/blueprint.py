@@ -22,6 +22,7 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.table import is_complex, operator_of
 from hgpart.partition import Partition
+from hgpart.placement.building.borders_first import BordersFirst, borders_first
 from hgpart.placement.building.channel_transfers import (
     RESULT_PART,
     ChannelTransfer,
@@ -35,6 +36,7 @@ from hgpart.placement.cutting.reindexing import takes_some
 from hgpart.placement.cutting.steps import summing_of
 from hgpart.placement.shares.ownership import Ownership, Tile, ownership
 from hgpart.placement.shares.statistics import NormOfBatch, SharedStatistics, norms_of_batch
+from hgpart.schedules.costs import Costs
 from hgpart.tracing.batches import at_batch, elements_of_shape, evenly, shape_said
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
@@ -43,8 +45,14 @@ from hgpart.tracing.traced_nodes import (
     live_nodes,
     results_read,
 )
-from hgpart.work.figures import Work
+from hgpart.work.figures import Work, seconds_a_unit
 
+# Borders are computed by themselves if the inside takes as many times as long as a message, and as
+# the second call of its operators, which takes some seconds per parameter: 3 to 5e-10 measured for
+# convolutions of 64 to 512 channels (oneDNN), more for larger ones.
+MESSAGES_HIDDEN = 2
+CALLS_HIDDEN = 10
+SECONDS_A_PARAMETER_AND_CALL = 5e-10
 UNUSED = "unused"  # submodule of a part for state that none of its steps uses
 OWN = "own"  # submodule of a part for its own state that steps hold only within larger tensors
 
@@ -99,10 +107,32 @@ class Blueprint:
         """The part that computes each task."""
         return ownership(self.partition)
 
-    @cached_property
+    @property
     def channel_transfers(self) -> tuple[ChannelTransfer, ...]:
         """Channels that parts send each other, in the global order."""
-        return channel_transfers(self.graph, self.owners, of_parameters=not self.is_share)
+        return self._borders_first.transfers
+
+    @cached_property
+    def _borders_first(self) -> BordersFirst:
+        transfers = channel_transfers(self.graph, self.owners, of_parameters=not self.is_share)
+        return borders_first(self.graph, self.owners, transfers, self._hides_a_message)
+
+    def _hides_a_message(self, at: int, inside: Tile) -> bool:
+        """Whether the inside of a tile takes long enough that its borders should come first.
+
+        They are computed in a call of their own, which reads the layer's weights once more. Norms
+        take their statistics of whole tiles.
+        """
+        layer, costs = self.graph.layers[at], Costs()
+        if inside.rows is None or self.owners.cells[at] is not None or at in self.norms_of_batch:
+            return False
+        share_of_tasks = len(inside.tasks) / layer.tasks
+        share = share_of_tasks * len(inside.rows) / self.owners.height(at)
+        batch_size = self.partition.modelling.batch_size
+        unit = seconds_a_unit(self.work, batch_size, costs.work) * self.share.samples(batch_size)
+        seconds = unit * int(self.work.per_task[at]) * layer.tasks * share
+        again = layer.parameters * share_of_tasks * SECONDS_A_PARAMETER_AND_CALL
+        return seconds > max(MESSAGES_HIDDEN * costs.message, CALLS_HIDDEN * again)
 
     @cached_property
     def copied(self) -> frozenset[tuple[int, int]]:
@@ -378,8 +408,10 @@ class Blueprint:
         return np.unique(np.concatenate([np.zeros(0, np.int64), *(tile.tasks for tile in tiles)]))
 
     def tiles(self, at: int, part: int) -> Sequence[Tile]:
-        """The tiles of a layer that a part finishes."""
+        """The tiles of a layer that a part finishes, in the order in which it does."""
         layer = self.graph.layers[at]
+        if (at, part) in self._borders_first.tiles:
+            return self._borders_first.tiles[at, part]
         if self.owners.finish[at] is not None:
             return self.owners.tiles(at, part)
         alone = layer.kind == INPUT or part == RESULT_PART
@@ -424,6 +456,7 @@ class Blueprint:
                 tensors=tuple(self._transferred(item)),
                 differentiable=differentiable[number],
                 counted=item.counted,
+                at_once=self.owners.tells_rows,
             )
             for number, item in enumerate(self.channel_transfers)
         )

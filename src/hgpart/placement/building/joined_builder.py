@@ -59,10 +59,10 @@ class JoinedBuilder(PartBuilder):
         name = super()._name(at, partial, sender, tile)
         return f"{self.prefix}{name.removeprefix(self.blueprint.prefix)}"
 
-    def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
+    def _add(self, step: Step, name: str, band: int = 0) -> tuple[fx.Node, ...]:
         """Add a step; afterwards its results are known by their names in each share."""
         results = self.program.add(step, name)
-        self.hold(step, name)
+        self.hold(step, name, band)
         bare = name.removeprefix(self.prefix)
         names = tuple(f"{member.blueprint.prefix}{bare}" for member in self.members)
         self.program.steps[name] = names
@@ -138,6 +138,6 @@ class JoinedBuilder(PartBuilder):
         for member in self.members:
             member._send_sums(at, tasks)
 
-    def _send_maps(self, at: int) -> None:
+    def _send_maps(self, at: int, last: int) -> None:
         for member in self.members:
-            member._send_maps(at)
+            member._send_maps(at, last)

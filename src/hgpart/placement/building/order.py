@@ -204,7 +204,7 @@ def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
         if blueprint.row_dim(source) is None:
             channels = np.concatenate([np.zeros(0, np.int64), *(members for members, _ in pieces)])
             pieces = [(np.unique(channels), None)]
-        contents += _texts(pieces)
+        contents += sorted(_texts(pieces))
     cells = blueprint.owners.cells[at]
     if partial and cells is not None:
         rectangles = cells[part]
@@ -223,7 +223,7 @@ def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
 
 def _texts(pieces: Iterable[tuple[Int64, Int64 | None]]) -> list[bytes]:
     """Texts that are equal for the same channels in the same rows."""
-    return sorted(
+    return [
         members.tobytes() + b" " + (b"" if rows is None else rows.tobytes())
         for members, rows in pieces
-    )
+    ]

@@ -77,18 +77,16 @@ class PartBuilder:
         finished = self._finish(at)
         if self.blueprint.graph.layers[at].kind == OUTPUT:
             self.results = finished
-        else:
-            self._send_maps(at)
 
-    def _add(self, step: Step, name: str) -> tuple[fx.Node, ...]:
+    def _add(self, step: Step, name: str, band: int = 0) -> tuple[fx.Node, ...]:
         results = self.program.add(step, name, self.blueprint.prefix)
-        self.hold(step, name)
+        self.hold(step, name, band)
         return results
 
-    def hold(self, step: Step, name: str) -> None:
-        """Note the slices that a step holds, once it was added."""
+    def hold(self, step: Step, name: str, band: int = 0) -> None:
+        """Note the slices that a step holds, once it was added; `band` is the first of its rows."""
         if hasattr(self.program.root, name):
-            slices = self.later_slices if step.is_later else self.slices
+            slices = self.later_slices if band else self.slices
             slices.update({f"{name}.{at}": held for at, held in step.slices.items()})
 
     def carry(self, shares: Iterable[PartBuilder]) -> None:
@@ -195,11 +193,11 @@ class PartBuilder:
         tasks = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
         if split is None:
             rows = np.unique(np.concatenate([own.positions for own in cells[self.part]]))
-            step = sums_of_rows_step(self.begin(at, tasks, rows), cells[self.part])
+            step, band = sums_of_rows_step(self.begin(at, tasks, rows), cells[self.part]), rows[0]
         else:
             read = plan.graph.layers[at].reads[split]
-            step = partial_step(self.begin(at, tasks), read, cells[self.part])
-        self._add(step, self._name(at, True, None))
+            step, band = partial_step(self.begin(at, tasks), read, cells[self.part]), 0
+        self._add(step, self._name(at, True, None), int(band))
         self._send_sums(at, tasks)
 
     def _send_sums(self, at: int, tasks: Int64) -> None:
@@ -217,13 +215,16 @@ class PartBuilder:
         plan = self.blueprint
         if plan.graph.layers[at].kind == INPUT:
             self._take_input(at)
+            for number in range(len(plan.tiles(at, self.part))):
+                self._send_maps(at, number)
             return ()
         updates, finished = plan.buffer_updates.get(at, {}), list[fx.Node]()
         norms = self.statistics.norms.get(at, ())
         for number, tile in enumerate(plan.tiles(at, self.part)):
             step, sums = self._after(norms, at, tile, number)
             finishing = finishing_step(step, plan.results[at], {} if number else updates, sums)
-            finished += self._add(finishing, self._name(at, False, None, number))
+            finished += self._add(finishing, self._name(at, False, None, number), tile.bands.start)
+            self._send_maps(at, number)
         return tuple(finished)
 
     def _take_input(self, at: int) -> None:
@@ -251,7 +252,7 @@ class PartBuilder:
             box = norm.box(tile.tasks, rows)
             statistics, given = statistics_step(step, norm.operand, box, counted, sums)
             name = self.statistics_of(norm, number)
-            self._add(statistics, name)
+            self._add(statistics, name, tile.bands.start)
             self._operands[at, number] = numbered(name, 1) if given is None else given
 
     def _after(
@@ -336,10 +337,13 @@ class PartBuilder:
         )
         return kept
 
-    def _send_maps(self, at: int) -> None:
+    def _send_maps(self, at: int, last: int) -> None:
+        """Send what is there once a tile is, given by its number."""
         plan = self.blueprint
         tiles, dim = plan.tiles(at, self.part), plan.row_dim(at)
         for transfer, item in plan.departing.get((at, False, self.part), []):
+            if max(piece.tile for piece in item.pieces) != last:
+                continue
             tensors = []
             for piece, (index, node) in product(item.pieces, enumerate(plan.results[at])):
                 name, layout = self._name(at, False, None, piece.tile), plan.layouts[node]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,16 @@ class PartGraph(GrowingModule):
             program.send, (transfer.number, *tensors), {"receiver": transfer.receiver}
         )
 
+    def send_early(self) -> None:
+        """Put what is sent, and what that needs, before all else that follows the same receives.
+
+        In a plan over bands, borders then travel while insides are computed.
+        """
+        nodes = [*self.fx_graph.nodes]
+        for receives, stretch in groupby(nodes, key=lambda node: node.target is program.receive):
+            if not receives:
+                _sends_first([*stretch])
+
     def packed(self, name: str, cuts: Sequence[tuple[int, Int64, int]]) -> fx.Node:
         """Some places of a value along some dimensions, as one contiguous tensor.
 
@@ -104,6 +115,18 @@ class PartGraph(GrowingModule):
             if not np.array_equal(places, np.arange(size)):
                 result = self.call(program.pack, result, axis, self.index(places, "channels_0"))
         return result
+
+
+def _sends_first(stretch: Sequence[fx.Node]) -> None:
+    """Order consecutive nodes anew: first those that sends need."""
+    needed = set[fx.Node]()
+    for node in reversed(stretch):
+        if node.op == "placeholder" or node.target is program.send or node in needed:
+            needed.update((node, *node.all_input_nodes))
+    before = stretch[0].prev
+    for node in sorted(stretch, key=lambda node: node not in needed):  # stable
+        before.append(node)
+        before = node
 
 
 def numbered(name: str, index: int) -> str:

@@ -66,6 +66,8 @@ def build_part(
         if not any(needed):
             break
         united = needed
+    if any(blueprint.owners.tells_rows for blueprint in blueprints):
+        graph.send_early()
     graph.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))
     module = fx.GraphModule(graph.root, graph.fx_graph, class_name=f"Part{part}")
     program = PartProgram(part, module, graph.used, graph.steps)

@@ -146,9 +146,8 @@ class RowCut:
         if any(self.pads):
             ((operand, box),) = self.asked.items()
             (dim,) = box
-            widths = [0, 0] * (len(step.facts.shape(operand)) - 1 - dim) + [*self.pads]
-            padded = step.call(aten.constant_pad_nd.default, operands[operand], widths)
-            operands = {**operands, operand: padded}
+            rank = len(step.facts.shape(operand))
+            operands = {**operands, operand: _padded(step, operands[operand], dim, rank, self.pads)}
         for whole, box in self.taken.items():
             operands = {**operands, whole: step.select(operands[whole], whole, box)}
         changed = {**self.changed, **changed}
@@ -171,6 +170,24 @@ class RowCut:
     def _first_result(self, step: StepGraph, node: fx.Node, call: fx.Node) -> fx.Node:
         several = isinstance(node.meta["val"], (tuple, list))
         return step.call(operator.getitem, call, 0) if several else call
+
+
+def _padded(step: StepGraph, rows: fx.Node, dim: int, rank: int, pads: tuple[int, int]) -> fx.Node:
+    """Rows with zeros in front and behind, or without some of them.
+
+    Zeros are joined to rows, as these may be joined themselves: a step joins all of them at once.
+    """
+    beside = [0, 0] * (rank - 1 - dim)
+    if min(pads) < 0:
+        return step.call(aten.constant_pad_nd.default, rows, [*beside, *pads])
+    are_joined = rows.target is aten.cat.default and rows.args[1] == dim
+    pieces: Any = rows.args[0] if are_joined else [rows]
+    no_rows = step.call(aten.narrow.default, pieces[0], dim, 0, 0)
+    front, behind = (
+        [step.call(aten.constant_pad_nd.default, no_rows, [*beside, width, 0])] if width else []
+        for width in pads
+    )
+    return step.call(aten.cat.default, [*front, rows, *behind], dim)
 
 
 @dataclass(eq=False)

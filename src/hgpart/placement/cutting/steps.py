@@ -46,15 +46,12 @@ class Step:
     slices : mapping of str to Slice
         Slices of parameters and buffers by attribute of the module, on the meta device until they
         are loaded.
-    is_later : bool
-        Whether its rows are not in the first band.
     """
 
     module: fx.GraphModule
     operands: tuple[str, ...]
     outputs: int
     slices: Mapping[str, Slice]
-    is_later: bool = False
 
 
 def finishing_step(
@@ -237,5 +234,4 @@ def finished_step(step: CutGraph, outputs: Sequence[fx.Node]) -> Step:
     _join_at_once(step.fx_graph)
     _activate_in_place(step.fx_graph)
     module = fx.GraphModule(step.root, step.fx_graph, class_name=f"Step{step.at}")
-    is_later = step.rows is not None and bool(step.rows[0])
-    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices), is_later)
+    return Step(module, tuple(step.placeholders), len(outputs), dict(step.slices))

@@ -137,13 +137,20 @@ def outlines_here(
 def _step_work(
     placement: Placement, blueprint: Blueprint, part: int, shares: Int64
 ) -> Mapping[str, float]:
-    """Work of a part's steps by name, per sample; a layer's work counts in its first step."""
+    """Work of a part's steps by name, per sample; a tile's work counts in its first step."""
     names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
     program = placement.programs.parts[part]
     steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
     work = {}
     for at in np.flatnonzero(shares).tolist():
-        first = (f"{names[at]}{suffix}" for suffix in ("_partial", "_before_0"))
-        step = next((name for name in first if name in steps), names[at])
-        work[step] = float(shares[at]) * part_of_batch
+        of_layer = float(shares[at]) * part_of_batch
+        if f"{names[at]}_partial" in steps:
+            work[f"{names[at]}_partial"] = of_layer
+            continue
+        tiles = blueprint.tiles(at, part)
+        sizes = [len(tile.tasks) * (1 if tile.rows is None else len(tile.rows)) for tile in tiles]
+        first = "_before_0" if f"{names[at]}_before_0" in steps else ""
+        for number, size in enumerate(sizes):
+            step = f"{names[at]}{first}{f'_tile_{number}' if number else ''}"
+            work[step] = of_layer * size / sum(sizes)
     return work
