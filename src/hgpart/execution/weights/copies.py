@@ -414,7 +414,7 @@ def _content(tensor: Tensor) -> tuple[int, ...]:
     """
     flat = tensor.detach().reshape(-1).contiguous().view(torch.uint8)
     if flat.device.type == "cpu":
-        return *_count(tensor), xxhash.xxh3_64_intdigest(flat.numpy())
+        return *_count(tensor), xxhash.xxh3_64_intdigest(flat.numpy().data)
     return *_count(tensor), *_sum_of_words(flat)
 
 

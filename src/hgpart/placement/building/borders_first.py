@@ -63,9 +63,9 @@ def borders_first(
                 continue
             rows = np.unique(np.concatenate(early[at, part]))
             divided = [_divided(tile, rows) for tile in owners.tiles(at, part)]
-            if not all(pays(at, tile) for _, insides in divided for tile in insides):
+            if not (divided and all(insides for _, insides in divided)):
                 continue
-            if not all(insides for _, insides in divided):
+            if not all(pays(at, tile) for _, insides in divided for tile in insides):
                 continue
             numbered = [(n, tile) for n, (borders, _) in enumerate(divided) for tile in borders]
             numbered += [(n, tile) for n, (_, insides) in enumerate(divided) for tile in insides]
@@ -85,7 +85,9 @@ def borders_first(
         of_part = tiles[item.layer, item.sender]
         for piece in item.pieces:
             for place in places[item.layer, item.sender][piece.tile]:
-                rows = np.intersect1d(piece.rows, of_part[place].rows)
+                there = of_part[place].rows
+                assert piece.rows is not None and there is not None
+                rows = piece.rows[np.isin(piece.rows, there)]
                 if len(rows):
                     yield TransferPiece(piece.members, rows, place)
 
