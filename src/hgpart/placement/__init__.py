@@ -8,8 +8,8 @@ pass begins), `placement` (the module), `param_groups` (its parameters, for an o
 `pipeline_stages` (its parts as functions of tensors). `expected` is what passes should send;
 `rehearsal` and `accounting` make its report.
 
-`building` has `channel_transfers` (which channels go where), `blueprint` (what all parts have in
-common), `order` (of layers, over the shares of a batch), `part_graph`, `part_builder`,
+`building` has `channel_transfers` (which channels go where), `borders_first` (which rows of a tile
+are computed first), `blueprint` (what all parts have in common), `order` (of layers, over the shares of a batch), `part_graph`, `part_builder`,
 `joined_builder` and `statistics_builder` (a part's work on one share, on several at once, and
 between them), `part_program` (all of a part's work) and `draws` (random masks).
 
