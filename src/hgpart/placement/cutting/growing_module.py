@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from torch import fx, nn
 
 from hgpart.arrays import Int64
+from hgpart.operators.calls import has_gradients
 
 aten = torch.ops.aten
 
@@ -62,6 +64,17 @@ class GrowingModule:
         if np.array_equal(positions, np.arange(first, first + count)):
             return self.call(aten.narrow.default, result, axis, first, count)
         return self.call(aten.index_select.default, result, axis, self.index(positions))
+
+    def register(
+        self, attribute: str, shape: Sequence[int], dtype: torch.dtype, is_parameter: bool
+    ) -> None:
+        """Make an attribute for a parameter or buffer, on the meta device until it is loaded."""
+        value = torch.empty(tuple(shape), dtype=dtype, device="meta")
+        if is_parameter:
+            parameter = nn.Parameter(value, has_gradients(dtype))
+            self.root.register_parameter(attribute, parameter)
+        else:
+            self.root.register_buffer(attribute, value)
 
     def free_name(self, name: str) -> str:
         """A name for an attribute: this one if it is free, else one with a number."""
