@@ -67,12 +67,8 @@ def _convolved(call: Call, transposed: bool) -> RowEffect:
         return _kept(value)
     kernel, count = weight.shape[2 + at], call.shape[value.dim]
     dilation = setting(call, "dilation", at, 1)
-    padding = call.argument("padding")
-    if isinstance(padding, str):  # of even kernels, the row more is padded behind
-        padding = dilation * (kernel - 1) // 2 if padding == "same" else 0
-    else:
-        padding = setting(call, "padding", at, 0)
-    stride, spatial = setting(call, "stride", at, 1), len(weight.shape) - 2
+    padding, stride = setting(call, "padding", at, 0), setting(call, "stride", at, 1)
+    spatial = len(weight.shape) - 2
     return _slid(value, count, Kernel(at, spatial, kernel, stride, dilation, padding, transposed))
 
 

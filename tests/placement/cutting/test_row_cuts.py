@@ -185,7 +185,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
         True,
     ),
     "one filter": (lambda: nn.Sequential(nn.Conv2d(CHANNELS, 1, 3), nn.ReLU()), True),
-    "same, of an even kernel": (lambda: nn.Conv2d(CHANNELS, 2, 4, padding="same"), False),
+    "same, of an even kernel": (lambda: nn.Conv2d(CHANNELS, 2, 4, padding="same"), True),
     "a frame": (lambda: nn.Sequential(nn.ConstantPad2d((1, 0, 2, -1), 1.5), nn.Conv2d(4, 2, 3)), 1),
     "adaptive, evenly": (lambda: nn.AdaptiveAvgPool2d((HEIGHT, 2)), True),
     "adaptive, unevenly": (lambda: nn.AdaptiveAvgPool2d((5, 2)), True),

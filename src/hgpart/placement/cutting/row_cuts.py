@@ -78,8 +78,6 @@ def with_rows(
 
 def _sliding(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -> RowCut | None:
     """A convolution: it is given zeros where its windows reach beyond the image."""
-    if isinstance(argument(node, "padding"), str):
-        return None
     height, stride = _height(rows), kernel.stride
     begin = int(kept[0]) * stride - kernel.padding
     end = int(kept[-1]) * stride - kernel.padding + kernel.reach + 1
