@@ -195,10 +195,20 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
     "bicubic": (lambda: nn.Upsample(size=(2 * HEIGHT, 7), mode="bicubic"), True),
     "corners aligned": (
         lambda: nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
-        False,
+        True,
     ),
-    "by a fraction": (lambda: nn.Upsample(scale_factor=1.5, mode="bilinear"), False),
-    "fewer rows": (lambda: nn.Upsample(size=(6, 6), mode="bilinear"), False),
+    "by a fraction": (lambda: nn.Upsample(scale_factor=1.5, mode="bilinear"), True),
+    "fewer rows": (lambda: nn.Upsample(size=(6, 6), mode="bilinear"), True),
+    "rows that are not read": (lambda: nn.Upsample(size=(4, 9), mode="nearest"), True),
+    "bicubic by a fraction": (lambda: nn.Upsample(scale_factor=1.7, mode="bicubic"), True),
+    "smoothed": (
+        lambda: Calls(
+            lambda image: functional.interpolate(
+                image, size=(5, 4), mode="bilinear", antialias=True
+            )
+        ),
+        True,
+    ),
     "a constant with rows": (
         lambda: Calls(lambda image: image * torch.arange(HEIGHT).reshape(-1, 1)),
         True,

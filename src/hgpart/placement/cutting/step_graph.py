@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Float64, Int64
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.placement.cutting.growing_module import GrowingModule
-from hgpart.placement.cutting.layouts import ChannelLayout
+from hgpart.placement.cutting.layouts import ChannelLayout, weighted
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.tracing.batches import SYMBOLIC, evenly, size_said
@@ -123,6 +123,9 @@ class RowCut:
     spans : tuple of (int, int)
         Rows of those that it is given for each of several calls, which make a row each; empty if
         it is called once.
+    weights : float64 array, shape (terms, rows), or None
+        If given, `wanted` has this shape, too: a row is the sum of rows that the call makes, each
+        times its weight.
     """
 
     dim: int
@@ -133,6 +136,7 @@ class RowCut:
     changed: Mapping[str, Any] = field(default_factory=dict)
     taken: Mapping[fx.Node, Box] = field(default_factory=dict)
     spans: tuple[tuple[int, int], ...] = ()
+    weights: Float64 | None = None
 
     def emit(
         self,
@@ -153,7 +157,11 @@ class RowCut:
         changed = {**self.changed, **changed}
         if not self.spans:
             made = self._first_result(step, node, step.emit(node, operands, changed))
-            result = step.take(made, self.dim, self.wanted, self.made)
+            if self.weights is None:
+                result = step.take(made, self.dim, self.wanted, self.made)
+            else:
+                index = step.index(self.wanted)
+                result = step.call(weighted, made, self.dim, index, step.weights(self.weights))
         else:
             ((operand, box),) = self.asked.items()
             ((dim, rows),) = box.items()
