@@ -1,16 +1,18 @@
 """Models of timm, torchvision and pytorchcv, drawn by lot, in parts beside the original.
 
-    OMP_NUM_THREADS=1 python benchmarks/outside_models.py
-        [--count N] [--seed S] [--only SPEC ...] [--again OUTCOME ...] [--summary]
+    PYTHONPATH=tests OMP_NUM_THREADS=1 python benchmarks/outside_models.py [--count N] [--seed S]
+        [--only SPEC ...] [--partitions NAME ...] [--again OUTCOME ...] [--summary]
 
 A seeded draw: N (100) of the families (a family is a module of a package), one model of each. A
 model runs in training and in evaluation; in each mode divided by the native solver, at low effort,
 and at random; grain and k (2 or 3) by lot too. All in one process, float64 if the model itself can,
-two or four samples of the smallest size that it takes. `hgpart.run.verifying.verify` compares
-results, all gradients, what became of the buffers, and the bytes with the table. Small images make
-some models ill-conditioned (a batch norm over four maps of one element): where differences pass
-verify's tolerance, ten times of what the original makes of a rounding of its weights is accepted,
-up to 1e-4.
+two or four samples of the smallest size that it takes. And in random tiles, k = 2, 3 and 5: 2 to 5
+bands, 1 or 2 slices, norms of slices or of the batch, all tasks of a tile or blocks of them in a
+part at random, four samples of 64 or more rows. `hgpart.run.verifying.verify` compares results, all
+gradients, what became of the buffers, and the bytes with the table; the inputs' gradients are
+compared, too. Small images make some models ill-conditioned (a batch norm over four maps of one
+element): where differences pass verify's tolerance, ten times of what the original makes of a
+rounding of its weights is accepted, up to 1e-4. --only takes built-in models as well.
 
 Each model has a process of its own, with a limit on its memory and on the CPU seconds of a run.
 Each run appends a line to benchmarks/results/outside_models.csv:
@@ -47,6 +49,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+import placements
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -62,14 +65,15 @@ KEY = ("model", "mode", "partition")
 DIFFERENCES = ("outputs", "gradients", "buffers")
 BYTES = ("forward_bytes", "forward_expected", "backward_bytes", "backward_expected")
 ABOUT = ("seed", "grain", "k", "dtype", "inputs", "outcome", "why")
-COLUMNS = (*KEY, *ABOUT, "accepted", *DIFFERENCES, *BYTES, "cpu_seconds")
+COLUMNS = (*KEY, *ABOUT, "accepted", *DIFFERENCES, *BYTES, "cpu_seconds", "tiles")
 OUTCOMES = ("equal", "refused", "failed", "not had")
 
 MODES = ("training", "evaluation")
-PARTITIONS = ("native", "random")
+TILES = {"tiles2": 2, "tiles3": 3, "tiles5": 5}
+PARTITIONS = ("native", "random", *TILES)
 GRAINS: tuple[Literal["coarse", "fine"], ...] = ("coarse", "fine")
-RUNS = [f"{mode}:{partition}" for mode in MODES for partition in PARTITIONS]
 SIDES = (32, 64, 96, 128, 224, 256)
+TILED_SIDE = 64  # the smallest in tiles
 FRAMES = 16  # of a video
 EFFORT = 0.05
 MOST_ROUNDING = 1e-5
@@ -84,6 +88,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", metavar="SPEC", help="these models, not a draw")
+    parser.add_argument("--partitions", nargs="+", choices=PARTITIONS, default=PARTITIONS)
     parser.add_argument("--again", nargs="+", choices=OUTCOMES, default=[])
     parser.add_argument("--summary", action="store_true", help="of the file; nothing runs")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -140,7 +145,8 @@ def run_all(specs: list[str], arguments: argparse.Namespace) -> None:
         writer.writerows(known)
         file.flush()
         for spec in specs:
-            runs = [each for each in RUNS if (spec, *each.split(":")) not in done]
+            keys = [(mode, partition) for mode in MODES for partition in arguments.partitions]
+            runs = [":".join(key) for key in keys if (spec, *key) not in done]
             for row in rows(spec, runs, arguments.seed):
                 writer.writerow(row)
                 file.flush()
@@ -206,10 +212,13 @@ def run_model(spec: str, *runs: str, seed: int) -> None:
 def outcomes(model: str, mode: str, partition: str, seed: int) -> Iterator[dict[str, str]]:
     """Yield the figures of a run as they are found."""
     draw = random.Random(f"{seed} {model} {mode} {partition}")
+    tiled = partition in TILES
     grain, k = draw.choice(GRAINS), draw.choice([2, 3])
+    if tiled:
+        grain, k = "coarse", TILES[partition]
     yield {"seed": str(seed), "grain": grain, "k": str(k)}
     try:
-        module, inputs = with_inputs(model, mode, seed)
+        module, inputs = with_inputs(model, mode, seed, tiled)
     except Exception as error:
         yield {"outcome": "not had", "why": line(error)}
         return
@@ -218,7 +227,12 @@ def outcomes(model: str, mode: str, partition: str, seed: int) -> Iterator[dict[
         "dtype": str(inputs[0].dtype).removeprefix("torch."),
     }
     try:
-        plan = divided(*traced(model, mode, seed), partition, grain, k, seed)
+        traced_model, graph = traced(model, mode, seed, tiled)
+        if tiled:
+            plan, about = in_tiles(traced_model, graph, k, draw)
+            yield {"tiles": about}
+        else:
+            plan = divided(traced_model, graph, partition, grain, k, seed)
         stage("place")
         placement = hgpart.place(module, plan)
         stage("verify")
@@ -227,6 +241,10 @@ def outcomes(model: str, mode: str, partition: str, seed: int) -> Iterator[dict[
             own = min(own_rounding(module, inputs, seed), MOST_ROUNDING)
             found = replace(found, tolerance=max(found.tolerance, 10 * own))
         yield figures(found)
+        if found.passed and (not module.training or len(placement.programs.shares) == 1):
+            gap = gap_of_inputs(module, placement, inputs, seed)
+            if not gap <= found.tolerance:
+                yield {"outcome": "failed", "why": f"gradients of inputs differ by {gap:.1e}"}
     except Exception as error:
         refused = isinstance(error, hgpart.HgpartError)
         yield {"outcome": "refused" if refused else "failed", "why": line(error)}
@@ -250,6 +268,22 @@ def own_rounding(model: nn.Module, inputs: list[torch.Tensor], seed: int) -> flo
     return max(
         float((one - moved).abs().max()) / max(float(one.abs().max()), floor, 1e-300)
         for one, moved in pairs
+    )
+
+
+def gap_of_inputs(
+    model: nn.Module, placement: nn.Module, inputs: list[torch.Tensor], seed: int
+) -> float:
+    """Largest relative difference of the inputs' gradients."""
+    stage("gradients of inputs")
+    gradients = []
+    for one in (model, placement):
+        learning = [each.clone().requires_grad_(each.is_floating_point()) for each in inputs]
+        pass_of(one, learning, seed)
+        gradients.append([each.grad for each in learning if each.grad is not None])
+    pairs = list(zip(*gradients, strict=True))
+    return max(
+        (float((a - b).abs().max() / a.abs().max().clamp(1e-300)) for a, b in pairs), default=0.0
     )
 
 
@@ -299,10 +333,29 @@ def divided(
     return hgpart.PartitionedModel(traced, found, found.evaluation, {})
 
 
+def in_tiles(
+    traced: hgpart.TracedModel, graph: hgpart.ChannelGraph, k: int, draw: random.Random
+) -> tuple[hgpart.PartitionedModel, str]:
+    """Deal out tiles, or blocks of them, at random; and how, in words."""
+    stage("deal out")
+    name = draw.choice(["tiles", "blocks"])
+    deal = {"tiles": placements.of_whole_tiles, "blocks": placements.of_random_blocks}[name]
+    modelling = hgpart.Modelling(
+        batch_size=traced.batch_size,
+        bands=min(draw.randint(2, 5), graph.most_rows),
+        slices=draw.choice([1, 2]),
+        norms=draw.choice(["slice", "batch"]),
+    )
+    about = f"{name} {modelling.bands} bands {modelling.slices} slices norms {modelling.norms}"
+    return deal(traced, graph, modelling, k, draw.randrange(10**6)), about
+
+
 @cache
-def traced(spec: str, mode: str, seed: int) -> tuple[hgpart.TracedModel, hgpart.ChannelGraph]:
+def traced(
+    spec: str, mode: str, seed: int, tiled: bool
+) -> tuple[hgpart.TracedModel, hgpart.ChannelGraph]:
     """Trace a model in a mode."""
-    model, inputs = with_inputs(spec, mode, seed)
+    model, inputs = with_inputs(spec, mode, seed, tiled)
     stage("trace")
     found = hgpart.trace(model, inputs)
     stage("graph")
@@ -310,7 +363,9 @@ def traced(spec: str, mode: str, seed: int) -> tuple[hgpart.TracedModel, hgpart.
 
 
 @cache
-def with_inputs(spec: str, mode: str, seed: int) -> tuple[nn.Module, list[torch.Tensor]]:
+def with_inputs(
+    spec: str, mode: str, seed: int, tiled: bool
+) -> tuple[nn.Module, list[torch.Tensor]]:
     """Find the smallest inputs that a model takes in a mode, in float64 if it can."""
     built, shape = load(spec, seed)
     channels, *own = shape or (3, 224, 224)
@@ -323,8 +378,9 @@ def with_inputs(spec: str, mode: str, seed: int) -> tuple[nn.Module, list[torch.
     refusals = []
     for dtype in (torch.float64, torch.float32):
         model = built.to(dtype).train(mode == "training")
-        for image in sorted({*((side, side) for side in SIDES), tuple(own)}):
-            samples = 2 if min(image) > 64 else 4  # the last maps may be of one element
+        sides = [side for side in SIDES if side >= TILED_SIDE or not tiled]
+        for image in sorted({*((side, side) for side in sides), tuple(own)}):
+            samples = 4 if tiled or min(image) <= 64 else 2  # the last maps may be of one element
             for sizes in (image, (FRAMES, *image)):
                 torch.manual_seed(seed)
                 inputs = [torch.randn(samples, channels, *sizes, dtype=dtype) for _ in needed]
@@ -363,8 +419,9 @@ def summarise() -> None:
     with RESULTS.open(newline="") as file:
         rows = list(csv.DictReader(file))
     table = Table("package", "models", *OUTCOMES, *(f"largest, {each}" for each in DIFFERENCES))
-    for package in [*packages.PACKAGES, ""]:
-        own = [row for row in rows if row["model"].startswith(package)]
+    for package in ["built-in", *packages.PACKAGES, ""]:
+        named = ((row, row["model"].rpartition(":")[0] or "built-in") for row in rows)
+        own = [row for row, of in named if package in (of, "")]
         counts = Counter(row["outcome"] for row in own)
         equal = [row for row in own if row["outcome"] == "equal"]
         table.add_row(

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import fx
 
+from hgpart.arrays import Float64
 from hgpart.operators.effects import Call, Channels, Effect, Reindex, SameIndex, operands_of
 from hgpart.operators.ids import NO_CHANNEL, constant_along, core
 from hgpart.operators.windows import Windows
@@ -87,6 +88,25 @@ class Scaling:
     factor: int
 
 
+@dataclass(frozen=True, eq=False)
+class Weighting:
+    """Rows that are sums of rows of the operand, each times a number, as interpolation makes them.
+
+    `at` and `spatial` are as in `Kernel`.
+
+    Attributes
+    ----------
+    weights : float64 array
+        The number for each row of each window, in the order of the windows.
+    """
+
+    at: int
+    spatial: int
+    weights: Float64
+
+
+RowMaking = Kernel | EvenSpans | Scaling | Weighting
+
 # Each row is computed from the one row at its place.
 LEFT_ALONE = Kernel(at=0, spatial=0, size=1, stride=1, dilation=1, padding=0)
 
@@ -101,14 +121,14 @@ class Local:
         Dimension of the result's rows.
     windows : tuple of Windows
         Windows of the result's rows on each operand with rows, in the order of the operands.
-    by : Kernel, EvenSpans, Scaling or None
+    by : Kernel, EvenSpans, Scaling, Weighting or None
         The rule behind the windows, by which a part calls the operator on its rows alone. With
         None it calls the operator on all rows, with zeros for those that it does not have.
     """
 
     dim: int
     windows: tuple[Windows, ...]
-    by: Kernel | EvenSpans | Scaling | None = None
+    by: RowMaking | None = None
 
 
 @dataclass(frozen=True)
@@ -204,13 +224,13 @@ class OperatorRows:
         Dimension of the result's rows.
     operands : mapping of fx.Node to (int, Windows)
         Operands with rows: the dimension of these, and the windows of the result's rows on them.
-    by : Kernel, EvenSpans, Scaling or None
+    by : Kernel, EvenSpans, Scaling, Weighting or None
         See `Local`.
     """
 
     dim: int
     operands: Mapping[fx.Node, tuple[int, Windows]]
-    by: Kernel | EvenSpans | Scaling | None
+    by: RowMaking | None
 
 
 # ------------------------------------------------------------------ rows that operators move

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Float64, Int64
 from hgpart.operators.channelwise import reduction
 from hgpart.operators.effects import Call, Effect
 from hgpart.operators.rows import (
@@ -23,12 +23,13 @@ from hgpart.operators.rows import (
     Rows,
     Scaling,
     Summed,
+    Weighting,
     operands_with_rows,
 )
 from hgpart.operators.windows import Windows
 
 
-def setting(call: Call, name: str, at: int, default: int | None = None) -> Any:
+def setting(call: Call, name: str, at: int, default: float | None = None) -> Any:
     """An argument that is a number for each spatial dimension, or one for all: that of one."""
     value = call.argument(name)
     if value is None or value == []:
@@ -67,12 +68,8 @@ def _convolved(call: Call, transposed: bool) -> RowEffect:
         return _kept(value)
     kernel, count = weight.shape[2 + at], call.shape[value.dim]
     dilation = setting(call, "dilation", at, 1)
-    padding = call.argument("padding")
-    if isinstance(padding, str):  # of even kernels, the row more is padded behind
-        padding = dilation * (kernel - 1) // 2 if padding == "same" else 0
-    else:
-        padding = setting(call, "padding", at, 0)
-    stride, spatial = setting(call, "stride", at, 1), len(weight.shape) - 2
+    padding, stride = setting(call, "padding", at, 0), setting(call, "stride", at, 1)
+    spatial = len(weight.shape) - 2
     return _slid(value, count, Kernel(at, spatial, kernel, stride, dilation, padding, transposed))
 
 
@@ -141,14 +138,14 @@ def random_pooling(call: Call) -> RowEffect:
 # ------------------------------------------------------------------ interpolation
 
 ACROSS = 2  # places across rows where torch interpolates: along one place it aligns no corners
-_SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
 def interpolation(count: int) -> RowRule:
     """The rule of interpolation over the last `count` dimensions.
 
     The operator itself is run on rows that are zero but for some of them: what is not zero in the
-    result reads these. So a row counts as read if its weight is not zero.
+    result reads these, and is their weight. So a row counts as read if its weight is not zero.
     """
 
     def rule(call: Call) -> RowEffect:
@@ -157,26 +154,33 @@ def interpolation(count: int) -> RowRule:
         if at < 0:
             return _kept(value)
         height, rows = value.height, call.shape[value.dim]
-        scale = setting(call, "scale_factors", at) or call.argument(_SCALES[count][at])
+        scale = setting(call, "scale_factors", at) or call.argument(SCALES[count][at])
         evenly = rows % height == 0 and scale in (None, rows // height)
         shifts = evenly and not call.argument("align_corners")
-        by = Scaling(at, count, rows // height) if shifts else None
-        return Local(value.dim, (_interpolated(call, value, count, at),), by)
+        double = call.node.meta["val"].dtype == torch.float64
+        windows, weights = _interpolated(call, value, count, at, torch.float64)
+        if not double:  # rounding may have decided which rows are read
+            windows, rounded = _interpolated(call, value, count, at, torch.float32)
+            weights = weights if len(weights) == len(rounded) else rounded
+        by = Scaling(at, count, rows // height) if shifts else Weighting(at, count, weights)
+        return Local(value.dim, (windows,), by)
 
     return rule
 
 
-def _interpolated(call: Call, value: Rows, count: int, at: int) -> Windows:
+def _interpolated(
+    call: Call, value: Rows, count: int, at: int, dtype: torch.dtype
+) -> tuple[Windows, Float64]:
+    """The rows that are read, and the weight of each."""
     height, rows = value.height, call.shape[value.dim]
-    scale = setting(call, "scale_factors", at) or call.argument(_SCALES[count][at])
+    scale = setting(call, "scale_factors", at) or call.argument(SCALES[count][at])
     aligns = bool(call.argument("align_corners"))
     step = 1 / scale if scale and not aligns else height / rows
     if aligns:
         step = (height - 1) / max(1, rows - 1)
     # Marked rows lie further apart than a window is wide, so each is told by where it is met.
     apart = min(height, 8 * math.ceil(max(1.0, step, height / rows)) + 8)
-    double = call.node.meta["val"].dtype == torch.float64
-    marked = torch.zeros(1, apart, height, dtype=torch.float64 if double else torch.float32)
+    marked = torch.zeros(1, apart, height, dtype=dtype)
     marked[0, torch.arange(height) % apart, torch.arange(height)] = 1
     marked = marked.reshape(1, apart, *_at([1] * count, at, height))
     marked = marked.expand(1, apart, *_at([ACROSS] * count, at, height)).contiguous()
@@ -186,7 +190,9 @@ def _interpolated(call: Call, value: Rows, count: int, at: int) -> Windows:
     centres = read_by * step if aligns else (read_by + 0.5) * step - 0.5
     read = marks + apart * np.rint((centres - marks) / apart).astype(np.int64)
     read = np.where(read < 0, read + apart, np.where(read >= height, read - apart, read))
-    return Windows.of_pairs(read_by, read, rows, height)
+    order = np.lexsort((read, read_by))
+    weights = met.numpy()[marks, read_by][order].astype(np.float64)
+    return Windows.of_pairs(read_by, read, rows, height), weights
 
 
 def _run_along_rows(
@@ -203,8 +209,8 @@ def _run_along_rows(
             argument = _at([ACROSS] * count, at, rows)
         elif name == "scale_factors" and argument is not None:
             argument = _at([1.0] * count, at, scale)
-        elif name in _SCALES[count]:
-            argument = scale if name == _SCALES[count][at] else None
+        elif name in SCALES[count]:
+            argument = scale if name == SCALES[count][at] else None
         given.append(argument)
     result: torch.Tensor = call.node.target(*given)  # type: ignore[operator]
     return result

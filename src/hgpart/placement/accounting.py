@@ -22,6 +22,7 @@ from hgpart.errors import PlacementError, not_one_of
 from hgpart.execution.program import PartProgram, Transfer, receive
 from hgpart.execution.records.totals import Traffic
 from hgpart.hypergraph.shares import part_shares
+from hgpart.layers.channel_graph import PARAMETER
 from hgpart.placement.batches.micro_batches import named_by_share
 from hgpart.placement.building.blueprint import UNUSED
 from hgpart.placement.rehearsal import Moments, Rehearsal, StepRehearsal, rehearse
@@ -224,12 +225,20 @@ def disagreements(report: PlacementReport, placement: Placement) -> tuple[str, .
 
 
 def _copied(placement: Placement, part: int) -> Iterator[int]:
-    """Numbers of elements of other parts' parameters that a part has copies of."""
-    parameters = {*placement.programs.blueprint.traced.parameters.values()}
+    """Numbers of elements of other parts' parameters that a part has copies of, for its tasks.
+
+    A parameter that only tasks of other layers read there counts as received, like a map.
+    """
+    blueprints = placement.programs.blueprints
+    counted = {*blueprints[0].traced.parameters.values()}
+    for at, layer in enumerate(blueprints[0].graph.layers):
+        holds = any(len(blueprint.finishes(at, part)) for blueprint in blueprints)
+        if layer.kind == PARAMETER and not holds:
+            counted -= {*layer.parameter_names}
     for exchange in placement.copies.present.state:
         if exchange.holder == part != exchange.owner:
             for elements in exchange.elements:
-                if elements.name in parameters:
+                if elements.name in counted:
                     yield elements.count
 
 

@@ -185,7 +185,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
         True,
     ),
     "one filter": (lambda: nn.Sequential(nn.Conv2d(CHANNELS, 1, 3), nn.ReLU()), True),
-    "same, of an even kernel": (lambda: nn.Conv2d(CHANNELS, 2, 4, padding="same"), False),
+    "same, of an even kernel": (lambda: nn.Conv2d(CHANNELS, 2, 4, padding="same"), True),
     "a frame": (lambda: nn.Sequential(nn.ConstantPad2d((1, 0, 2, -1), 1.5), nn.Conv2d(4, 2, 3)), 1),
     "adaptive, evenly": (lambda: nn.AdaptiveAvgPool2d((HEIGHT, 2)), True),
     "adaptive, unevenly": (lambda: nn.AdaptiveAvgPool2d((5, 2)), True),
@@ -195,10 +195,20 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
     "bicubic": (lambda: nn.Upsample(size=(2 * HEIGHT, 7), mode="bicubic"), True),
     "corners aligned": (
         lambda: nn.Upsample(scale_factor=2, mode="bilinear", align_corners=True),
-        False,
+        True,
     ),
-    "by a fraction": (lambda: nn.Upsample(scale_factor=1.5, mode="bilinear"), False),
-    "fewer rows": (lambda: nn.Upsample(size=(6, 6), mode="bilinear"), False),
+    "by a fraction": (lambda: nn.Upsample(scale_factor=1.5, mode="bilinear"), True),
+    "fewer rows": (lambda: nn.Upsample(size=(6, 6), mode="bilinear"), True),
+    "rows that are not read": (lambda: nn.Upsample(size=(4, 9), mode="nearest"), True),
+    "bicubic by a fraction": (lambda: nn.Upsample(scale_factor=1.7, mode="bicubic"), True),
+    "smoothed": (
+        lambda: Calls(
+            lambda image: functional.interpolate(
+                image, size=(5, 4), mode="bilinear", antialias=True
+            )
+        ),
+        True,
+    ),
     "a constant with rows": (
         lambda: Calls(lambda image: image * torch.arange(HEIGHT).reshape(-1, 1)),
         True,

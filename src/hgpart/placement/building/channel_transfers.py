@@ -11,6 +11,7 @@ import numpy as np
 from hgpart.arrays import Bool, Int64
 from hgpart.layers.channel_graph import INPUT, PARAMETER, ChannelGraph, Layer, Read
 from hgpart.placement.shares.ownership import Ownership, Tile
+from hgpart.sequences import equal_rows
 
 RESULT_PART = 0  # puts the result together if the plan has no vertex for it
 
@@ -198,7 +199,9 @@ def _pieces(layer: Layer, tile: Tile, number: int, needed: Bool) -> Iterator[Tra
         if len(some):
             yield TransferPiece(some, None, number)
         return
-    kinds, of_row = np.unique(needed[channels][:, tile.rows], axis=1, return_inverse=True)
-    for kind in range(kinds.shape[1]):
-        if kinds[:, kind].any():
-            yield TransferPiece(channels[kinds[:, kind]], tile.rows[of_row.ravel() == kind], number)
+    by_row = needed[np.ix_(channels, tile.rows)].T
+    kind_of_row, examples = equal_rows(np.packbits(by_row, axis=1).astype(np.int64))
+    for kind, example in enumerate(examples.tolist()):
+        if by_row[example].any():
+            members, rows = channels[by_row[example]], tile.rows[kind_of_row == kind]
+            yield TransferPiece(members, rows, number)

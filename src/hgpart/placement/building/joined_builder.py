@@ -41,7 +41,6 @@ class JoinedBuilder(PartBuilder):
         builder = cls(
             first.blueprint,
             first.part,
-            first.united,
             first.program,
             first.statistics,
             first.slices,
@@ -90,7 +89,6 @@ class JoinedBuilder(PartBuilder):
             tasks,
             sources,
             plan.draws,
-            self.united,
             rows=rows,
             joins=self._joins,
             apart=apart,

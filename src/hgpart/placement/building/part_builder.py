@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 
@@ -15,11 +15,13 @@ from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
-from hgpart.placement.cutting.slices import Slice, overlap, slice_of
+from hgpart.placement.cutting.held_together import hold_together, united_slices
+from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import (
     Step,
     finishing_step,
+    own_results,
     partial_step,
     statistics_step,
     summing_of,
@@ -36,8 +38,6 @@ class PartBuilder:
 
     Attributes
     ----------
-    united : mapping of str to Slice
-        Slices that the part holds as one tensor, though steps use parts of it, by parameter.
     program : PartGraph
         The part's program, the same for all shares.
     slices : dict of str to Slice
@@ -50,7 +50,6 @@ class PartBuilder:
 
     blueprint: Blueprint
     part: int
-    united: Mapping[str, Slice]
     program: PartGraph
     statistics: SharedStatistics
     slices: dict[str, Slice] = field(default_factory=dict)
@@ -58,6 +57,8 @@ class PartBuilder:
     results: tuple[fx.Node, ...] = ()
     # Operands of a norm over several tiles, by layer and number of the tile.
     _operands: dict[tuple[int, int], str] = field(default_factory=dict)
+    _known_rows: dict[tuple[NormOfBatch, range], tuple[Box, Box]] = field(default_factory=dict)
+    _known_sources: dict[int, dict[fx.Node, Source]] = field(default_factory=dict)
 
     def add(self, at: int, partial: bool, norms: int) -> None:
         """Add the part's work on a layer: its partial sums, or what finishes its tasks.
@@ -116,23 +117,27 @@ class PartBuilder:
         if updates:
             last = len(self.blueprint.graph.layers) - 1
             nobody, draws = np.zeros(0, np.int64), self.blueprint.draws
-            step = CutGraph(facts, last, nobody, {}, draws, self.united)
+            step = CutGraph(facts, last, nobody, {}, draws)
             self._add(finishing_step(step, (), updates), f"{self.blueprint.prefix}{CARRY}")
 
-    def united_slices(self) -> dict[str, Slice]:
-        """One slice of all that the part needs, for each parameter whose slices overlap."""
+    def hold_together(self) -> None:
+        """Let steps take slices of a parameter that overlap out of one that the part holds."""
         parameters = {*self.blueprint.traced.parameters.values()}
-        needed: dict[str, dict[object, Slice]] = {}
-        for held in chain(self.slices.values(), self.later_slices.values()):
-            if held.name in parameters:
-                needed.setdefault(held.name, {})[held.key] = held
-        united = {}
-        for name, by_key in needed.items():
-            slices = [*by_key.values()]
-            if len(slices) > 1 and overlap(slices):
-                numbers = np.concatenate([held.numbers.ravel() for held in slices])
-                united[name] = slice_of(name, slices[0].shape, numbers)
-        return united
+        of_steps = self.slices, self.later_slices
+        held = chain.from_iterable(slices.values() for slices in of_steps)
+        whole = united_slices(own for own in held if own.name in parameters)
+        for slices in of_steps:
+            by_step: dict[str, dict[str, Slice]] = {}
+            for name, own in slices.items():
+                step, _, attribute = name.rpartition(".")
+                by_step.setdefault(step, {})[attribute] = own
+            slices.clear()
+            for step, own_slices in by_step.items():
+                if any(own.name in whole for own in own_slices.values()):
+                    module = self.program.root.get_submodule(step)
+                    assert isinstance(module, fx.GraphModule)
+                    own_slices = hold_together(module, own_slices, whole)
+                slices.update((f"{step}.{at}", own) for at, own in own_slices.items())
 
     def expect(self) -> None:
         """Note the names of all that will arrive."""
@@ -152,6 +157,11 @@ class PartBuilder:
     # -------------------------------------------------------------- the layers
 
     def _sources(self, at: int) -> dict[fx.Node, Source]:
+        if at not in self._known_sources:
+            self._known_sources[at] = self._sources_of(at)
+        return self._known_sources[at]
+
+    def _sources_of(self, at: int) -> dict[fx.Node, Source]:
         plan = self.blueprint
         sources: dict[fx.Node, Source] = {}
         for source in plan.graph.sources(plan.graph.layers[at]):
@@ -182,7 +192,7 @@ class PartBuilder:
         """Begin a step of a layer for some of its tasks and rows."""
         plan = self.blueprint
         sources = self._sources(at)
-        return CutGraph(plan.facts, at, tasks, sources, plan.draws, self.united, rows=rows)
+        return CutGraph(plan.facts, at, tasks, sources, plan.draws, rows=rows)
 
     def _partial(self, at: int) -> None:
         """Compute what the part's cells add to their tasks, and send it to where it is summed."""
@@ -289,6 +299,12 @@ class PartBuilder:
         """
         if len(norm.row_cuts) == 2:
             return WHOLE, WHOLE
+        key = norm, tile.bands
+        if key not in self._known_rows:
+            self._known_rows[key] = self._find_rows_of(norm, tile)
+        return self._known_rows[key]
+
+    def _find_rows_of(self, norm: NormOfBatch, tile: Tile) -> tuple[Box, Box]:
         plan, at = self.blueprint, norm.layer
         dim = plan.facts.operator_rows[norm.node].dim
         counted = np.arange(norm.row_cuts[tile.bands.start], norm.row_cuts[tile.bands.stop])
@@ -300,7 +316,7 @@ class PartBuilder:
             rows, _ = self._rows_of(later[0], tile)
             step.value(later[0].operand, later[0].box(tile.tasks, rows))
         else:
-            finishing_step(step, plan.results[at], {})
+            own_results(step, plan.results[at])
         asked = [counted, *step.asked_rows(norm.node)]
         rows_asked = np.concatenate(asked)
         rows_computed = np.arange(rows_asked.min(), rows_asked.max() + 1)

@@ -32,40 +32,36 @@ def build_part(
         Slices of the model's state that the steps of each share hold, by dotted attribute: those of
         the first band of rows, and then the others. Those of several shares count for the first.
     """
-    united: list[dict[str, Slice]] = [{} for _ in blueprints]
-    while True:
-        graph = PartGraph()
-        of_shares = [*statistics] if len(statistics) > 1 else [*statistics] * len(blueprints)
-        single = [
-            PartBuilder(blueprint, part, held, graph, own)
-            for blueprint, held, own in zip(blueprints, united, of_shares, strict=True)
-        ]
-        builders: dict[tuple[int, ...], PartBuilder] = {
-            (share,): builder for share, builder in enumerate(single)
-        }
-        groups = [[builder] for builder in single] if len(statistics) > 1 else [single]
-        between = [StatisticsBuilder(group) for group in groups]
-        for builder in single:
-            builder.expect()
-        for sums in between:
-            sums.expect()
-        for piece in order:
-            if isinstance(piece, Sums):
-                between[piece.group].add(piece.norm, piece.whole)
-                continue
-            shares, at, partial, norms = piece
-            if shares not in builders:
-                builders[shares] = JoinedBuilder.of(shares, [single[share] for share in shares])
-            builders[shares].add(at, partial, norms)
-        for name in list(graph.waiting):  # they count in the table, though no operator needs them
-            graph.receive(name)
-        for with_copies in (single[:1], single[1:]):  # later shares copy the first one's buffers
-            if with_copies:
-                with_copies[0].carry(with_copies)
-        needed = [builder.united_slices() for builder in single]
-        if not any(needed):
-            break
-        united = needed
+    graph = PartGraph()
+    of_shares = [*statistics] if len(statistics) > 1 else [*statistics] * len(blueprints)
+    single = [
+        PartBuilder(blueprint, part, graph, own)
+        for blueprint, own in zip(blueprints, of_shares, strict=True)
+    ]
+    builders: dict[tuple[int, ...], PartBuilder] = {
+        (share,): builder for share, builder in enumerate(single)
+    }
+    groups = [[builder] for builder in single] if len(statistics) > 1 else [single]
+    between = [StatisticsBuilder(group) for group in groups]
+    for builder in single:
+        builder.expect()
+    for sums in between:
+        sums.expect()
+    for piece in order:
+        if isinstance(piece, Sums):
+            between[piece.group].add(piece.norm, piece.whole)
+            continue
+        shares, at, partial, norms = piece
+        if shares not in builders:
+            builders[shares] = JoinedBuilder.of(shares, [single[share] for share in shares])
+        builders[shares].add(at, partial, norms)
+    for name in list(graph.waiting):  # they count in the table, though no operator needs them
+        graph.receive(name)
+    for with_copies in (single[:1], single[1:]):  # later shares copy the first one's buffers
+        if with_copies:
+            with_copies[0].carry(with_copies)
+    for builder in single:
+        builder.hold_together()
     if any(blueprint.owners.tells_rows for blueprint in blueprints):
         graph.send_early()
     graph.fx_graph.output(tuple(chain.from_iterable(builder.results for builder in single)))

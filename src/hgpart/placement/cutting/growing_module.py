@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Float64, Int64
+from hgpart.operators.calls import has_gradients
 
 aten = torch.ops.aten
 
@@ -30,7 +32,7 @@ class GrowingModule:
     fx_graph: fx.Graph = field(default_factory=fx.Graph)
     root: nn.Module = field(default_factory=nn.Module)
     placeholders: dict[str, fx.Node] = field(default_factory=dict)
-    _indices: dict[bytes, str] = field(default_factory=dict)
+    _constants: dict[object, str] = field(default_factory=dict)
 
     def placeholder(self, name: str) -> fx.Node:
         """An operand by name, always the same node."""
@@ -47,12 +49,20 @@ class GrowingModule:
 
     def index(self, positions: Int64, name: str = "index") -> fx.Node:
         """A list of positions, stored as a buffer."""
-        key = positions.tobytes()
-        if key not in self._indices:
-            self._indices[key] = self.free_name(name)
-            tensor = torch.from_numpy(np.ascontiguousarray(positions, dtype=np.int64))
-            self.root.register_buffer(self._indices[key], tensor, persistent=False)
-        return self.fx_graph.get_attr(self._indices[key])
+        return self._constant(np.ascontiguousarray(positions, dtype=np.int64), name)
+
+    def weights(self, weights: Float64) -> fx.Node:
+        """A table of numbers, stored as a buffer."""
+        return self._constant(np.ascontiguousarray(weights), "weights")
+
+    def _constant(self, values: Int64 | Float64, name: str) -> fx.Node:
+        key = str(values.dtype), values.shape, values.tobytes()
+        if key not in self._constants:
+            self._constants[key] = self.free_name(name)
+            self.root.register_buffer(
+                self._constants[key], torch.from_numpy(values), persistent=False
+            )
+        return self.fx_graph.get_attr(self._constants[key])
 
     def take(self, result: fx.Node, axis: int, positions: Int64, size: int) -> fx.Node:
         """Take some positions of a dimension of `size`."""
@@ -62,6 +72,17 @@ class GrowingModule:
         if np.array_equal(positions, np.arange(first, first + count)):
             return self.call(aten.narrow.default, result, axis, first, count)
         return self.call(aten.index_select.default, result, axis, self.index(positions))
+
+    def register(
+        self, attribute: str, shape: Sequence[int], dtype: torch.dtype, is_parameter: bool
+    ) -> None:
+        """Make an attribute for a parameter or buffer, on the meta device until it is loaded."""
+        value = torch.empty(tuple(shape), dtype=dtype, device="meta")
+        if is_parameter:
+            parameter = nn.Parameter(value, has_gradients(dtype))
+            self.root.register_parameter(attribute, parameter)
+        else:
+            self.root.register_buffer(attribute, value)
 
     def free_name(self, name: str) -> str:
         """A name for an attribute: this one if it is free, else one with a number."""

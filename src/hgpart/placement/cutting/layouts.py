@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -135,6 +136,22 @@ def unmerge(tensor: torch.Tensor, axes: Sequence[int], sizes: Sequence[int]) -> 
     shape = (*tensor.shape[: axes[0]], *sizes, *tensor.shape[axes[0] + 1 :])
     apart = tensor.reshape(shape)
     return torch.movedim(apart, list(range(axes[0], axes[0] + len(axes))), list(axes))
+
+
+def weighted(
+    tensor: torch.Tensor, dim: int, index: torch.Tensor, weights: torch.Tensor
+) -> torch.Tensor:
+    """Sums of slices along a dimension, each times a number; both of shape (terms, sums).
+
+    >>> rows, halves = torch.tensor([[0, 1], [1, 2]]), torch.full((2, 2), 0.5)
+    >>> weighted(torch.tensor([1.0, 3.0, 7.0]), 0, rows, halves)
+    tensor([2., 5.])
+    """
+    weights = weights.to(torch.promote_types(tensor.dtype, torch.float32))
+    weights = weights.reshape(*weights.shape, *[1] * (tensor.dim() - 1 - dim))
+    terms = (tensor.index_select(dim, at) * own for at, own in zip(index, weights, strict=True))
+    total: torch.Tensor = functools.reduce(torch.add, terms)
+    return total.to(tensor.dtype)
 
 
 def spread(tensor: torch.Tensor, dim: int, index: torch.Tensor, size: int) -> torch.Tensor:

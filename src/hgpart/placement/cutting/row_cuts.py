@@ -2,8 +2,10 @@
 
 A convolution is given rows of zeros where its windows reach beyond the image, and does not pad
 along rows. Pooling keeps its padding and is given rows that begin where one of its windows does;
-what it makes of windows that reach beyond these rows is cut off, and so it is with interpolation.
-Adaptive pooling is called window by window, if windows are not those of the rows that it is given.
+what it makes of windows that reach beyond these rows is cut off, and so it is with interpolation to
+a multiple of the rows. Other interpolation is called to interpolate along other dimensions alone;
+what it makes is then added up by the weights of rows. Adaptive pooling is called window by window,
+if windows are not those of the rows that it is given.
 Any other operator is called on whole tensors, with zeros for the rows that the part lacks.
 """
 
@@ -17,10 +19,19 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call
-from hgpart.operators.rows import LEFT_ALONE, EvenSpans, Kernel, OperatorRows, Scaling
-from hgpart.operators.spatial import setting
+from hgpart.operators.rows import (
+    LEFT_ALONE,
+    EvenSpans,
+    Kernel,
+    OperatorRows,
+    RowMaking,
+    Scaling,
+    Weighting,
+)
+from hgpart.operators.spatial import SCALES, setting
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
+from hgpart.sequences import Sequences
 
 
 def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
@@ -37,6 +48,8 @@ def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
         return _in_spans(node, rows, by, kept)
     if isinstance(by, Scaling):
         return _scaled(node, rows, by, kept)
+    if isinstance(by, Weighting):
+        return _weighted(node, rows, by, kept)
     if by.spreads:
         return _spreading(node, rows, by, kept)
     slides = _pooling if operator_of(node).product is None else _sliding
@@ -67,9 +80,7 @@ def _height(rows: OperatorRows) -> int:
     return windows.height
 
 
-def with_rows(
-    by: Kernel | EvenSpans | Scaling, node: fx.Node, name: str, default: int, value: int
-) -> list[int]:
+def with_rows(by: RowMaking, node: fx.Node, name: str, default: float, value: float) -> list[float]:
     """An operator's argument for each spatial dimension, with `value` for that of the rows."""
     call = Call(node, node.args, dict(node.kwargs), ())
     sizes = [setting(call, name, at, default) for at in range(by.spatial)]
@@ -78,8 +89,6 @@ def with_rows(
 
 def _sliding(node: fx.Node, rows: OperatorRows, kernel: Kernel, kept: Int64) -> RowCut | None:
     """A convolution: it is given zeros where its windows reach beyond the image."""
-    if isinstance(argument(node, "padding"), str):
-        return None
     height, stride = _height(rows), kernel.stride
     begin = int(kept[0]) * stride - kernel.padding
     end = int(kept[-1]) * stride - kernel.padding + kernel.reach + 1
@@ -164,3 +173,25 @@ def _scaled(node: fx.Node, rows: OperatorRows, by: Scaling, kept: Int64) -> RowC
         changed["output_size"] = with_rows(by, node, "output_size", 1, made)
     wanted = kept - first * by.factor
     return RowCut(rows.dim, _asked(rows, first, last), made, wanted, changed=changed)
+
+
+def _weighted(node: fx.Node, rows: OperatorRows, by: Weighting, kept: Int64) -> RowCut:
+    """Interpolation of the rows that are read, along other dimensions; then rows are added up."""
+    ((_, windows),) = rows.operands.values()
+    starts, lengths = windows.reads.pointers[kept], windows.reads.lengths[kept]
+    read = windows.reads.take(kept)
+    first, last = int(read.values.min()), int(read.values.max()) + 1
+    places = np.arange(len(read.values)) - read.pointers[read.owners], read.owners
+    wanted = np.zeros((int(lengths.max()), len(kept)), dtype=np.int64)
+    weights = np.zeros(wanted.shape)
+    wanted[places] = read.values - first
+    weights[places] = by.weights[Sequences.of_spans(starts, starts + lengths).values]
+    changed = dict[str, Any]()
+    if argument(node, "output_size") is not None:
+        changed["output_size"] = with_rows(by, node, "output_size", 1, last - first)
+    if argument(node, "scale_factors") is not None:
+        changed["scale_factors"] = with_rows(by, node, "scale_factors", 1.0, 1.0)
+    if argument(node, SCALES[by.spatial][by.at]) is not None:
+        changed[SCALES[by.spatial][by.at]] = None
+    asked = _asked(rows, first, last)
+    return RowCut(rows.dim, asked, last - first, wanted, changed=changed, weights=weights)

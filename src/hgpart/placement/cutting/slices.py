@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Bool, Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +47,11 @@ class Slice:
         )
 
     @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.local_shape)
+
+    @property
     def is_whole(self) -> bool:
         """Whether it is the whole tensor."""
         return self.local_shape == self.shape
@@ -58,8 +63,8 @@ class Slice:
             return np.unravel_index(self.elements, self.shape)
         if not self.positions:
             return (...,)
-        axes = [self.positions.get(dim, np.arange(size)) for dim, size in enumerate(self.shape)]
-        return np.ix_(*axes)
+        cut = self.shape[: max(self.positions) + 1]  # what follows is held whole
+        return np.ix_(*(self.positions.get(dim, np.arange(size)) for dim, size in enumerate(cut)))
 
     @property
     def numbers(self) -> Int64:
@@ -107,21 +112,32 @@ def box_of(numbers: Int64, shape: tuple[int, ...]) -> dict[int, Int64] | None:
 
 def slice_of(name: str, shape: tuple[int, ...], numbers: Int64) -> Slice:
     """The slice with the elements of these numbers; with positions, if they are a box."""
-    numbers = np.unique(numbers)
-    cut = box_of(numbers, shape)
-    return Slice(name, shape, elements=numbers) if cut is None else Slice(name, shape, cut)
+    held = np.zeros(math.prod(shape), dtype=np.bool_)
+    held[numbers] = True
+    return _marked(name, held.reshape(shape))
+
+
+def united(slices: Sequence[Slice]) -> Slice:
+    """The slice of all elements that are in any of these slices of a tensor."""
+    held = np.zeros(slices[0].shape, dtype=np.bool_)
+    for piece in slices:
+        held[piece.places] = True
+    return _marked(slices[0].name, held)
 
 
 def overlap(slices: Sequence[Slice]) -> bool:
     """Whether two slices of a tensor share an element."""
-    if len(slices) < 2:
-        return False
-    taken = np.zeros(slices[0].shape, dtype=np.bool_)
-    for piece in slices:
-        if taken[piece.places].any():
-            return True
-        taken[piece.places] = True
-    return False
+    return len(slices) > 1 and united(slices).size < sum(piece.size for piece in slices)
+
+
+def _marked(name: str, held: Bool) -> Slice:
+    """The slice of the elements that are marked; with positions, if they are a box."""
+    dims = range(held.ndim)
+    axes = [np.flatnonzero(held.any(axis=(*dims[:dim], *dims[dim + 1 :]))) for dim in dims]
+    if math.prod(map(len, axes)) != np.count_nonzero(held):
+        return Slice(name, held.shape, elements=np.flatnonzero(held))
+    cut = {dim: kept for dim, kept in enumerate(axes) if len(kept) < held.shape[dim]}
+    return Slice(name, held.shape, cut)
 
 
 def _put(full: torch.Tensor, local: torch.Tensor, cuts: list[tuple[int, Int64]]) -> None:

@@ -14,14 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import fx
 
-from hgpart.arrays import Int64
+from hgpart.arrays import Float64, Int64
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
-from hgpart.operators.calls import has_gradients
 from hgpart.placement.cutting.growing_module import GrowingModule
-from hgpart.placement.cutting.layouts import ChannelLayout
+from hgpart.placement.cutting.layouts import ChannelLayout, weighted
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.tracing.batches import SYMBOLIC, evenly, size_said
@@ -124,6 +123,9 @@ class RowCut:
     spans : tuple of (int, int)
         Rows of those that it is given for each of several calls, which make a row each; empty if
         it is called once.
+    weights : float64 array, shape (terms, rows), or None
+        If given, `wanted` has this shape, too: a row is the sum of rows that the call makes, each
+        times its weight.
     """
 
     dim: int
@@ -134,6 +136,7 @@ class RowCut:
     changed: Mapping[str, Any] = field(default_factory=dict)
     taken: Mapping[fx.Node, Box] = field(default_factory=dict)
     spans: tuple[tuple[int, int], ...] = ()
+    weights: Float64 | None = None
 
     def emit(
         self,
@@ -153,7 +156,11 @@ class RowCut:
         changed = {**self.changed, **changed}
         if not self.spans:
             made = self._first_result(step, node, step.emit(node, operands, changed))
-            result = step.take(made, self.dim, self.wanted, self.made)
+            if self.weights is None:
+                result = step.take(made, self.dim, self.wanted, self.made)
+            else:
+                index = step.index(self.wanted)
+                result = step.call(weighted, made, self.dim, index, step.weights(self.weights))
         else:
             ((operand, box),) = self.asked.items()
             ((dim, rows),) = box.items()
@@ -206,8 +213,6 @@ class StepGraph(GrowingModule, ABC):
         Nodes of the traced graph whose values come from outside.
     draws : mapping of fx.Node to str
         Random nodes, and the placeholder of their draws.
-    united : mapping of str to Slice
-        Slices that the part holds as one tensor and that the step takes its own from, by parameter.
     given : dict of fx.Node to GivenNorm
         The norm that the step begins with, if another step computes its operand.
     rows : int64 array or None
@@ -219,7 +224,6 @@ class StepGraph(GrowingModule, ABC):
     tasks: Int64
     sources: Mapping[fx.Node, Source]
     draws: Mapping[fx.Node, str]
-    united: Mapping[str, Slice] = field(default_factory=dict)
     given: dict[fx.Node, GivenNorm] = field(default_factory=dict)
     rows: Int64 | None = None
     slices: dict[str, Slice] = field(default_factory=dict)
@@ -332,33 +336,14 @@ class StepGraph(GrowingModule, ABC):
         return self.hold(node, Slice(self.traced.buffers[node.name], self.facts.shape(node)))
 
     def hold(self, node: fx.Node, held: Slice) -> fx.Node:
-        """A slice that the part holds, as an attribute of the step or taken from a larger one."""
-        united = self.united.get(held.name, held)
-        if united.key != held.key:
-            return self._part_of(self.hold(node, united), united, held)
+        """A slice that the part holds, as an attribute of the step."""
         if held.key not in self._held:
             attribute = self.free_name(quotable(held.name.rpartition(".")[2]))
             self._held[held.key] = attribute
             self.slices[attribute] = held
-            value = torch.empty(held.local_shape, dtype=node.meta["val"].dtype, device="meta")
-            if node.name in self.traced.parameters:
-                learns = has_gradients(value.dtype)
-                self.root.register_parameter(attribute, nn.Parameter(value, learns))
-            else:
-                self.root.register_buffer(attribute, value)
+            is_parameter = node.name in self.traced.parameters
+            self.register(attribute, held.local_shape, node.meta["val"].dtype, is_parameter)
         return self.fx_graph.get_attr(self._held[held.key])
-
-    def _part_of(self, result: fx.Node, united: Slice, held: Slice) -> fx.Node:
-        """Take a slice out of a larger one."""
-        if united.elements is None and held.elements is None:
-            for dim, kept in held.positions.items():
-                have = united.positions.get(dim, np.arange(united.shape[dim]))
-                result = self.take(result, dim, np.searchsorted(have, kept), len(have))
-            return result
-        have = united.numbers.ravel()
-        flat = self.call(aten.reshape.default, result, [-1])
-        flat = self.take(flat, 0, np.searchsorted(have, held.numbers.ravel()), len(have))
-        return self.call(aten.reshape.default, flat, list(held.local_shape))
 
     # -------------------------------------------------------------- boxes and sizes
 

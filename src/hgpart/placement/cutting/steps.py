@@ -75,15 +75,20 @@ def finishing_step(
     """
     if sums is not None:
         begin_with_sums(step, sums)
-    outputs = step.returned([_own_result(step, node) for node in results], results)
-    if step.layer.operators and not results:  # only the statistics of a norm are used
-        step.own(first_result(_operator(step, -1)))
+    outputs = step.returned(own_results(step, results), results)
     new_values = [(buffer, step.value(new)) for buffer, new in updates.items()]
     for buffer, value in new_values:
         if step.facts.parameters_of(updates[buffer]):  # a buffer has no gradient
             value = step.call(aten.detach.default, value)
         step.call(aten.copy_.default, step.whole(buffer), value)
     return finished_step(step, outputs)
+
+
+def own_results(step: CutGraph, results: Sequence[fx.Node]) -> list[fx.Node]:
+    """What a step computes of the tensors that its layer makes for others."""
+    if step.layer.operators and not results:  # only the statistics of a norm are used
+        step.own(first_result(_operator(step, -1)))
+    return [_own_result(step, node) for node in results]
 
 
 def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
