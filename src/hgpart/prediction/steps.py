@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from hgpart.arrays import Float64
+from hgpart.arrays import Int64
 from hgpart.execution.instructions import Compute, Receive, Send, matrices, prepare
 from hgpart.execution.outlines import nbytes_a_sample
 from hgpart.execution.weights.gradients import SEVERAL
-from hgpart.hypergraph.shares import part_shares
 from hgpart.placement import Placement
 from hgpart.placement.building.blueprint import Blueprint
 
@@ -31,7 +30,8 @@ class LayerShare:
     share : float
         Fraction of the layer's tasks.
     of_batch : float
-        Fraction of the batch, or micro-batch, that it computes them for.
+        Fraction of the batch, or micro-batch, that it computes them for; of a tile, the fraction of
+        its rows, too: fewer rows of each sample take as long as all rows of fewer samples.
     trains : bool
         Whether gradients of some of its parameters are computed.
     returns : bool
@@ -91,7 +91,7 @@ class PartSteps:
     recomputable : tuple of tuple of int
         For each backward chunk, the forward chunks that end in it, which it may have to recompute.
     shares : mapping of str to LayerShare
-        Shares by the steps' names; a layer in several steps counts in the first of them.
+        Shares by the steps' names; a tile in several steps counts in the first of them.
     owned : mapping of int to float
         For each layer, the fraction of its parameters that the part's optimizer changes.
     """
@@ -107,54 +107,65 @@ def part_steps(placement: Placement) -> dict[int, PartSteps]:
     """Find the steps of the parts that this process holds, in the placement's present mode."""
     shares: dict[int, dict[str, LayerShare]] = {part: {} for part in placement.programs.parts}
     for blueprint in placement.programs.blueprints:
-        of_parts, learns = _shares(blueprint), blueprint.learns(inputs=False)
         for part in shares:
-            shares[part].update(_of_part(placement, blueprint, part, of_parts[:, part], learns))
+            shares[part].update(_of_part(placement, blueprint, part))
     return {part: _steps(placement, part, shares[part]) for part in sorted(shares)}
 
 
-def _shares(blueprint: Blueprint) -> Float64:
-    """For each layer, the fraction of its tasks that each part has; of split tasks, by work."""
-    partition, graph = blueprint.partition, blueprint.graph
-    model, k = partition.model, partition.k
-    work = part_shares(model, partition.parts, k).layer_work
-    shares = np.zeros((len(graph.layers), k))
-    for at, view in enumerate(model.views):
-        of_part = work[view.first]
-        if view.split is None or not of_part.sum():
-            of_part = np.array([len(blueprint.finishes(at, part)) for part in range(k)])
-        shares[at] = of_part / max(1, of_part.sum())
-    return shares
-
-
-def _of_part(
-    placement: Placement,
-    blueprint: Blueprint,
-    part: int,
-    shares: Float64,
-    learns: list[bool],
-) -> dict[str, LayerShare]:
-    graph, of_batch = blueprint.graph, len(blueprint.share.slices) / blueprint.share.of
+def _of_part(placement: Placement, blueprint: Blueprint, part: int) -> dict[str, LayerShare]:
+    graph, learns = blueprint.graph, blueprint.learns(inputs=False)
+    of_batch = len(blueprint.share.slices) / blueprint.share.of
     program, of_steps = placement.programs.parts[part], {}
-    steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
-    for at in np.flatnonzero(shares).tolist():
-        name = blueprint.names[at]
-        candidates = (f"{name}_partial", f"{name}_before_0")
-        first = next((candidate for candidate in candidates if candidate in steps), name)
-        layer = graph.layers[at]
-        step = dict(program.module.named_children()).get(first)
-        operands = [] if step is None else [*matrices(step)]
-        of_steps[first] = LayerShare(
-            layer=at,
-            share=float(shares[at]),
-            of_batch=of_batch,
-            trains=not blueprint.trainable.isdisjoint(layer.parameter_names),
-            returns=any(learns[source] for source in graph.sources(layer)),
-            multiplies=layer.macs > 0,
-            matrix_bytes=sum(matrix.nbytes for matrix in operands),
-            row_bytes=sum(matrix.element_size() * sum(matrix.shape) for matrix in operands),
-        )
+    modules = dict(program.module.named_children())
+    steps = {*modules, *chain(*program.joined.values())}
+    for at, layer in enumerate(graph.layers):
+        for suffix, share, rows in portions(blueprint, at, part):
+            name = f"{blueprint.names[at]}{suffix}"
+            before = f"{blueprint.names[at]}_before_0{suffix}"
+            first = before if before in steps else name
+            step = modules.get(first)
+            operands = [] if step is None else [*matrices(step)]
+            of_steps[first] = LayerShare(
+                layer=at,
+                share=share,
+                of_batch=of_batch * rows,
+                trains=not blueprint.trainable.isdisjoint(layer.parameter_names),
+                returns=any(learns[source] for source in graph.sources(layer)),
+                multiplies=layer.macs > 0,
+                matrix_bytes=sum(matrix.nbytes for matrix in operands),
+                row_bytes=sum(matrix.element_size() * sum(matrix.shape) for matrix in operands),
+            )
     return of_steps
+
+
+def portions(blueprint: Blueprint, at: int, part: int) -> Iterator[tuple[str, float, float]]:
+    """What a part computes of a layer: suffix of a step's name, and fractions of tasks and rows."""
+    owners, tasks = blueprint.owners, blueprint.graph.layers[at].tasks
+    if (cells := owners.cells[at]) is None:
+        for number, tile in enumerate(blueprint.tiles(at, part)):
+            rows = rows_computed(blueprint, at, tile.rows)
+            yield f"_tile_{number}" * (number > 0), len(tile.tasks) / tasks, rows
+    elif cells[part]:
+        here = sum(len(cell.tasks) for cell in cells[part])
+        area = sum(len(cell.tasks) * len(cell.positions) for cell in cells[part])
+        if owners.sums_rows(at):
+            yield "_partial", here / tasks, area / (here * owners.cell_cuts[at][-1])
+        else:  # each task reads its group's channels, or the part some of them
+            read = blueprint.graph.layers[at].reads[owners.splits[at] or 0]
+            yield "_partial", area * read.groups / (tasks * len(read.channels)), 1.0
+
+
+def rows_computed(blueprint: Blueprint, at: int, rows: Int64 | None) -> float:
+    """The fraction of a layer's rows that its first operator computes for rows of its maps.
+
+    Where windows overlap behind it, as of a pooling, neighbouring tiles compute some rows twice.
+    """
+    if rows is None:
+        return 1.0
+    head = blueprint.graph.layer_rows[at].head
+    if head is None:
+        return len(rows) / blueprint.owners.height(at)
+    return len(np.unique(head.reads.take(rows).values)) / head.height
 
 
 def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) -> PartSteps:

@@ -2,7 +2,7 @@
 
 Chunks are those of `hgpart.execution.instructions`: they begin with what they await. A piece's
 instructions are its receives, its step, and its sends, each behind a pack if only some of the
-channels travel. Backward passes go through them in reverse.
+channels or rows travel. Backward passes go through them in reverse.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def forward_chunks(sketch: Sketch, nbytes: Int64) -> Chunks:
     count = len(sketch.pieces)
     receives = np.bincount(sketch.read_in, minlength=count) > 0
     sends = np.bincount(sketch.sent_in, minlength=count) > 0
-    steps = np.array([piece.steps for piece in sketch.pieces], dtype=np.bool_)
+    instructs = np.array([piece.instructs for piece in sketch.pieces], dtype=np.bool_)
     number, of_piece = -1, np.zeros(count, dtype=np.int64)
     pointers = [0]
     for begin, end in zip(sketch.part_pointers[:-1], sketch.part_pointers[1:], strict=True):
@@ -64,7 +64,7 @@ def forward_chunks(sketch: Sketch, nbytes: Int64) -> Chunks:
             if receives[piece]:
                 number += works
                 works = False
-            works = works or bool(steps[piece] or sends[piece])
+            works = works or bool(instructs[piece] or sends[piece])
             of_piece[piece] = number
         pointers.append(number + 1)
     every = np.arange(len(nbytes))
@@ -94,7 +94,7 @@ def backward_chunks(sketch: Sketch, nbytes: Int64, returned: Bool) -> Chunks:
     cut[1:] = packed[order][:-1] & ~first[1:]
     # Before a piece's first one, unless nothing was done yet.
     works = np.zeros(count, dtype=np.bool_)
-    computes = np.array([piece.steps for piece in sketch.pieces], dtype=np.bool_)
+    computes = np.array([piece.instructs for piece in sketch.pieces], dtype=np.bool_)
     computes |= np.bincount(sketch.read_in[some], minlength=count) > 0
     computes |= np.bincount(sketch.sent_in[sketch.transfers.packed], minlength=count) > 0
     for begin, end in zip(sketch.part_pointers[:-1], sketch.part_pointers[1:], strict=True):

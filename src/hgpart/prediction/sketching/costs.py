@@ -46,8 +46,7 @@ class SketchedCosts:
         self.shares, transfers = shares, self.drawn.transfers
         slices = shares[0].of
         nbytes = transfers.nbytes(shares, slices) // slices
-        returned = np.array([layer.returned for layer in self.facts.layers], dtype=np.bool_)
-        self.returned = returned[transfers.layers]
+        self.returned = transfers.returned
         self.chunks = {
             FORWARD: forward_chunks(self.drawn, nbytes),
             BACKWARD: backward_chunks(self.drawn, nbytes, self.returned),
@@ -79,7 +78,7 @@ class SketchedCosts:
         return LayerShare(
             layer=piece.layer,
             share=piece.tasks / fact.layer.tasks,
-            of_batch=here / slices,
+            of_batch=here / slices * piece.rows,
             trains=fact.trains,
             returns=fact.returns,
             multiplies=fact.multiplies,
@@ -104,8 +103,11 @@ class SketchedCosts:
             if not piece.steps:
                 continue
             part = piece.part
-            key = id(self.times_of[part]), piece.layer, piece.shares, piece.tasks
-            if key not in known:
+            timed = piece.layer, piece.shares, piece.tasks, piece.rows, piece.is_timed
+            key = id(self.times_of[part]), *timed
+            if not piece.is_timed:
+                known[key] = self.overheads.step, 0.0
+            elif key not in known:
                 share = self.share(piece)
                 of_batch = share.of_batch * samples
                 trains = share.trains and not (waits and share.is_product(of_batch))
@@ -122,11 +124,11 @@ class SketchedCosts:
     def products(self) -> Float64:
         """Seconds of each part at the end of a step; see `MeasuredCosts.products`."""
         seconds = np.zeros(self.drawn.k)
-        if len(self.sizes) == 1:
+        if len(self.sizes) == 1 or not self.facts.trains:
             return seconds
         samples = max(self.sizes)
         for piece in self.drawn.pieces:
-            if piece.steps and self.facts.layers[piece.layer].matrices:
+            if piece.steps and piece.is_timed and self.facts.layers[piece.layer].matrices:
                 share = self.share(piece)
                 if share.trains and share.is_product(share.of_batch * samples):
                     whole = share.of_batch * sum(self.sizes)
@@ -187,7 +189,7 @@ class SketchedCosts:
         for size in self.sizes:
             nbytes = transfers.nbytes(self.shares, size)
             np.add.at(sent, there, nbytes)
-            np.add.at(sent, back, nbytes * self.returned)
+            np.add.at(sent, back, nbytes * (self.returned & self.facts.trains))
         if (weights := self.weights) is not None:
             np.add.at(sent, weights.owner * k + weights.holder, weights.nbytes)
             np.add.at(sent, weights.holder * k + weights.owner, weights.nbytes)

@@ -27,6 +27,7 @@ from hgpart.prediction.sketching.lowering import lowered
 from hgpart.prediction.sketching.orders import Ordering
 from hgpart.prediction.sketching.sketch import Sketch, sketch
 from hgpart.prediction.sketching.step import timed
+from hgpart.prediction.sketching.tiles import sketch_of_tiles
 from hgpart.prediction.sketching.weights import Weights, weights_of
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
@@ -34,7 +35,7 @@ from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """The simulated time of a training step.
+    """The simulated time of a step: of training, or of a pass forward where a plan is for one.
 
     Attributes
     ----------
@@ -71,7 +72,7 @@ class Sketched:
     drawn : Sketch
         The work of its parts and what they send.
     weights : Weights or None
-        The weights that parts send each other, if the batch is in slices.
+        The weights that parts send each other, if training is in slices or bands.
     """
 
     facts: LayerFacts
@@ -86,22 +87,23 @@ class Sketched:
         Raises
         ------
         ArgumentError
-            If it is a fine-grain one, if rows are in bands, or if its batch is in slices and norms
-            are of the batch, or tasks read parameters.
+            If it is a fine-grain one, or if its batch is in slices and norms are of the batch, or
+            tasks read parameters.
+        PlacementError
+            If rows are in bands and it can't be placed.
         """
         modelling, why = partition.modelling, ""
         if modelling.grain == "fine":
             why = "a fine-grain plan"
-        elif modelling.bands > 1:
-            why = "bands of rows"
         elif modelling.slices > 1 and modelling.norms == "batch":
             why = "norms of a batch in slices"
         elif modelling.slices > 1 and any(fact.layer.kind == PARAMETER for fact in facts.layers):
             why = "parameters that tasks read, with a batch in slices"
         if why:
             raise ArgumentError(f"an estimate of {why}: accepted is to place the plan")
-        drawn = sketch(facts, partition)
-        weights = weights_of(facts, partition, drawn.shares) if len(drawn.shares) > 1 else None
+        drawn = (sketch if modelling.bands == 1 else sketch_of_tiles)(facts, partition)
+        has_copies = len(drawn.shares) * modelling.bands > 1 and facts.trains
+        weights = weights_of(facts, partition, drawn.shares) if has_copies else None
         return cls(facts, partition, drawn, weights)
 
 
@@ -113,7 +115,9 @@ def estimate(
     batch_size: int | None = None,
     overheads: Overheads | None = None,
 ) -> Estimate:
-    """Simulate a training step of a partition on a machine, like `predict`, without a placement.
+    """Simulate a step of a partition on a machine, like `predict`, without a placement.
+
+    It has a backward pass if the model was traced for training.
 
     Bytes are those of `predict`, and so are seconds, but for what leaves or is added up in another
     order: with small layers in random parts they differ by up to some 1 %.
@@ -147,14 +151,14 @@ def estimate(
     of_step = overheads or Overheads()
     costs = SketchedCosts(facts, drawn, times, machine, of_step, sizes, sketched.weights)
     tables = costs.tables
-    ordering = Ordering.of(drawn, tables.chunks, partition, size, len(sizes))
+    ordering = Ordering.of(drawn, tables.chunks, partition, size, len(sizes), facts.trains)
     orders = ordering.by_rule(scheduling.rule)
     step = timed(tables, orders) if sketched.weights is None else lowered(costs, orders)
     sharing = sharing_of(machine, partition.k, times)
     spans = simulated(step, sharing)
     return Estimate(
         seconds=spans.end,
-        update_seconds=costs.update(),
+        update_seconds=costs.update() if facts.trains else 0.0,
         busy=spans.busy,
         sent_bytes=costs.sent(),
         step=step,

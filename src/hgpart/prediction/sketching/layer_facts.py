@@ -114,6 +114,11 @@ class LayerFacts:
     trainable: frozenset[str]
     blueprint: Blueprint
 
+    @property
+    def trains(self) -> bool:
+        """Whether a step has a backward pass."""
+        return self.blueprint.traced.training
+
     @classmethod
     def of(cls, traced: TracedModel, partition: Partition, trainable: frozenset[str]) -> LayerFacts:
         """Find the facts; of the partition its graph and work count alone."""

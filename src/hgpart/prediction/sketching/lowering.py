@@ -134,7 +134,7 @@ class _Lowering:
     def owners_of(self, at: int) -> Int64:
         """Parts that own parameters of a piece."""
         piece = self.costs.drawn.pieces[at]
-        if not self.weights.groups[piece.layer]:
+        if not self.weights.groups_of(piece):
             return np.zeros(0, dtype=np.int64)
         if piece.tasks < self.costs.facts.layers[piece.layer].layer.tasks:
             return self.weights.owners_in(piece)
@@ -148,7 +148,7 @@ class _Lowering:
         for at in pieces:
             piece = self.costs.drawn.pieces[at]
             owners = self.owners_of(at)
-            for group in self.weights.groups[piece.layer]:
+            for group in self.weights.groups_of(piece):
                 numbers.append(self.number[group, owners, piece.part])
         every = np.unique(np.concatenate(numbers))
         return every[every >= 0]
@@ -159,7 +159,7 @@ class _Lowering:
         for at in pieces:
             piece, owners = self.costs.drawn.pieces[at], self.owners_of(at)
             if piece.part in owners and (len(owners) > 1 or not weights.has_all_owned(piece)):
-                copied.update(weights.groups[piece.layer])
+                copied.update(weights.groups_of(piece))
         return frozenset(copied)
 
     def groups_of(self, direction: Direction, chunk: int) -> list[Group]:

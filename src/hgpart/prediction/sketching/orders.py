@@ -6,6 +6,7 @@ They are those that `hgpart.schedules.make_schedule` orders by rough costs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from hgpart.arrays import Bool, Float64, Int32, Int64
 from hgpart.partition import Partition
 from hgpart.placement.ordering.ordered import rough_costs
 from hgpart.prediction.sketching.chunks import Chunks
-from hgpart.prediction.sketching.sketch import Sketch, work_of_tasks
+from hgpart.prediction.sketching.sketch import Sketch
 from hgpart.prediction.sketching.step import BACK, DIRECTIONS, actions_of
 from hgpart.schedules.costs import PASSES, Costs
 from hgpart.schedules.schedule import Direction
@@ -68,6 +69,7 @@ class Ordering:
     work: tuple[Float64, Float64]
     costs: Costs
     micro_batches: int
+    backward: bool = True
 
     @classmethod
     def of(
@@ -77,31 +79,24 @@ class Ordering:
         partition: Partition,
         batch_size: int,
         micro_batches: int,
+        backward: bool,
     ) -> Ordering:
-        """With the costs by which `hgpart.schedule` orders."""
+        """With the costs by which `hgpart.schedule` orders; with `backward` passes, or none."""
         samples = batch_size / micro_batches
         costs = rough_costs(partition, partition.problem.work, samples)
-        per_task = [work_of_tasks(partition, at) for at in range(len(partition.model.views))]
-        slices = drawn.shares[0].share.of
-        of_pieces = np.zeros(len(drawn.pieces))
-        for at, piece in enumerate(drawn.pieces):
-            if piece.steps and len(per_task[piece.layer]):
-                here = sum(len(drawn.shares[own].share.slices) for own in piece.shares)
-                work = per_task[piece.layer][0] * piece.tasks
-                of_pieces[at] = float(work) * (here / slices)
         there, back = (
-            sums_of(own.pieces.owners, of_pieces[own.pieces.values], len(own.pieces))
+            sums_of(own.pieces.owners, drawn.work[own.pieces.values], len(own.pieces))
             for own in chunks
         )
-        return cls(drawn, chunks, (there, back), costs, micro_batches)
+        return cls(drawn, chunks, (there, back), costs, micro_batches, backward)
 
     def by_rule(self, rule: str) -> list[Int64]:
         """For each part its actions, as `timed` takes them."""
-        if rule == "greedy":
+        if rule == "greedy" and self.backward:
             whole, halved = self._listed(halves=False), self._listed(halves=True)
             return min(whole, halved, key=lambda listed: listed.end).orders
-        if rule == "zero-bubble":
-            return self._listed(halves=True).orders
+        if rule in ("greedy", "zero-bubble"):
+            return self._listed(halves=self.backward).orders
         return [self._in_turn(rule, part) for part in range(self.drawn.k)]
 
     def _in_turn(self, rule: str, part: int) -> Int64:
@@ -112,7 +107,7 @@ class Ordering:
         every = [
             (direction, batch, own)
             for batch in range(self.micro_batches)
-            for direction, own in ((0, there), (1, back))
+            for direction, own in ((0, there), (1, back))[: 1 + self.backward]
         ]
         if rule == "gpipe":
             every.sort(key=lambda item: item[:2])
@@ -150,7 +145,7 @@ class Ordering:
 
     def _listed(self, halves: bool) -> _PartOrders:
         """Orders by which part begins what when; see `list_schedule`."""
-        graph, directions = self._graph(halves, self._in_flight), [FORWARD, *BACK[halves]]
+        graph, directions = self._graph(halves, self._in_flight), self._directions(halves)
         numbers, begins = _native.list_schedule(graph, self.micro_batches)
         batch, action = np.divmod(numbers, len(graph.parts))
         counts = np.cumsum([len(self.work[at > 0]) for at in range(len(directions))])
@@ -163,29 +158,32 @@ class Ordering:
         last = float((begins + np.tile(graph.seconds, self.micro_batches)).max())
         return _PartOrders(np.split(rows[order], ends), last)
 
+    def _directions(self, halves: bool) -> Sequence[Direction]:
+        return (FORWARD, *(BACK[halves] if self.backward else ()))
+
     def _graph(self, halves: bool, alive: Int64) -> ActionGraph:
-        forward, backward = self.chunks
-        count = len(forward.pieces), len(backward.pieces)
-        edges = [_messages(forward, 0), _messages(backward, count[0])]
-        sizes = [forward.nbytes, backward.nbytes]
+        passes = self.chunks[: 1 + self.backward]
+        (forward, *back), count = passes, [len(own.pieces) for own in passes]
+        edges = [_messages(own, first) for own, first in zip(passes, (0, count[0]), strict=False)]
+        sizes = [own.nbytes for own in passes]
         travels = [
             self.costs.message + self.costs.samples * self.costs.byte * nbytes[own]
             for nbytes, (_, _, own) in zip(sizes, edges, strict=True)
         ]
         pairs = [own[:2] for own in edges]
-        pairs += [_chain(forward, 0), _chain(backward, count[0])]
-        # Backward begins when forward has ended.
-        last, first = forward.part_pointers[1:] - 1, backward.part_pointers[:-1] + count[0]
-        pairs.append((last, first))
-        of = [np.repeat(np.arange(self.drawn.k), np.diff(own.part_pointers)) for own in self.chunks]
-        classes = [np.full(count[0], 1), np.full(count[1], 0)]
+        pairs += [_chain(own, first) for own, first in zip(passes, (0, count[0]), strict=False)]
+        for own in back:  # it begins when forward has ended
+            last, first = forward.part_pointers[1:] - 1, own.part_pointers[:-1] + count[0]
+            pairs.append((last, first))
+        of = [np.repeat(np.arange(self.drawn.k), np.diff(own.part_pointers)) for own in passes]
+        classes = [np.full(own, 1 - number) for number, own in enumerate(count)]
         chunks = [np.arange(own) for own in count]
         if halves:
             of.append(of[1])
             classes.append(np.full(count[1], 2))
             chunks.append(chunks[1])
             maps = np.arange(count[1]) + count[0]
-            pairs += [(maps, maps + count[1]), _chain(backward, sum(count))]
+            pairs += [(maps, maps + count[1]), _chain(back[0], sum(count))]
         sources, followers = (np.concatenate(ends) for ends in zip(*pairs, strict=True))
         travel = np.zeros(len(sources))
         travel[: sum(map(len, travels))] = np.concatenate(travels)
@@ -193,7 +191,7 @@ class Ordering:
         parts = np.concatenate(of)
         begins = np.zeros(len(parts), dtype=np.bool_)
         begins[forward.part_pointers[:-1]] = True
-        seconds = [self._seconds(direction) for direction in (FORWARD, *BACK[halves])]
+        seconds = [self._seconds(direction) for direction in self._directions(halves)]
         return ActionGraph(
             parts=parts.astype(np.int32),
             seconds=np.concatenate(seconds),
@@ -211,9 +209,9 @@ class Ordering:
         """See `Needs.in_flight`."""
         graph = self._graph(False, np.ones(self.drawn.k, dtype=np.int64))
         _, begins = _native.list_schedule(graph, 1)
-        forward, backward = (own.part_pointers for own in self.chunks)
+        forward, last_pass = (self.chunks[at].part_pointers for at in (0, int(self.backward)))
         ends = begins + graph.seconds
-        last = len(self.work[0]) + backward[1:] - 1
+        last = last_pass[1:] - 1 + (len(self.work[0]) if self.backward else 0)
         taken = ends[last] - begins[forward[:-1]]
         slowest = sums_of(graph.parts.astype(np.int64), graph.seconds, self.drawn.k).max() or 1.0
         return np.array([1 + max(1, math.ceil(own / slowest)) for own in taken.tolist()])

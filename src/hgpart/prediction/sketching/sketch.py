@@ -2,7 +2,7 @@
 
 A sketch has what `hgpart.placement` would build, and in the same order: pieces of work of each
 part, each a layer's tasks for some shares of the batch, and transfers from piece to piece. It is of
-coarse-grain partitions.
+coarse-grain partitions; of those over bands of rows, `tiles` makes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hgpart.arrays import Bool, Int64
+from hgpart.arrays import Bool, Float64, Int64
 from hgpart.execution.program import Share
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER
 from hgpart.partition import Partition
@@ -29,7 +29,7 @@ Finish = Sequence[Int64 | None]  # of each layer, the part of each task; None: h
 
 
 class WorkPiece(NamedTuple):
-    """A part's work on a layer for some shares of the batch.
+    """A part's work on a layer for some shares of the batch, in neighbouring bands of rows.
 
     Attributes
     ----------
@@ -37,6 +37,16 @@ class WorkPiece(NamedTuple):
         Number of tasks.
     steps : int
         1, or 0 where there is nothing to compute.
+    rows : float
+        Fraction of the rows that it computes.
+    bands : range
+        Their bands.
+    packs : bool
+        Whether it takes some rows of an input.
+    is_timed : bool
+        Whether the layer's seconds count here; if not, a step costs its overhead alone.
+    parameters : frozenset of str, optional
+        Parameters that it computes with. Default: the layer's.
     """
 
     part: int
@@ -44,6 +54,16 @@ class WorkPiece(NamedTuple):
     shares: tuple[int, ...]
     tasks: int
     steps: int
+    rows: float = 1.0
+    bands: range = range(1)
+    packs: bool = False
+    is_timed: bool = True
+    parameters: frozenset[str] | None = None
+
+    @property
+    def instructs(self) -> bool:
+        """Whether it does anything but receive and send."""
+        return bool(self.steps) or self.packs
 
 
 class Batch(NamedTuple):
@@ -70,9 +90,9 @@ class Transfers:
     ----------
     senders, receivers : int64 arrays, shape (transfers,)
     packed : bool array, shape (transfers,)
-        Whether only some of the sender's channels travel.
-    readers : int64 array, shape (transfers,)
-        The first layer in which the receiver reads it.
+        Whether only some of the sender's channels, or rows, travel.
+    returned : bool array, shape (transfers,)
+        Whether a gradient comes back.
     batches : tuple of Batch
         All transfers.
     present : mapping of (int, int) to mapping of int to bytes
@@ -82,7 +102,7 @@ class Transfers:
     senders: Int64
     receivers: Int64
     packed: Bool
-    readers: Int64
+    returned: Bool
     batches: tuple[Batch, ...]
     present: Mapping[tuple[int, int], Mapping[int, bytes | None]]
 
@@ -118,6 +138,8 @@ class Sketch:
     ----------
     pieces : tuple of WorkPiece
         Pieces of all parts, part by part, each part's in its order.
+    work : float64 array, shape (pieces,)
+        Work of each piece, by which schedules are made.
     part_pointers : int64 array, shape (k + 1,)
         The first piece of each part, and the number of pieces.
     sent_in, read_in : int64 arrays, shape (transfers,)
@@ -129,6 +151,7 @@ class Sketch:
     k: int
     shares: tuple[ShareSketch, ...]
     pieces: tuple[WorkPiece, ...]
+    work: Float64
     part_pointers: Int64
     transfers: Transfers
     sent_in: Int64
@@ -139,14 +162,14 @@ class Sketch:
 def sketch(facts: LayerFacts, partition: Partition) -> Sketch:
     """Sketch a partition of the model of `facts`."""
     shares, k = shares_of(partition), partition.k
-    transfers = transfers_of(facts, shares, k)
+    transfers, readers = transfers_of(facts, shares, k)
     by_part = pieces_in_order(facts, partition, shares, transfers)
     pieces = [piece for own in by_part for piece in own]
     numbers = np.full((len(shares), len(facts.layers), k), -1, dtype=np.int64)
     for number, piece in enumerate(pieces):
         numbers[list(piece.shares), piece.layer, piece.part] = number
     sent_in = numbers[transfers.shares, transfers.layers, transfers.senders]
-    read_in = numbers[transfers.shares, transfers.readers, transfers.receivers]
+    read_in = numbers[transfers.shares, readers, transfers.receivers]
     pointers = np.cumsum([0, *map(len, by_part)])
     for at, piece in enumerate(pieces):
         if facts.layers[piece.layer].layer.kind == OUTPUT:
@@ -155,8 +178,25 @@ def sketch(facts: LayerFacts, partition: Partition) -> Sketch:
     places = np.zeros((len(facts.layers),) * 2, dtype=np.int64)
     for at, fact in enumerate(facts.layers):
         places[at, list(fact.sources)] = np.arange(len(fact.sources))
-    operands = places[transfers.readers, transfers.layers]
-    return Sketch(k, tuple(shares), tuple(pieces), pointers, transfers, sent_in, read_in, operands)
+    operands = places[readers, transfers.layers]
+    work = _work(partition, shares, pieces)
+    return Sketch(
+        k, tuple(shares), tuple(pieces), work, pointers, transfers, sent_in, read_in, operands
+    )
+
+
+def _work(
+    partition: Partition, shares: Sequence[ShareSketch], pieces: Sequence[WorkPiece]
+) -> Float64:
+    """Work of each piece in its share of the batch; that of tied layers counts in the first."""
+    per_task = [work_of_tasks(partition, at) for at in range(len(partition.model.views))]
+    slices, of_pieces = shares[0].share.of, np.zeros(len(pieces))
+    for at, piece in enumerate(pieces):
+        if piece.steps and len(per_task[piece.layer]):
+            here = sum(len(shares[own].share.slices) for own in piece.shares)
+            work = per_task[piece.layer][0] * piece.tasks
+            of_pieces[at] = float(work) * (here / slices)
+    return of_pieces
 
 
 def _is_put_together(
@@ -201,8 +241,10 @@ def shares_of(partition: Partition) -> list[ShareSketch]:
     ]
 
 
-def transfers_of(facts: LayerFacts, shares: Sequence[ShareSketch], k: int) -> Transfers:
-    """Follow all reads of all shares."""
+def transfers_of(
+    facts: LayerFacts, shares: Sequence[ShareSketch], k: int
+) -> tuple[Transfers, Int64]:
+    """Follow all reads of all shares; with the first layer in which each transfer is read."""
     is_share = len(shares) > 1
     columns: tuple[list[Int64], ...] = ([], [], [], [])
     batches: list[Batch] = []
@@ -228,7 +270,20 @@ def transfers_of(facts: LayerFacts, shares: Sequence[ShareSketch], k: int) -> Tr
     senders, receivers, packed, readers = (
         np.concatenate([np.zeros(0, np.int64), *column]) for column in columns
     )
-    return Transfers(senders, receivers, packed.astype(np.bool_), readers, tuple(batches), present)
+    are_returned = np.array([fact.returned for fact in facts.layers], dtype=np.bool_)
+    layers = np.repeat(
+        np.array([batch.layer for batch in batches], dtype=np.int64),
+        [batch.end - batch.first for batch in batches],
+    )
+    transfers = Transfers(
+        senders,
+        receivers,
+        packed.astype(np.bool_),
+        are_returned[layers],
+        tuple(batches),
+        present,
+    )
+    return transfers, readers
 
 
 class _LayerTransfers(NamedTuple):

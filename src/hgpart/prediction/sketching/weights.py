@@ -12,7 +12,7 @@ from hgpart.hypergraph.building import CnnHypergraph, of_blocks
 from hgpart.partition import Partition
 from hgpart.partition.problem.project import containing
 from hgpart.placement.shares.messages import buckets_of, is_large, with_parameters
-from hgpart.placement.shares.owners import owners_of
+from hgpart.placement.shares.owners import owners_of, parts_in_bands
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.prediction.sketching.sketch import ShareSketch, WorkPiece
 from hgpart.sequences import starts_of_runs
@@ -22,7 +22,7 @@ NOTHING = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weights that travel in a step of a batch in slices, and whose gradients come back.
+    """The weights that travel in a step of a batch in tiles, and whose gradients come back.
 
     Attributes
     ----------
@@ -30,8 +30,8 @@ class Weights:
         A model of one slice, in which each vertex has one owner.
     owners : int32 array, shape (vertices,)
         The part that owns each vertex's parameters.
-    parts : int64 array, shape (shares, vertices)
-        The part that computes with them, for each share.
+    parts : int64 array, shape (shares, bands, vertices)
+        The part that computes with them, for each share and band of rows.
     groups : tuple of tuple of int
         For each layer, the groups of its parameters.
     group_names : tuple of frozenset of str
@@ -65,30 +65,46 @@ class Weights:
         assert layout is not None
         return slice(layout.finish, layout.finish + len(self.model.blocks.rows[layer]) - 1)
 
+    def groups_of(self, piece: WorkPiece) -> Sequence[int]:
+        """The groups of the parameters that a piece computes with."""
+        groups = self.groups[piece.layer]
+        if piece.parameters is None:
+            return groups
+        return [at for at in groups if not self.group_names[at].isdisjoint(piece.parameters)]
+
     def owners_in(self, piece: WorkPiece) -> Int64:
         """Parts that own parameters that a piece computes with."""
-        span = self._span(piece.layer)
-        here = self.parts[list(piece.shares), span] == piece.part
-        return np.unique(np.broadcast_to(self.owners[span], here.shape)[here])
+        here = self._holds(piece).any(axis=0)
+        return np.unique(self.owners[self._span(piece.layer)][here])
 
     def has_all_owned(self, piece: WorkPiece) -> bool:
         """Whether a piece has all tasks of its layer that its part owns."""
-        span = self._span(piece.layer)
-        here = self.parts[piece.shares[0], span] == piece.part
-        return bool(here[self.owners[span] == piece.part].all())
+        here = self._holds(piece)[0]
+        return bool(here[self.owners[self._span(piece.layer)] == piece.part].all())
+
+    def _holds(self, piece: WorkPiece) -> Bool:
+        """Whether a piece has each vertex of its layer, in each of its tiles."""
+        tiles = self.parts[list(piece.shares), piece.bands.start : piece.bands.stop]
+        here: Bool = tiles[..., self._span(piece.layer)] == piece.part
+        return here.reshape(-1, here.shape[-1])
 
 
 def weights_of(facts: LayerFacts, partition: Partition, shares: Sequence[ShareSketch]) -> Weights:
     """Find the owners of all parameters, and what travels from them."""
     model, work = partition.model, partition.problem.work
-    whole = replace(partition.modelling, slices=1)
+    whole = replace(partition.modelling, slices=1, bands=1)
     single = of_blocks(model.graph, work, model.blocks, whole, whole.views(model.graph))
     by_slice = partition.parts.reshape(partition.modelling.slices, -1)
-    of_shares = [by_slice[share.share.slices[0]] for share in shares]
+    within = containing(model, single)
+    of_tiles = [
+        parts[within]
+        for share in shares
+        for parts in parts_in_bands(model, by_slice[share.share.slices[0]])
+    ]
     learning = with_parameters(facts.graph, facts.trainable)
-    owned, owners = owners_of(single, of_shares, partition.k, learning, work)
-    within = containing(model, owned)
-    parts = np.stack([own[within] for own in of_shares]).astype(np.int64)
+    owned, owners = owners_of(single, of_tiles, partition.k, learning, work)
+    within = containing(single, owned)
+    parts = np.stack([own[within] for own in of_tiles]).astype(np.int64)
     groups: list[list[int]] = [[] for _ in facts.layers]
     names = list[frozenset[str]]()
     rows: list[Int64] = [np.zeros((0, 5), dtype=np.int64)]
@@ -116,7 +132,7 @@ def weights_of(facts: LayerFacts, partition: Partition, shares: Sequence[ShareSk
     return Weights(
         owned,
         owners,
-        parts,
+        parts.reshape(len(shares), -1, parts.shape[1]),
         tuple(map(tuple, groups)),
         tuple(names),
         group,
