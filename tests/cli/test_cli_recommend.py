@@ -28,7 +28,7 @@ def _alone(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "trials", lambda k: trials(k)[:2])
+    monkeypatch.setattr(module, "trials", lambda k, heights: trials(k)[:2])
 
 
 @pytest.fixture(scope="module")

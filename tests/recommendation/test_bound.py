@@ -32,7 +32,7 @@ def any_times(seed: int) -> LayerTimes:
 
 def ranked(on: Machine, times: LayerTimes) -> Recommendation:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "trials", lambda k: trials(k)[:6])
+        patch.setattr(module, "trials", lambda k, heights: trials(k)[:6])
         model, traced, graph = traced_network()
         return module.rank_ways(model, traced, graph, times, on, batch_size=8, time_limit=1e5)
 

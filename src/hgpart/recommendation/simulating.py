@@ -211,7 +211,7 @@ class Simulations:
     @property
     def _estimates(self) -> bool:
         """Whether steps are simulated before anything is placed."""
-        return self.asked.goal in ("time", "throughput")
+        return self.asked.goal != "memory"
 
     def _estimate_all(self, divided: _Divided) -> bool:
         """Simulate a division by all schedules of a step, and sort them; whether one can be.
@@ -393,7 +393,8 @@ class Simulations:
         unknown = (None,) * placed.k
         prediction = Prediction(
             seconds=estimated.seconds,
-            period=estimated.period,
+            # No batch follows one whose latency is asked for.
+            period=estimated.seconds if asked.goal == "latency" else estimated.period,
             batch_size=size,
             schedule=Schedule(scheduling.rule, scheduling.micro_batches, (), ()),
             spans=(),
@@ -410,7 +411,8 @@ class Simulations:
         if self.facts is None:
             named = self.asked.module.named_parameters()
             trainable = frozenset(name for name, value in named if value.requires_grad)
-            self.facts = LayerFacts.of(self.asked.traced, partition, trainable)
+            traced, trains = self.asked.traced, self.asked.trains
+            self.facts = LayerFacts.of(traced, partition, trainable, trains)
         return Sketched.of(self.facts, partition)
 
     def _placed(self, divided: _Divided) -> _Placed | None:

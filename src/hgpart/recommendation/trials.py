@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from hgpart.errors import ArgumentError
 from hgpart.machines.machine import Machine
 from hgpart.partition.baselines.known_ways import SHARES_OF_EPS, numbers_of_replicas
+from hgpart.partition.baselines.spatial import heights_of
 from hgpart.partition.partition import Partition
 from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
-from hgpart.partition.ways.built_in import HYBRID
+from hgpart.partition.ways.built_in import HYBRID, SPATIAL
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.partition.ways.of_users import ways_of_users
 from hgpart.partition.ways.way import Way
@@ -22,6 +23,7 @@ from hgpart.work.figures import whole_work
 
 EPS = 0.1  # imbalance that ways which search are allowed, where nothing else is said
 NARROW = (0.03, EPS)  # least volume within these, too, where more is allowed
+LOW = 4  # heights of maps below which one device may compute all, from the second lowest on
 
 
 @dataclass(frozen=True)
@@ -91,10 +93,15 @@ class Trial:
         return self.way.partition(own, search)
 
 
-def trials(devices: int) -> tuple[Trial, ...]:
+def trials(devices: int, heights: Sequence[int] = ()) -> tuple[Trial, ...]:
     """All ways for so many devices, and half, a quarter, ... of them; likeliest and fastest first.
 
     For more than `MANY` devices only ways that are replicas of a few, each on more than `MANY`.
+
+    Parameters
+    ----------
+    heights : sequence of int
+        Numbers of rows that the model's maps have, ascending; none if there is nothing to divide.
 
     >>> [trial.text for trial in trials(2)][:3]
     ['single', 'data-parallel on 2 devices', 'one-weird-trick on 2 devices']
@@ -102,7 +109,7 @@ def trials(devices: int) -> tuple[Trial, ...]:
     listed = [Trial(way_named("single"), 1)]
     k = devices
     while k > (1 if devices <= MANY else MANY):
-        listed += _of(k) if k <= MANY else _of_many(k)
+        listed += _of(k, heights) if k <= MANY else _of_many(k)
         k //= 2
     return tuple(listed)
 
@@ -114,8 +121,18 @@ def _of_many(k: int) -> Iterator[Trial]:
             yield Trial(way_named(name), k, replicas=k // devices)
 
 
-def _of(k: int) -> Iterator[Trial]:
+def _in_bands(heights: Sequence[int]) -> Iterator[str]:
+    """Ways that divide rows in a moment: all of them, or those of tall maps alone."""
+    if heights:
+        yield "spatial"
+        yield from (f"{SPATIAL}{rows}" for rows in heights[1 : 1 + LOW])
+        yield "spatial-data"
+
+
+def _of(k: int, heights: Sequence[int]) -> Iterator[Trial]:
     yield Trial(way_named("data-parallel"), k)
+    for name in _in_bands(heights):
+        yield Trial(way_named(name), k)
     yield Trial(way_named("one-weird-trick"), k)
     yield Trial(way_named("layerwise"), k)
     yield Trial(way_named("least-time"), k, WIDE, 1)
@@ -126,6 +143,9 @@ def _of(k: int) -> Iterator[Trial]:
         if k % replicas == 0 and replicas & (replicas - 1) == 0:
             yield Trial(way_named(f"{HYBRID}{replicas}"), k)
     yield Trial(way_named("coarse"), k)
+    if heights:
+        yield Trial(way_named("rows-then-filters"), k, WIDE)
+        yield Trial(way_named("tiled"), k)
     yield Trial(way_named("horizontal"), k)
     yield Trial(way_named("coarse"), k, 0.3)
     yield Trial(way_named("coarse"), k, 0.03)
@@ -146,7 +166,8 @@ def trials_within(problem: Problem, micro_batches: Sequence[int]) -> Iterator[Tr
     if 1 < slices == k:
         hybrids = [f"{HYBRID}{count}" for count in numbers_of_replicas(problem.in_slices(k))]
         names += ["data-parallel", *hybrids, "one-weird-trick", "opposed-replicas"]
-    for name in names:
+    heights = heights_of(problem.graph)
+    for name in (*names, *_in_bands(heights)):
         yield Trial(way_named(name), k, eps)
     if slices > 1:
         for share in SHARES_OF_EPS:
@@ -155,6 +176,8 @@ def trials_within(problem: Problem, micro_batches: Sequence[int]) -> Iterator[Tr
         yield Trial(way, k, eps)
     for narrow in (*(narrow for narrow in NARROW if narrow < eps), eps):
         yield Trial(way_named("coarse"), k, narrow)
+        if heights:
+            yield Trial(way_named("tiled"), k, narrow)
     for count in micro_batches:
         yield Trial(way_named("least-time"), k, eps, count)
     if slices > 1:

@@ -13,6 +13,7 @@ from hgpart.errors import ArgumentError, PlanError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Machine
+from hgpart.partition.baselines.spatial import heights_of
 from hgpart.partition.problem.checks import check_search
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -48,9 +49,9 @@ def rank_ways(
 ) -> Recommendation:
     """Find the best way to train a model on some devices, or to infer; see `recommend`.
 
-    Ways are divisions of the model and the batch, each by several schedules. For time and
-    throughput in training they are simulated without being placed, and the memory of the best is
-    found out by placing these; for other goals all are placed, first by their likeliest schedules.
+    Ways are divisions of the model and the batch, each by several schedules. They are simulated
+    without being placed, and the memory of the best is found out by placing these; for the least
+    memory all are placed, first by their likeliest schedules.
     A way that a device has no memory for is dropped, or tried once more with maps recomputed.
     Ctrl-C ends the search with the ways simulated by then, if there is one at least.
 
@@ -120,7 +121,8 @@ def rank_ways(
         search=Search(seed, EFFORT),
         orders=partial(orders, goal=goal, divides_batch=problem.divides_batch),
     )
-    return Simulations(asked, trials(k), time.monotonic() + time_limit, on_progress).run()
+    listed = trials(k, heights_of(graph))
+    return Simulations(asked, listed, time.monotonic() + time_limit, on_progress).run()
 
 
 def check_asked(

@@ -2,7 +2,8 @@
 
 Spatial: every layer with rows by its bands, so that borders travel (LBANN DistConv, MoDNN,
 DeepThings); the layers behind, which need all rows, by their filters. With slices of the batch,
-too, it is domain and data parallelism together (Gholami et al. 2018).
+too, it is domain and data parallelism together (Gholami et al. 2018). Low maps are mostly not worth
+the messages of their borders: spatial down to a height, all that is lower lies on one part.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hgpart.arrays import Bool, Float64, Int32
+from hgpart.arrays import Bool, Float64, Int32, Int64
+from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
+from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.baselines.by_slices import by_turns, dealt
 from hgpart.partition.baselines.horizontal import horizontal
 from hgpart.partition.problem.problem import Problem
@@ -71,15 +74,41 @@ def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
     return model, by_bands(problem, model, by_filters, layers)
 
 
+def spatial_down_to(problem: Problem, least: int) -> tuple[CnnHypergraph, Int32]:
+    """Deal out the bands of layers whose maps have that many rows or more; else one part has all.
+
+    That is the fastest part; with slices of the batch one of the parts of each slice.
+    """
+    model = problem.hypergraph(layer_blocks(problem.views))
+    slices, k = problem.modelling.slices, problem.k
+    runs = slices if slices > 1 and k % slices == 0 else 1
+    rates = np.array(problem.rates, dtype=np.float64).reshape(runs, -1)
+    fastest = np.arange(runs) * (k // runs) + rates.argmax(axis=1)
+    alone = fastest[by_turns(problem, runs)].astype(np.int32)
+    layers = _heights(model) >= least
+    return model, by_bands(problem, model, np.repeat(alone, model.slice_vertices), layers)
+
+
+def heights_of(graph: ChannelGraph) -> tuple[int, ...]:
+    """The numbers of rows that maps with rows have, ascending."""
+    heights = {rows.height for rows in graph.layer_rows if rows.height is not None}
+    return tuple(sorted(heights - {1}))
+
+
 def rows_then_filters(problem: Problem) -> Iterator[tuple[CnnHypergraph, Int32]]:
     """Layers of tall maps by bands and those of low ones by filters, as one weird trick in space.
 
     One for each height below which filters are divided; the first is `spatial`.
     """
     model, by_filters = horizontal(problem)
-    heights = np.array([view.cell_cuts[-1] if view.bands > 1 else 0 for view in model.views])
+    heights = _heights(model)
     for least in np.unique(heights[heights > 0]).tolist() or [1]:
         yield model, by_bands(problem, model, by_filters, heights >= least)
+
+
+def _heights(model: CnnHypergraph) -> Int64:
+    """The number of rows of each layer in bands; 0 for others."""
+    return np.array([view.cell_cuts[-1] if view.bands > 1 else 0 for view in model.views])
 
 
 def by_bands(problem: Problem, model: CnnHypergraph, parts: Int32, layers: Bool) -> Int32:

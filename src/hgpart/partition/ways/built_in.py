@@ -33,12 +33,13 @@ from hgpart.partition.baselines.spatial import (
     rows_to_divide,
     slices_beside_bands,
     spatial,
+    spatial_down_to,
 )
 from hgpart.partition.baselines.transformed_parts import transformed_parts
 from hgpart.partition.improving import rank
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.stages import solve, solve_in_slices
+from hgpart.partition.stages import solve, solve_in_slices, solve_in_tiles
 from hgpart.partition.ways.best_of_several import (
     best_hybrid,
     best_stages,
@@ -49,6 +50,7 @@ from hgpart.partition.ways.needs import layers_that_compute, least_time_objectiv
 from hgpart.partition.ways.way import Divide, Way
 
 HYBRID = "hybrid-"  # and the number of replicas
+SPATIAL = "spatial-"  # and a number of rows
 FORMER = {  # what ways were called before each had one name
     "coarse-native": "coarse",
     "fine-native": "fine",
@@ -134,6 +136,19 @@ def hybrid_way(replicas: int) -> Way:
         needs=needs,
         slices=lambda problem: slices_for(problem, replicas),
         searches=True,
+    )
+
+
+def spatial_way(rows: int) -> Way:
+    """The way ``spatial-R``."""
+    return Way(
+        f"{SPATIAL}{rows}",
+        f"maps of {rows} rows or more in k bands of rows, borders travel; all lower ones on one "
+        "device",
+        lambda problem, search: spatial_down_to(problem, rows),
+        bands=bands_for,
+        needs=rows_to_divide,
+        for_any=False,
     )
 
 
@@ -261,6 +276,14 @@ def _built_in() -> Iterator[Way]:
         "tall maps by bands of rows and low ones by filters, the best height between",
         _best_of(rows_then_filters),
         bands=bands_for,
+        searches=True,
+        needs=rows_to_divide,
+        for_any=False,
+    )
+    yield Way(
+        "tiled",
+        "coarse-grain hypergraph over slices of the batch and bands of rows, by native",
+        lambda problem, search: solve_in_tiles(problem, search, any_slices=True, any_bands=True),
         searches=True,
         needs=rows_to_divide,
         for_any=False,

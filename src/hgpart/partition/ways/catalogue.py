@@ -22,8 +22,10 @@ from hgpart.partition.ways.built_in import (
     BY_BACKEND,
     FORMER,
     HYBRID,
+    SPATIAL,
     by_backend,
     hybrid_way,
+    spatial_way,
 )
 from hgpart.partition.ways.of_users import ways_of_users
 from hgpart.partition.ways.way import Way
@@ -40,7 +42,7 @@ def ways() -> Mapping[str, Way]:
 
 
 def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "") -> Way:
-    """Return the way of a name, listed or not; ``hybrid-R`` for any number R of replicas.
+    """Return the way of a name, listed or not; ``hybrid-R`` for R replicas, ``spatial-R`` for R rows.
 
     Parameters
     ----------
@@ -61,9 +63,10 @@ def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "")
         ...
     hgpart.errors.ArgumentError: way 'gems' is called opposed-replicas now
     """
-    number = name.removeprefix(HYBRID)
-    if number != name and number.isdecimal() and int(number) > 1:
-        return hybrid_way(int(number))
+    for prefix, numbered in ((HYBRID, hybrid_way), (SPATIAL, spatial_way)):
+        number = name.removeprefix(prefix)
+        if number != name and number.isdecimal() and int(number) > 1:
+            return numbered(int(number))
     known = {**BY_BACKEND, **BUILT_IN, **ways_of_users()}
     if name in known:
         return known[name]

@@ -107,26 +107,31 @@ class LayerFacts:
         Names of the parameters that need gradients.
     blueprint : Blueprint
         The blueprint of the whole model, which knows its parameters.
+    trains : bool
+        Whether a step has a backward pass; if not, norms take no statistics.
     """
 
     graph: ChannelGraph
     layers: tuple[LayerFact, ...]
     trainable: frozenset[str]
     blueprint: Blueprint
-
-    @property
-    def trains(self) -> bool:
-        """Whether a step has a backward pass."""
-        return self.blueprint.traced.training
+    trains: bool = True
 
     @classmethod
-    def of(cls, traced: TracedModel, partition: Partition, trainable: frozenset[str]) -> LayerFacts:
+    def of(
+        cls,
+        traced: TracedModel,
+        partition: Partition,
+        trainable: frozenset[str],
+        trains: bool = True,
+    ) -> LayerFacts:
         """Find the facts; of the partition its graph and work count alone."""
         facts = NodeFacts(traced, partition.problem.graph)
-        return cls.of_blueprint(Blueprint(facts, partition, partition.problem.work, trainable))
+        blueprint = Blueprint(facts, partition, partition.problem.work, trainable)
+        return cls.of_blueprint(blueprint, trains)
 
     @classmethod
-    def of_blueprint(cls, blueprint: Blueprint) -> LayerFacts:
+    def of_blueprint(cls, blueprint: Blueprint, trains: bool = True) -> LayerFacts:
         """The facts of a blueprint's model."""
         graph, learns = blueprint.graph, blueprint.learns(inputs=False)
         edges = _edges(graph)
@@ -147,7 +152,7 @@ class LayerFacts:
             )
             for at, layer in enumerate(graph.layers)
         )
-        return cls(graph, layers, blueprint.trainable, blueprint)
+        return cls(graph, layers, blueprint.trainable, blueprint, trains)
 
 
 def _edges(graph: ChannelGraph) -> list[list[Edge]]:

@@ -7,6 +7,7 @@ few tiles, so that they are followed one by one.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -52,6 +53,8 @@ def sketch_of_tiles(facts: LayerFacts, partition: Partition) -> Sketch:
         facts.blueprint.facts, shares, work, facts.trainable, facts.blueprint.norms
     )
     statistics = shared_statistics(blueprints)
+    if not facts.trains:
+        statistics = tuple(replace(own, norms={}) for own in statistics)
     order = order_of_layers(blueprints, statistics)
     return _Drawing(facts, blueprints, statistics).of(order)
 
