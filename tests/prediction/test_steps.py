@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import placements
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +13,12 @@ from placed_models import model_of, placed
 from sliced_placements import sliced
 from torch import nn
 
+from hgpart import Modelling, flops, place
 from hgpart.execution import step_run
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.prediction.steps import part_steps
 from hgpart.run.scheduling import schedule
 
@@ -39,6 +45,22 @@ def test_parts_have_each_layer_once_for_each_sample_and_own_each_parameter_once(
     assert {at: computed[at] for at in working} == pytest.approx(dict.fromkeys(working, 1.0))
     learning = {at for at in working if layers[at].parameter_names and layers[at].tied_to == at}
     assert dict(owned) == pytest.approx(dict.fromkeys(learning, 1.0))
+
+
+def test_a_tile_takes_its_share_of_the_rows_with_those_that_several_compute() -> None:
+    """A maximum over 3 of 8 rows at stride 2 for 4 rows: two bands both compute the one between."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(3, 2, 1), nn.Conv2d(4, 2, 1))
+    images = torch.zeros(2, 3, 8, 6)
+    traced, graph = placements.traced_model(model, [images])
+    modelling = Modelling(batch_size=2, bands=2)
+    problem = Problem(graph, flops(graph), modelling, 2, 0.1)
+    partition = way_named("spatial").partition(problem, Search())
+    plan = PartitionedModel(traced, partition, partition.evaluation, {})
+    shares = [
+        {share.layer: share.of_batch for share in steps.shares.values() if share.multiplies}
+        for steps in part_steps(place(model, plan)).values()
+    ]
+    assert shares == [{1: 4 / 8, 2: 1 / 2}, {1: 5 / 8, 2: 1 / 2}]
 
 
 def test_chunks_move_what_travels() -> None:

@@ -7,15 +7,17 @@ from functools import cache
 from itertools import permutations
 
 import numpy as np
+import placements
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sliced_placements import sliced
+from tiled_networks import tiled_network
 from torch import nn
 from toy_times import in_proportion
 
 from hgpart import Modelling, Placement, example_inputs, flops, load_model, place, trace
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, PlacementError
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
@@ -23,6 +25,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.partitioned_model import PartitionedModel
+from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.prediction.predict import Prediction, predict
 from hgpart.prediction.sketching.estimate import Estimate, Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
@@ -44,14 +47,14 @@ def machine_of(k: int) -> Machine:
 
 
 def both(
-    placement: Placement, rule: str, micro_batches: int, samples: int
+    placement: Placement, rule: str, micro_batches: int, samples: int, backward: bool = True
 ) -> tuple[Estimate, Prediction]:
     programs = placement.programs
     machine, times = machine_of(placement.k), in_proportion(programs.blueprint.graph)
-    facts = LayerFacts.of_blueprint(programs.blueprint)
+    facts = LayerFacts.of_blueprint(programs.blueprint, backward)
     wanted = Scheduling(rule, micro_batches)
     found = estimate(Sketched.of(facts, programs.partition), wanted, machine, times, samples)
-    made = schedule(placement, rule, micro_batches, batch_size=samples)
+    made = schedule(placement, rule, micro_batches, backward=backward, batch_size=samples)
     return found, predict(placement, made, machine, times, samples)
 
 
@@ -76,6 +79,50 @@ def test_steps_of_random_parts_are_those_of_their_programs(
     check(found, wanted, 0.02)
 
 
+def check_tiles(
+    seed: int, make: str, rule: str, micro_batches: int, backward: bool, **settings: object
+) -> None:
+    """A random network in random tiles; some can't be placed."""
+    samples = 3 * settings.get("slices", 1) * micro_batches
+    if (drawn := tiled_network(seed, samples)) is None:
+        return
+    model, images = drawn
+    traced, graph = placements.traced_model(model.train(backward), [images])
+    if graph.most_rows == 1:
+        return
+    bands = min(2 + seed % 4, graph.most_rows)
+    modelling = Modelling(batch_size=samples, bands=bands, training=backward, **settings)
+    make_plan = placements.of_whole_tiles if make == "whole" else placements.of_random_blocks
+    plan = make_plan(traced, graph, modelling, 2 + seed % 3, seed)
+    try:
+        placement = place(model, plan).train(backward)
+    except PlacementError:
+        return
+    if micro_batches > 1 and any(outline.serial for outline in outlines_here(placement)):
+        return
+    found, wanted = both(placement, rule, micro_batches, samples, backward)
+    check(found, wanted, 0.05 if backward else 0.01)
+
+
+@given(
+    *(st.integers(0, 10_000), st.sampled_from(["whole", "blocks"]), st.sampled_from(RULES)),
+    *(st.integers(1, 2), st.booleans()),
+)
+def test_steps_of_random_tiles_are_those_of_their_programs(
+    seed: int, make: str, rule: str, micro_batches: int, backward: bool
+) -> None:
+    """With sums of rows, statistics of norms over all rows, and copies of parameters."""
+    check_tiles(seed, make, rule, micro_batches, backward)
+
+
+@pytest.mark.full
+@given(st.integers(0, 10_000), st.sampled_from(["whole", "blocks"]), st.integers(2, 3))
+def test_steps_of_random_slices_and_bands_are_those_of_their_programs(
+    seed: int, make: str, slices: int
+) -> None:
+    check_tiles(seed, make, "greedy", 1, True, slices=slices)
+
+
 WAYS = [
     "coarse",
     "sliced",
@@ -84,6 +131,10 @@ WAYS = [
     "data-parallel",
     "hybrid-2",
     "one-weird-trick",
+    "spatial",
+    "spatial-data",
+    "spatial-8",
+    "rows-then-filters",
 ]
 
 

@@ -42,7 +42,7 @@ def ways() -> Mapping[str, Way]:
 
 
 def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "") -> Way:
-    """Return the way of a name, listed or not; ``hybrid-R`` for R replicas, ``spatial-R`` for R rows.
+    """Return the way of a name, listed or not; ``hybrid-R`` and ``spatial-R`` for any number R.
 
     Parameters
     ----------
