@@ -17,6 +17,7 @@ from hgpart.recommendation import ways as module
 from hgpart.recommendation.ranking import Ranked, Recommendation
 from hgpart.recommendation.recommend import recommend
 from hgpart.recommendation.trials import trials
+from hgpart.report.recommendation import reasons
 from hgpart.run.scheduling import schedule
 from hgpart.tracing.traced_model import trace
 
@@ -67,6 +68,24 @@ def test_batches_that_follow_each_other_overlap(latencies: Recommendation) -> No
     layerwise = {one.trial.name: one for one in found.ranked}["layerwise"]
     alone = {one.trial.name: one for one in latencies.ranked}["layerwise"]
     assert layerwise.seconds < alone.seconds
+
+
+def test_one_image_is_divided_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the rows take half of the time on each of two devices; words say what that is."""
+    names = ("single", "layerwise", "spatial", "spatial-6")
+    listed = [one for one in trials(2, (4, 6, 8)) if one.name in names]
+    monkeypatch.setattr(module, "trials", lambda k, heights: listed if heights == (4, 6, 8) else [])
+    found = recommended(machine(2), goal="latency", scale=1e5, batch_size=1)
+    assert [one.trial.name for one in found.ranked[:2]] == ["spatial", "spatial-6"]
+    assert found.best.partition.modelling.bands == 2
+    assert 1.5 < (found.speed_up(found.best) or 0.0) < 2
+    assert "spatial: rows of the maps in k bands" in next(reasons(found, "MB"))
+    placement = place(network().eval(), found.best.plan, ["meta"] * 2)
+    times = in_proportion(placement.programs.blueprint.graph, scale=1e5)
+    made = schedule(placement, "greedy", 1, backward=False, batch_size=1)
+    assert found.best.seconds == pytest.approx(
+        predict(placement, made, machine(2), times, 1).seconds
+    )
 
 
 def test_memory_is_without_gradients_and_momentum(latencies: Recommendation) -> None:

@@ -35,8 +35,20 @@ def test_names_and_numbers_of_devices() -> None:
     assert len(trials(1)) == 1
 
 
+def test_rows_are_divided_where_there_are_any() -> None:
+    names = [one.name for one in trials(2, (4, 8, 16))]
+    assert [name for name in names if name.startswith("spatial")] == [
+        "spatial",
+        "spatial-8",
+        "spatial-16",
+        "spatial-data",
+    ]
+    assert {"rows-then-filters (eps 1)", "tiled"} < {*names}
+    assert not any(one.way.bands for one in trials(2))
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("division", trials(4), ids=lambda one: one.text)
+@pytest.mark.parametrize("division", trials(4, (4, 6)), ids=lambda one: one.text)
 def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> None:
     try:
         found = division.partition(problem, Search(effort=0), named_machine("10gbe:4"))
@@ -55,7 +67,7 @@ def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> Non
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("division", trials(4), ids=lambda one: one.text)
+@pytest.mark.parametrize("division", trials(4, (4, 6)), ids=lambda one: one.text)
 def test_each_divides_among_devices_that_differ(division, problem: Problem) -> None:
     devices = tuple(Device("board", speed=speed) for speed in (1.0, 1.0, 2.0, 4.0))
     boards = Machine("boards", devices, (4,), Link.of(latency=1e-6, bandwidth=1e9))

@@ -116,7 +116,8 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
     """Why it is the best: what it computes, waits and sends, and what others do."""
     best = recommendation.best
     if recommendation.is_split:
-        yield f"{best.trial.way.name}: {best.trial.way.words}"
+        if best.partition.modelling.bands > 1:
+            yield f"{best.trial.way.name}: {best.trial.way.words}"
         yield (
             f"The busiest device computes for {seconds(best.computing_seconds)}; a device waits "
             f"for {seconds(best.waiting_seconds)} on average; {_bytes(best.sent_bytes, unit)} "

@@ -14,7 +14,8 @@ from torch import nn
 import hgpart
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.partition.baselines.spatial import spatial
+from hgpart.hypergraph.shares import work_of_layers
+from hgpart.partition.baselines.spatial import heights_of, spatial
 from hgpart.partition.native import tiled
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -159,3 +160,24 @@ def test_a_plan_is_kept_and_run(tmp_path: Path) -> None:
         partition_graph(
             graph(), found.problem.work, 2, 0.1, modelling=found.modelling, backend="exact"
         )
+
+
+def test_low_maps_lie_on_one_part() -> None:
+    """Of heights 16 and 4: down to 4 all rows are dealt out, but the head has none."""
+    assert heights_of(graph()) == (4, 16)
+    for rows, banded in ((4, {16, 4}), (16, {16}), (17, set())):
+        found = way_named(f"spatial-{rows}").partition(problem(2), Search())
+        work = work_of_layers(found.model, found.parts, 2)
+        for view, own in zip(found.model.views, work.tolist(), strict=True):
+            if sum(own):
+                assert (min(own) > 0) == (view.cell_cuts[-1] in banded), view.layer.name
+    unequal = replace(problem(2), speeds=(1, 3))
+    found = way_named("spatial-16").partition(unequal, Search())
+    assert work_of_layers(found.model, found.parts, 2)[-2].tolist()[0] == 0  # the faster one has it
+
+
+def test_a_search_over_tiles_is_a_way() -> None:
+    own = replace(problem(2), eps=0.3)
+    found = way_named("tiled").partition(own, Search(effort=0.05))
+    assert found.feasible
+    assert found.evaluation.volume <= way_named("sliced").partition(own, Search()).evaluation.volume

@@ -274,7 +274,7 @@ def _check_together(
         useless = "backend grain slices auto bands objective memory training norms best"
     elif search.objective == TIME:
         beside, useless = "--objective time", "slices auto bands backend training speeds"
-        why = ", as it tries slices of the batch itself, by native, for training on --machine"
+        why = ", as it tries slices and bands itself, by native, for training on --machine"
     for option in useless.split():
         if given[option]:
             raise ArgumentError(f"{given[option]} with {beside}: accepted is without{why}")
