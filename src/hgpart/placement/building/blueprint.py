@@ -77,6 +77,9 @@ class Blueprint:
         Begin of all names of this share's values, if there are several shares.
     first_transfer : int
         Number of the share's first transfer.
+    takes_statistics : bool
+        Whether norms take statistics of the batch; not in a pass of inference, though the graph may
+        be one of training.
     """
 
     facts: NodeFacts
@@ -87,6 +90,7 @@ class Blueprint:
     share: Share = WHOLE
     prefix: str = ""
     first_transfer: int = 0
+    takes_statistics: bool = True
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Blueprint:
         """The same object: it does not change, and torch can't copy shapes of a traced graph."""
@@ -387,7 +391,7 @@ class Blueprint:
         tiled = {
             at: cuts for at, cuts in enumerate(self.owners.row_cuts) if of_batch or len(cuts) > 2
         }
-        return norms_of_batch(self.facts, tiled) if tiled else {}
+        return norms_of_batch(self.facts, tiled) if tiled and self.takes_statistics else {}
 
     def learns(self, inputs: bool) -> list[bool]:
         """For each layer whether anything that it is computed from needs a gradient."""

@@ -55,16 +55,23 @@ def forward_chunks(sketch: Sketch, nbytes: Int64) -> Chunks:
     receives = np.bincount(sketch.read_in, minlength=count) > 0
     sends = np.bincount(sketch.sent_in, minlength=count) > 0
     instructs = np.array([piece.instructs for piece in sketch.pieces], dtype=np.bool_)
+    computes = np.array([piece.steps for piece in sketch.pieces], dtype=np.bool_)
+    leaves = np.bincount(sketch.sent_in[sketch.transfers.at_once], minlength=count) > 0
     number, of_piece = -1, np.zeros(count, dtype=np.int64)
     pointers = [0]
     for begin, end in zip(sketch.part_pointers[:-1], sketch.part_pointers[1:], strict=True):
         number += 1
-        works = False  # whether the last instruction is not an await
+        works = sent = False  # whether the last instruction is not an await; what leaves at once
         for piece in range(begin, end):
             if receives[piece]:
                 number += works
+                sent = sent and not works
                 works = False
+            if sent and computes[piece]:
+                number += 1
+                sent = False
             works = works or bool(instructs[piece] or sends[piece])
+            sent = sent or bool(leaves[piece])
             of_piece[piece] = number
         pointers.append(number + 1)
     every = np.arange(len(nbytes))

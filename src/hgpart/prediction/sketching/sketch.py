@@ -91,6 +91,8 @@ class Transfers:
     senders, receivers : int64 arrays, shape (transfers,)
     packed : bool array, shape (transfers,)
         Whether only some of the sender's channels, or rows, travel.
+    at_once : bool array, shape (transfers,)
+        Whether it leaves before anything else is computed.
     returned : bool array, shape (transfers,)
         Whether a gradient comes back.
     batches : tuple of Batch
@@ -102,6 +104,7 @@ class Transfers:
     senders: Int64
     receivers: Int64
     packed: Bool
+    at_once: Bool
     returned: Bool
     batches: tuple[Batch, ...]
     present: Mapping[tuple[int, int], Mapping[int, bytes | None]]
@@ -279,6 +282,7 @@ def transfers_of(
         senders,
         receivers,
         packed.astype(np.bool_),
+        np.zeros(len(layers), dtype=np.bool_),
         are_returned[layers],
         tuple(batches),
         present,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from torch import fx
@@ -52,9 +53,9 @@ def sketch_of_tiles(facts: LayerFacts, partition: Partition) -> Sketch:
     blueprints = share_blueprints(
         facts.blueprint.facts, shares, work, facts.trainable, facts.blueprint.norms
     )
-    statistics = shared_statistics(blueprints)
     if not facts.trains:
-        statistics = tuple(replace(own, norms={}) for own in statistics)
+        blueprints = tuple(replace(own, takes_statistics=False) for own in blueprints)
+    statistics = shared_statistics(blueprints)
     order = order_of_layers(blueprints, statistics)
     return _Drawing(facts, blueprints, statistics).of(order)
 
@@ -72,6 +73,10 @@ class _Drawing:
         self.k = blueprints[0].partition.k
         self.pieces: list[WorkPiece] = []
         self.work: list[float] = []
+        self.needs: list[set[int]] = []  # pieces of the same part that each piece reads
+        # Pieces that finish tiles, by share, layer and part.
+        self.finished: dict[tuple[int, int, int], list[tuple[Tile, int]]] = {}
+        self.latest: dict[tuple[int, int], int] = {}  # the last piece of each layer and part
         self.transfers: list[tuple[Transfer, int, int]] = []  # with its share and layer
         # What parts receive, by share, layer, whether it is partial sums, and receiver.
         self.arriving: dict[tuple[int, int, bool, int], list[Arriving]] = {}
@@ -101,6 +106,7 @@ class _Drawing:
                 else:
                     self._finish(part, piece.shares, piece.layer, piece.norms)
             self._receive_others(part)
+            self._send_early(pointers[-1])
             pointers.append(len(self.pieces))
         places = np.zeros((len(self.facts.layers),) * 2, dtype=np.int64)
         for at, fact in enumerate(self.facts.layers):
@@ -131,6 +137,7 @@ class _Drawing:
             senders=np.array([transfer.sender for transfer in alone], dtype=np.int64),
             receivers=np.array([transfer.receiver for transfer in alone], dtype=np.int64),
             packed=self.packed,
+            at_once=np.array([transfer.at_once for transfer in alone], dtype=np.bool_),
             returned=np.array([transfer.differentiable for transfer in alone], dtype=np.bool_),
             batches=tuple(
                 Batch(
@@ -147,16 +154,22 @@ class _Drawing:
 
     # -------------------------------------------------------------- pieces
 
-    def _add(self, piece: WorkPiece, is_first: bool = False) -> int:
-        """Add a piece; in the first one of a layer in a part, all of the layer's work counts."""
+    def _add(self, piece: WorkPiece, of_work: float = 0.0) -> int:
+        """Add a piece, with a fraction of its part's work on the layer."""
+        number, key = len(self.pieces), (piece.layer, piece.part)
         self.pieces.append(piece)
-        self.work.append(0.0)
-        if is_first:
-            for number in piece.shares:
-                share = self.blueprints[number].share
-                done = float(self._layer_work[number][piece.layer, piece.part])
-                self.work[-1] += done * len(share.slices) / share.of
-        return len(self.pieces) - 1
+        self.needs.append({self.latest[key]} if key in self.latest else set())
+        self.latest[key] = number
+        shares = [self.blueprints[share].share for share in piece.shares]
+        self.work.append(
+            sum(
+                of_work
+                * float(self._layer_work[at][piece.layer, piece.part])
+                * (len(share.slices) / share.of)
+                for at, share in zip(piece.shares, shares, strict=True)
+            )
+        )
+        return number
 
     @cached_property
     def _layer_work(self) -> list[Int64]:
@@ -173,7 +186,7 @@ class _Drawing:
             return
         ((_, _, rows),) = portions(blueprint, at, part)
         tasks = sum(len(cell.tasks) for cell in cells[part])
-        piece = self._add(WorkPiece(part, at, shares, tasks, 1, rows), is_first=True)
+        piece = self._add(WorkPiece(part, at, shares, tasks, 1, rows), 1.0)
         needed = _needed(blueprint, at, [self._summing(at)], None)
         read = np.unique(np.concatenate([cell.positions for cell in cells[part]]))
         tile = Tile(np.sort(np.concatenate([cell.tasks for cell in cells[part]])), read)
@@ -193,7 +206,7 @@ class _Drawing:
         needed = _needed(blueprint, at, ends, begin)
         named = blueprint.traced.parameters
         times = {suffix: rows for suffix, _, rows in portions(blueprint, at, part)}
-        piece = -1
+        sizes = [len(tile.tasks) * (1 if tile.rows is None else len(tile.rows)) for tile in tiles]
         for number, tile in enumerate(tiles):
             made = WorkPiece(
                 part,
@@ -209,7 +222,9 @@ class _Drawing:
                 if own
                 else None,
             )
-            piece = self._add(made, is_first=is_timed and number == 0)
+            piece = self._add(made, is_timed * sizes[number] / sum(sizes))
+            if not (own or is_sum):  # tiles of a layer do not need each other
+                self.needs[piece].clear()
             for share in shares:
                 self._receive(piece, share, self._read(at, needed), tile)
                 if is_sum:
@@ -218,9 +233,9 @@ class _Drawing:
                 for item in self._of(share).coming(own[norms - 1], True, part) if norms else ():
                     if np.isin(item.tasks, tile.tasks).any():
                         self._note_read(item.transfer.number, piece)
-        if norms == len(own) and self._layer(at).kind != OUTPUT and tiles:
-            for share in shares:
-                self._send_maps(share, part, at, piece)
+                if norms == len(own):
+                    self.finished.setdefault((share, at, part), []).append((tile, piece))
+                    self._send_maps(share, part, at, number, piece)
 
     def _layer(self, at: int) -> Layer:
         return self.facts.layers[at].layer
@@ -310,33 +325,48 @@ class _Drawing:
         if self.read_in[number] < 0:
             self.read_in[number] = piece
 
-    def _send_maps(self, share: int, part: int, at: int, piece: int) -> None:
+    def _send_maps(self, share: int, part: int, at: int, last: int, piece: int) -> None:
+        """Send what is there once a tile is, given by its number."""
         blueprint = self.blueprints[share]
         tiles = blueprint.tiles(at, part)
         for transfer, item in blueprint.departing.get((at, False, part), ()):
-            packed = any(
-                len(own.members) < len(blueprint.channels(at, tiles[own.tile].tasks))
-                or _are_some(own.rows, tiles[own.tile].rows)
-                for own in item.pieces
-            )
-            self._send(transfer.number, piece, packed)
+            if max(own.tile for own in item.pieces) == last:
+                packed = any(
+                    len(own.members) < len(blueprint.channels(at, tiles[own.tile].tasks))
+                    or _are_some(own.rows, tiles[own.tile].rows)
+                    for own in item.pieces
+                )
+                self._send(transfer.number, piece, packed)
+                self.needs[piece].update(
+                    made
+                    for number, (_, made) in enumerate(self.finished[share, at, part])
+                    if number in {own.tile for own in item.pieces}
+                )
 
     def _receive(self, piece: int, share: int, sources: Sequence[int], tile: Tile) -> None:
-        """What a piece, which computes a tile, reads of other layers and did not arrive before."""
+        """What a piece, which computes a tile, reads of other layers: own, or just arriving."""
         part, at = self.pieces[piece].part, self.pieces[piece].layer
         for source in sources:
+            here = self.finished.get((share, source, part), ())
             arriving = self.arriving.get((share, source, False, part), ())
             waiting = [(number, item) for number, item in arriving if self.read_in[number] < 0]
-            if not waiting:
+            if not waiting and not here:
                 continue
             channels = self._channels_read(at, source, tile)
             rows = self._rows_read(at, source, tile)
+
+            def reads(
+                members: Int64, some: Int64 | None, of: Bool = channels, meets: Bool | None = rows
+            ) -> bool:
+                return bool(of[members].any()) and (
+                    meets is None or some is None or bool(meets[some].any())
+                )
+
+            for own, made in here:
+                if reads(self.blueprints[share].channels(source, own.tasks), own.rows):
+                    self.needs[piece].add(made)
             for number, item in waiting:
-                if any(
-                    channels[own.members].any()
-                    and (rows is None or own.rows is None or rows[own.rows].any())
-                    for own in item.pieces
-                ):
+                if any(reads(own.members, own.rows) for own in item.pieces):
                     self.read_in[number] = piece
 
     def _channels_read(self, at: int, source: int, tile: Tile) -> Bool:
@@ -362,6 +392,29 @@ class _Drawing:
         here = np.zeros(windows.height, dtype=np.bool_)
         here[windows.reads.take(tile.rows).values] = True
         return here
+
+    def _send_early(self, begin: int) -> None:
+        """Of pieces that follow the same receives, do those first that are needed to send."""
+        count = len(self.pieces)
+        receives = np.bincount(self.read_in[self.read_in >= 0], minlength=count) > 0
+        sends = np.bincount(self.sent_in[self.sent_in >= 0], minlength=count) > 0
+        starts = [begin, *(at for at in range(begin + 1, count) if receives[at])]
+        order, first = list(range(begin)), np.arange(count)
+        for start, end in pairwise([*starts, count]):
+            needed = set[int]()
+            for at in reversed(range(start, end)):
+                if sends[at] or at in needed:
+                    needed |= {at, *self.needs[at]}
+            first[start:end] = start  # all arrives before the first one
+            order += sorted(range(start, end), key=lambda at: at not in needed)
+        place = np.empty(count, dtype=np.int64)
+        place[order] = np.arange(count)
+        self.pieces[:] = [self.pieces[at] for at in order]
+        self.work[:] = [self.work[at] for at in order]
+        own = self.sent_in >= begin
+        self.sent_in[own] = place[self.sent_in[own]]
+        own = self.read_in >= begin
+        self.read_in[own] = first[self.read_in[own]]
 
     def _receive_others(self, part: int) -> None:
         """What arrives though nothing reads it."""
