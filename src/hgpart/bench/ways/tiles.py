@@ -24,6 +24,7 @@ from hgpart.work.figures import flops
 # What a byte costs, in multiply-accumulates: a core does about 50 in the time in which another
 # process of the machine gets a byte.
 MACS_OF_A_BYTE = 50
+NO_ROWS: Int64 = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,8 @@ class FusedTiles:
     computed : tuple of mapping of int to int64 array
         For each process, the rows that it computes of each layer for that, if the layer has rows.
     work : int64 array, shape (processes,)
-        Multiply-accumulates a sample of the rows that each process computes.
+        Multiply-accumulates a sample of the rows that each process needs. (It computes up to two
+        more of a layer that pools, to begin where a window does.)
     once : int
         Multiply-accumulates a sample of the fused layers in one process.
     rest : int
@@ -178,8 +180,7 @@ def _computed(graph: ChannelGraph, fused: int, own: Mapping[int, Int64]) -> dict
     for at in reversed(range(fused)):
         if not graph.layer_rows[at].is_banded:
             continue
-        nothing = np.zeros(0, np.int64)
-        computed[at] = np.unique(np.concatenate([nothing, *needed.get(at, [])]))
+        computed[at] = _run_of(np.concatenate([NO_ROWS, *needed.get(at, [])]))
         if graph.layers[at].kind == INPUT:
             continue
         for source in graph.layer_rows[at].reads:
@@ -188,13 +189,18 @@ def _computed(graph: ChannelGraph, fused: int, own: Mapping[int, Int64]) -> dict
     return {at: computed[at] for at in sorted(computed) if graph.layers[at].kind != INPUT}
 
 
+def _run_of(rows: Int64) -> Int64:
+    """The rows from the first to the last of some; operators make those between as well."""
+    return np.arange(rows.min(), rows.max() + 1) if len(rows) else NO_ROWS
+
+
 def _work(graph: ChannelGraph, computed: Mapping[int, Int64], macs: Int64) -> int:
     """Multiply-accumulates of some rows: those of a layer's head count, before any pooling."""
     work = 0.0
     for at, rows in computed.items():
         head, height = graph.layer_rows[at].head, graph.layer_rows[at].height
         if head is not None:
-            rows, height = np.unique(head.reads.take(rows).values), head.height
+            rows, height = _run_of(head.reads.take(rows).values), head.height
         work += int(macs[at]) * len(rows) / (height or 1)
     return round(work)
 
