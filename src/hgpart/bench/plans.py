@@ -76,7 +76,8 @@ def layout_of(way: TrainingWay, subject: Subject) -> Layout:
         return Plan(partition, subject.model, subject.input_shape)
     if way.name == FUSED:
         problem = subject.problem
-        return fused_tiles(problem.graph, problem.rates, problem.modelling.batch_size)
+        samples = problem.modelling.batch_size
+        return fused_tiles(problem.graph, problem.work, problem.rates, samples)
     return _heads(subject) if way.name in PIPELINES else None
 
 

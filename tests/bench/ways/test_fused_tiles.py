@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from hgpart import channel_graph, example_inputs, load_model, trace
+from hgpart import channel_graph, example_inputs, flops, load_model, trace
 from hgpart.bench.ways.fused_tiles import TiledModel, called
 from hgpart.bench.ways.tiles import FusedTiles, fused_tiles, nothing_to_fuse
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.placement.cutting.node_facts import NodeFacts
+from hgpart.work.figures import measured
 from hgpart.zoo import builtin_models
 
 CLOSE = 1e-10
@@ -87,7 +88,7 @@ def check(
     facts = NodeFacts(traced, graph)
     expected = tree_leaves(model(images))
     for depth in fused:
-        tiles = fused_tiles(graph, shares, len(images), depth)
+        tiles = fused_tiles(graph, flops(graph), shares, len(images), depth)
         for result, wanted in zip(run(facts, model, tiles, images, bounded), expected, strict=True):
             torch.testing.assert_close(result, wanted, rtol=CLOSE, atol=CLOSE)
 
@@ -102,12 +103,17 @@ def test_a_skip_out_of_the_fused_layers_is_sent_as_well(shares: list[float], sam
 def test_the_rest_begins_where_work_and_bytes_are_least() -> None:
     model, shape = load_model("lenet5", device="meta")
     graph = channel_graph(trace(model, example_inputs(model, shape)))
-    every = [fused_tiles(graph, [1, 1], 1, depth) for depth in (2, 3)]
-    assert fused_tiles(graph, [1, 1], 1).cost == min(tiles.cost for tiles in every)
+    every = [fused_tiles(graph, flops(graph), [1, 1], 1, depth) for depth in (2, 3)]
+    assert fused_tiles(graph, flops(graph), [1, 1], 1).cost == min(tiles.cost for tiles in every)
     assert every[0].repeated == 0  # pooling by twos: a band begins where its rows do
     assert every[1].repeated > 0
+    few, many = (fused_tiles(graph, flops(graph), [1, 1], samples) for samples in (1, 16))
+    assert many.cost == 16 * few.cost
+    assert many.sent_bytes == 16 * few.sent_bytes
+    seconds = measured(graph, [layer.macs * layer.tasks * 1e-9 for layer in graph.layers], "")
+    assert fused_tiles(graph, seconds, [1, 1], 1).fused == few.fused
     with pytest.raises(ArgumentError, match="4 fused layers: accepted are 2, 3"):
-        fused_tiles(graph, [1, 1], 1, 4)
+        fused_tiles(graph, flops(graph), [1, 1], 1, 4)
 
 
 def test_more_processes_than_rows_leave_some_without() -> None:
@@ -121,7 +127,7 @@ def test_a_model_without_leading_rows_is_refused() -> None:
     graph = channel_graph(trace(model, example_inputs(model, (3, 2, 2))))
     assert nothing_to_fuse(graph) is not None
     with pytest.raises(ArgumentError, match="no leading layer of the model has rows to divide"):
-        fused_tiles(graph, [1, 1], 1)
+        fused_tiles(graph, flops(graph), [1, 1], 1)
 
 
 def random_network(seed: int) -> None:

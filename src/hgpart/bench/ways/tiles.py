@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError
 from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
-from hgpart.work.figures import flops
+from hgpart.work.figures import Work, flops
 
 # What a byte costs, in multiply-accumulates: a core does about 50 in the time in which another
 # process of the machine gets a byte.
@@ -44,14 +45,17 @@ class FusedTiles:
     computed : tuple of mapping of int to int64 array
         For each process, the rows that it computes of each layer for that, if the layer has rows.
     work : int64 array, shape (processes,)
-        Multiply-accumulates a sample of the rows that each process needs. (It computes up to two
-        more of a layer that pools, to begin where a window does.)
+        Work a sample of the rows that each process needs. (It computes up to two more of a layer
+        that pools, to begin where a window does.)
     once : int
-        Multiply-accumulates a sample of the fused layers in one process.
+        Work a sample of the fused layers in one process.
     rest : int
-        Those of the other layers, which the first process computes.
+        Work a sample of the other layers, which the first process computes.
     sent_bytes : int
         Bytes of a batch that the first process gets from the others.
+    cost : float
+        Work of a batch that is done one after the other: the most of a process, that of the rest,
+        and what the bytes count as.
     """
 
     fused: int
@@ -63,16 +67,12 @@ class FusedTiles:
     once: int
     rest: int
     sent_bytes: int
+    cost: float
 
     @property
     def repeated(self) -> float:
         """Work that is done once more than needed, as a share of the model's."""
         return (int(self.work.sum()) - self.once) / max(1, self.once + self.rest)
-
-    @property
-    def cost(self) -> int:
-        """The most work of a process, that of the rest, and bytes, in multiply-accumulates."""
-        return int(self.work.max()) + self.rest + MACS_OF_A_BYTE * self.sent_bytes
 
     @property
     def words(self) -> str:
@@ -85,15 +85,21 @@ class FusedTiles:
 
 
 def fused_tiles(
-    graph: ChannelGraph, shares: Sequence[float], batch_size: int, fused: int | None = None
+    graph: ChannelGraph,
+    work: Work,
+    shares: Sequence[float],
+    batch_size: int,
+    fused: int | None = None,
 ) -> FusedTiles:
     """Find where to stop fusing.
 
     That is where the most work of a process, the work behind, and the bytes that are sent are
-    least, a byte counting as `MACS_OF_A_BYTE` multiply-accumulates.
+    least, a byte counting as much as `MACS_OF_A_BYTE` multiply-accumulates of the model.
 
     Parameters
     ----------
+    work : Work
+        Work of the tasks.
     shares : sequence of float
         The share of the rows of each process.
     fused : int, optional
@@ -105,14 +111,14 @@ def fused_tiles(
         If the first layer has no rows, or so many layers have not.
 
     >>> from torch import nn
-    >>> from hgpart import channel_graph, example_inputs, trace
+    >>> from hgpart import channel_graph, example_inputs, flops, trace
     >>> model = nn.Sequential(*(nn.Conv2d(4, 4, 3, padding=1) for _ in range(3)), nn.Flatten())
     >>> graph = channel_graph(trace(model, example_inputs(model, (4, 8, 8))))
-    >>> tiles = fused_tiles(graph, [1, 1], batch_size=1)
+    >>> tiles = fused_tiles(graph, flops(graph), [1, 1], batch_size=1)
     >>> [rows.tolist() for rows in tiles.computed[0].values()]
     [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4], [0, 1, 2, 3]]
     >>> tiles.words
-    "3 of 3 layers fused, to 2, in 2 bands; 12.5 % of the model's work is done again"
+    "3 of 3 layers fused, to 2, in 2 bands; 25.0 % of the model's work is done again"
     """
     depths = [*_depths(graph)]
     if (why := nothing_to_fuse(graph)) is not None:
@@ -121,7 +127,8 @@ def fused_tiles(
         if fused not in depths:
             raise ArgumentError(f"{fused} fused layers: accepted are {', '.join(map(str, depths))}")
         depths = [fused]
-    return min((_tiles(graph, depth, shares, batch_size) for depth in depths), key=_cost)
+    given = work, shares, batch_size
+    return min((_tiles(graph, depth, *given) for depth in depths), key=attrgetter("cost"))
 
 
 def nothing_to_fuse(graph: ChannelGraph) -> str | None:
@@ -129,10 +136,6 @@ def nothing_to_fuse(graph: ChannelGraph) -> str | None:
     if any(True for _ in _depths(graph)):
         return None
     return "no leading layer of the model has rows to divide (hgpart trace --rows says why)"
-
-
-def _cost(tiles: FusedTiles) -> int:
-    return tiles.cost
 
 
 def _depths(graph: ChannelGraph) -> Iterator[int]:
@@ -145,7 +148,9 @@ def _depths(graph: ChannelGraph) -> Iterator[int]:
         yield at + 1
 
 
-def _tiles(graph: ChannelGraph, fused: int, shares: Sequence[float], batch_size: int) -> FusedTiles:
+def _tiles(
+    graph: ChannelGraph, fused: int, work: Work, shares: Sequence[float], batch_size: int
+) -> FusedTiles:
     read = {source for layer in graph.layers[fused:] for source in graph.sources(layer)}
     given = (INPUT, PARAMETER)
     ends = [at for at in sorted(read) if at < fused and graph.layers[at].kind not in given]
@@ -157,7 +162,10 @@ def _tiles(graph: ChannelGraph, fused: int, shares: Sequence[float], batch_size:
         for part, rows in enumerate(own):
             rows[at] = np.arange(cuts[part], cuts[part + 1])
     computed = [_computed(graph, fused, rows) for rows in own]
-    macs = flops(graph).per_task * np.array([layer.tasks for layer in graph.layers])
+    tasks = np.array([layer.tasks for layer in graph.layers])
+    per_layer, macs = work.per_task * tasks, int((flops(graph).per_task * tasks).sum())
+    of_tiles = np.array([_work(graph, rows, per_layer) for rows in computed])
+    once, rest = int(per_layer[:fused].sum()), int(per_layer[fused:].sum())
     sent = sum(_bytes_of(graph, at, len(rows[at]), batch_size) for rows in own[1:] for at in ends)
     computing = [layer.kind not in (INPUT, PARAMETER, OUTPUT) for layer in graph.layers]
     return FusedTiles(
@@ -166,10 +174,12 @@ def _tiles(graph: ChannelGraph, fused: int, shares: Sequence[float], batch_size:
         graph.layers[fused - 1].name,
         tuple(own),
         tuple(computed),
-        np.array([_work(graph, rows, macs) for rows in computed]),
-        int(macs[:fused].sum()),
-        int(macs[fused:].sum()),
+        of_tiles,
+        once,
+        rest,
         sent,
+        batch_size * (int(of_tiles.max()) + rest)
+        + MACS_OF_A_BYTE * sent * (once + rest) / max(1, macs),
     )
 
 
@@ -194,14 +204,14 @@ def _run_of(rows: Int64) -> Int64:
     return np.arange(rows.min(), rows.max() + 1) if len(rows) else NO_ROWS
 
 
-def _work(graph: ChannelGraph, computed: Mapping[int, Int64], macs: Int64) -> int:
-    """Multiply-accumulates of some rows: those of a layer's head count, before any pooling."""
+def _work(graph: ChannelGraph, computed: Mapping[int, Int64], per_layer: Int64) -> int:
+    """Work of some rows: those of a layer's head count, before any pooling."""
     work = 0.0
     for at, rows in computed.items():
         head, height = graph.layer_rows[at].head, graph.layer_rows[at].height
         if head is not None:
             rows, height = _run_of(head.reads.take(rows).values), head.height
-        work += int(macs[at]) * len(rows) / (height or 1)
+        work += int(per_layer[at]) * len(rows) / (height or 1)
     return round(work)
 
 
