@@ -45,12 +45,16 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
             f"their threads had; sent: by all processes in a {unit_of(bench)}; peak: memory of the "
             "process with most, libraries included"
         )
-        for row in bench.measured:
-            if row.note:
-                console.print(f"{row.way}: {row.note}")
+        for line in said_of_ways(bench):
+            console.print(line)
     print_refused(bench.rows, console)
     if bench.left_out:
         console.print(not_begun(bench.left_out, "turn"))
+
+
+def said_of_ways(bench: Bench) -> list[str]:
+    """What is to be said of how ways divide the model."""
+    return [f"{row.way}: {row.note}" for row in bench.measured if row.note]
 
 
 def unit_of(bench: Bench) -> str:

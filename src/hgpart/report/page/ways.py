@@ -16,6 +16,7 @@ from hgpart.report.benches import (
     fastest,
     not_begun,
     race_settings,
+    said_of_ways,
     settings,
     unit_of,
     why_not,
@@ -42,12 +43,13 @@ def bench_page(bench: Bench, unit: str = "MB") -> str:
     what = "Training, forward and backward with an update"
     if bench.inference:
         what = "Passes forward, one batch at a time"
+    said = ". ".join(said_of_ways(bench))
     body = [
         header(settings(bench), _lines(fastest(bench), bench, "turn")),
         _rows_section(
             "ways",
             f"{what}. Each way had the machine to itself, in turns. ★ marks the fastest. Click a "
-            "heading to sort; point at a figure for all its digits.",
+            f"heading to sort; point at a figure for all its digits. {said}",
             bench_columns(bench),
             bench.rows,
             unit,
