@@ -27,7 +27,7 @@ from hgpart.bench.ways.parameter_servers import served
 from hgpart.bench.ways.pipelines import pipelined
 from hgpart.bench.ways.placed import placed
 from hgpart.bench.ways.way import APART, FUSED, PIPELINES, SERVERS, SINGLE, Layout, TrainingWay
-from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Passes, Worker, apart, single
+from hgpart.bench.ways.worker import Failure, ForwardPasses, Hire, Lap, Learn, Worker, apart, single
 from hgpart.cores import take_own_cores
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -75,7 +75,7 @@ def work(
             give_back_freed_memory()  # so that no step's peak includes what the start needed
             orders.send(None)
             steps = _Steps(steps_ended, rank)
-            worker = Passes(hired, job, steps.begin) if job.inference else hired
+            worker = ForwardPasses(hired, job, steps.begin) if job.inference else hired
             while (order := orders.recv()) is not None:
                 orders.send(
                     _lap(worker, order, steps) if isinstance(order, Learn) else _shown(worker)

@@ -125,7 +125,7 @@ def single(way: TrainingWay, job: Job, layout: None, rank: int) -> Iterator[Work
     yield Replica(job.new_model(), job, range(job.batch_size))
 
 
-class Passes:
+class ForwardPasses:
     """A Worker whose steps are passes of a Runner, each begun when all processes are ready.
 
     Parameters
