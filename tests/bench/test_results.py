@@ -108,6 +108,45 @@ def test_rows_that_were_disturbed_are_named_and_stay_so(tmp_path) -> None:
     assert rows_done(tmp_path / "bench.json", EMPTY)["ddp"] == disturbed
 
 
+def test_a_pass_lasts_from_its_first_begin_to_its_last_end(tmp_path) -> None:
+    timed = [
+        replace(lap(0.0, 2.0, 5.0, 9.0, losses=(0.5,) * 3, sent=6), begins=(1.0, 4.0, 8.0)),
+        replace(lap(0.0, 3.0, 4.8, 9.5, sent=0), begins=(1.5, 4.5, 7.5)),
+    ]
+    warm_up = [replace(lap(0.0, 1.0, losses=(0.5,)), begins=(0.0,)), lap(0.0, 1.0)]
+    row = measured(way_of("spatial"), warm_up, timed, threads=1)
+    assert row.seconds == (1.0, 2.0)  # without the first
+    assert row.losses == (0.5,) * 4
+    assert row.sent_bytes == 2.0
+    assert row.unit == "pass"
+    assert [row.percentile(percent) for percent in (50, 90, 100)] == [1.5, 1.9, 2.0]
+    row = replace(row, note="3 of 5 layers fused", repeated=0.1)
+    bench = replace(EMPTY, inference=True)
+    path = tmp_path / "bench.json"
+    path.write_text(bench_json(with_rows({row.way: row}, ["spatial"], bench)))
+    assert rows_done(path, bench) == {"spatial": row}
+    record = json.loads(path.read_text())["rows"][0]
+    assert (record["p90_seconds"], record["passes"], record["samples_per_second"]) == (
+        1.9,
+        2,
+        8 / 1.5,
+    )
+    assert bench_csv(with_rows({row.way: row}, ["spatial"], bench)).splitlines()[0] == (
+        "way,rounds,p50_seconds,p90_seconds,p99_seconds,samples_per_second,speed_up,busy_share,"
+        "waiting_share,sent_bytes,largest_peak_bytes,all_peak_bytes,passes,repeated,ended,why"
+    )
+    with pytest.raises(PlanError, match="its inference is True, this one's False"):
+        rows_done(path, EMPTY)
+
+
+def test_in_inference_replicas_are_a_way_like_others() -> None:
+    """In training they are a limit, as they train several models."""
+    fast = replace(SINGLE, way="apart", seconds=(1.0,))
+    rows = with_rows({row.way: row for row in (SINGLE, fast)}, ["single", "apart"], EMPTY)
+    assert fastest(rows).startswith("single: ")
+    assert fastest(replace(rows, inference=True)).startswith("apart: 3.00 times as fast as one")
+
+
 def test_csv_has_a_line_a_way_and_these_columns() -> None:
     bench = with_rows(
         {row.way: row for row in (GONE, DDP, SINGLE)}, ["single", "ddp", "fsdp"], EMPTY

@@ -19,7 +19,7 @@ def test_a_way_for_which_the_machine_has_no_room_is_that_ways_affair() -> None:
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     subject: Any = SimpleNamespace(check=lambda way: None)
-    job: Any = SimpleNamespace(workers=2, batch_size=4)
+    job: Any = SimpleNamespace(workers=2, batch_size=4, inference=False)
     row = attempted(way_of("ddp"), subject, job, {"ddp": None}, run)
     assert isinstance(row, NotRun)
     assert row.failed

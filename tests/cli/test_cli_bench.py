@@ -103,6 +103,25 @@ def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     )
 
 
+def test_passes_forward_one_at_a_time(tmp_path, capfd):
+    file, page = tmp_path / "b.json", tmp_path / "b.html"
+    options = ["--steps", 3, "--rounds", 1, "--json", file, "--html", page]
+    ways = ["spatial", "fused-tiles"]
+    assert bench(toy(tmp_path), "--inference", "--ways", ",".join(ways), *options) == 0
+    out, err = capfd.readouterr()
+    assert without_progress(err) == ""
+    assert "Passes forward" in out
+    assert "fused-tiles: 2 of 3 layers fused, to 2, in 2 bands; " in out
+    rows = json.loads(file.read_text())["rows"]
+    assert [row["way"] for row in rows] == ways
+    for row in rows:
+        assert row["passes"] == len(row["seconds"]) == 3
+        assert row["p50_seconds"] <= row["p90_seconds"] <= row["p99_seconds"]
+        assert row["losses"] == pytest.approx([rows[0]["losses"][0]] * 5, rel=1e-5)
+    assert rows[1]["sent_bytes"] == 4 * 4 * 2 * 4 * 4  # floats: samples, channels, rows, columns
+    assert "Seconds a pass" in page.read_text()
+
+
 @pytest.mark.full
 def test_a_way_whose_process_dies_has_a_reason_and_the_others_go_on(tmp_path, capfd):
     model = toy(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)")
@@ -185,6 +204,16 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--ways", "ddp", "--processes", 3], "accepted are batches of a multiple of 3"),
         (["--ways", "layerwise", "--processes", 4], "4 devices, but only 3 layers that compute"),
         (["--ways", "hybrid-3"], "2 devices for 3 replicas: accepted are data-parallel"),
+        (["--ways", "single,ddp", "--inference"], "ddp trains: accepted with --inference are"),
+        (
+            ["--ways", "fused-tiles"],
+            "fused-tiles runs passes forward: accepted is with --inference",
+        ),
+        (["--inference", "--data", "digits"], "--data digits with --inference: accepted are"),
+        (
+            ["--inference", "--data", "digits", "--until", 0.9],
+            "--until 0.9 with --inference: accepted is one of them",
+        ),
         (["--steps", 0], "--steps 0: accepted is 1 or more"),
         (["--rounds", 0], "--rounds 0: accepted is 1 or more"),
         (["--time-limit", 0], "--time-limit 0.0: accepted is more than 0 s"),

@@ -304,6 +304,10 @@ def test_the_fastest_way_and_the_base_of_speed_ups_are_marked() -> None:
     cells = Page(html).tables["ways-table"]
     marked = [row[0]["text"] for row in cells for cell in row if cell["text"].startswith("★ ")]
     assert marked == ["ddp fastest"]
+    fused = replace(rows[1], way="fused-tiles", note="3 of 5 layers fused")
+    html = bench_page(Bench(**SETTINGS, steps=2, inference=True, rows=(rows[0], fused, rows[3])))
+    assert "fused-tiles: 3 of 5 layers fused" in html
+    assert figures(html)["ways"]["data"][0]["y"][2] == "apart (fastest)"
 
 
 def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:

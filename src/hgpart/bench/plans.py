@@ -1,10 +1,11 @@
-"""Way + traced model -> its layout: a plan of a partition, or where a pipeline is cut."""
+"""Way + traced model -> its layout: a plan of a partition, tiles, or where a pipeline is cut."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hgpart.bench.ways.way import PIPELINES, Head, Layout, TrainingWay
+from hgpart.bench.ways.tiles import fused_tiles, nothing_to_fuse
+from hgpart.bench.ways.way import FUSED, PIPELINES, Head, Layout, TrainingWay
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.partition.baselines.layerwise import layerwise
 from hgpart.partition.partition import uninterrupted
@@ -44,7 +45,10 @@ class Subject:
         """
         why = None
         if way.plan is not None:
-            check_is_for(way.plan.model, way.plan, self.problem.graph)
+            if self.traced.training:  # a plan may be for either mode; processes find out
+                check_is_for(way.plan.model, way.plan, self.problem.graph)
+        elif way.name == FUSED:
+            why = nothing_to_fuse(self.problem.graph)
         elif way.division is not None:
             own = way.division.problem(self.problem)
             why = way.division.needs(own)
@@ -70,6 +74,10 @@ def layout_of(way: TrainingWay, subject: Subject) -> Layout:
         problem, search = subject.problem, Search(subject.seed, subject.effort)
         partition = uninterrupted(way.division.partition(problem, search))
         return Plan(partition, subject.model, subject.input_shape)
+    if way.name == FUSED:
+        problem = subject.problem
+        samples = problem.modelling.batch_size
+        return fused_tiles(problem.graph, problem.work, problem.rates, samples)
     return _heads(subject) if way.name in PIPELINES else None
 
 

@@ -21,12 +21,13 @@ import torch
 
 from hgpart.bench.ways.ddp import ddp
 from hgpart.bench.ways.fsdp import fsdp
+from hgpart.bench.ways.fused_tiles import fused
 from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.parameter_servers import served
 from hgpart.bench.ways.pipelines import pipelined
 from hgpart.bench.ways.placed import placed
-from hgpart.bench.ways.way import APART, PIPELINES, SERVERS, SINGLE, Layout, TrainingWay
-from hgpart.bench.ways.worker import Failure, Hire, Lap, Learn, Worker, apart, single
+from hgpart.bench.ways.way import APART, FUSED, PIPELINES, SERVERS, SINGLE, Layout, TrainingWay
+from hgpart.bench.ways.worker import Failure, ForwardPasses, Hire, Lap, Learn, Worker, apart, single
 from hgpart.cores import take_own_cores
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
@@ -43,6 +44,7 @@ HIRES: Mapping[str, Hire] = {
     "fsdp": fsdp,
     **dict.fromkeys(PIPELINES, pipelined),
     **dict.fromkeys(SERVERS, served),
+    FUSED: fused,
 }
 
 
@@ -69,10 +71,11 @@ def work(
     status = 1
     try:
         layout: Layout = pickle.loads(cuts)
-        with HIRES.get(way.name, placed)(way, job, layout, rank) as worker:
+        with HIRES.get(way.name, placed)(way, job, layout, rank) as hired:
             give_back_freed_memory()  # so that no step's peak includes what the start needed
             orders.send(None)
             steps = _Steps(steps_ended, rank)
+            worker = ForwardPasses(hired, job, steps.begin) if job.inference else hired
             while (order := orders.recv()) is not None:
                 orders.send(
                     _lap(worker, order, steps) if isinstance(order, Learn) else _shown(worker)
@@ -123,7 +126,12 @@ class _Steps:
 
     def __init__(self, numbers: Any, rank: int) -> None:
         self._numbers, self._rank = numbers, rank
+        self.begins: list[float] = []  # in inference
         self.ends: list[float] = []
+
+    def begin(self) -> None:
+        """Note that a pass begins."""
+        self.begins.append(time.perf_counter())
 
     def tick(self) -> None:
         """Note that a step has ended."""
@@ -137,6 +145,7 @@ def _shown(worker: Worker) -> dict[str, Any]:
 
 
 def _lap(worker: Worker, order: Learn, steps: _Steps) -> Lap:
+    steps.begins.clear()
     steps.ends.clear()
     _forget_peak()
     counted = worker.sent_bytes()
@@ -147,7 +156,7 @@ def _lap(worker: Worker, order: Learn, steps: _Steps) -> Lap:
     peak = _peak_bytes()
     after = _written_bytes() if counted is None else worker.sent_bytes()
     departed = None if sent is None or after is None else after - sent
-    return Lap(begin, tuple(steps.ends), tuple(losses), cpu, departed, peak)
+    return Lap(begin, tuple(steps.ends), tuple(losses), cpu, departed, peak, tuple(steps.begins))
 
 
 def _written_bytes() -> int | None:

@@ -1,4 +1,4 @@
-"""Laps of processes -> Bench: what a step takes each way, or why not, and its files."""
+"""Laps of processes -> Bench: what a step or a pass takes each way, or why not, and its files."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, harmonic_mean, median, quantiles
+from statistics import fmean, harmonic_mean
 from typing import Any, TypeVar
+
+import numpy as np
 
 from hgpart.bench.ways.way import SINGLE, TrainingWay
 from hgpart.bench.ways.worker import Lap
@@ -29,7 +31,7 @@ Ran = TypeVar("Ran", bound=Any)
 
 @dataclass(frozen=True)
 class Measured:
-    """What training one way took.
+    """What training, or running forward, took one way.
 
     Attributes
     ----------
@@ -37,9 +39,11 @@ class Measured:
         Number of rounds in which the way had its turn.
     seconds : tuple of float
         Duration of each step. A step lasts until the last process has ended it; where processes do
-        not wait for each other, it is the harmonic mean of theirs, as their rates add up.
+        not wait for each other, it is the harmonic mean of theirs, as their rates add up. A pass
+        lasts from when the first process begins it until the last one has ended it.
     losses : tuple of float
-        Losses of the steps of the first round; the first two steps are not timed.
+        Losses of the steps of the first round; the first two steps are not timed. In inference, the
+        means of all results, by which ways can be compared.
     busy : tuple of float
         CPU seconds of each process's threads, as a share of all that they had: 0 to 1.
     sent_bytes : float or None
@@ -53,6 +57,12 @@ class Measured:
         The error that ended the way in a later round, so that it had no further turn.
     disturbed : str
         What disturbed a turn, as `hgpart.work.watching` says it; empty where nothing did.
+    unit : str
+        What is timed: a "step" of training, or a "pass" forward.
+    repeated : float
+        Work that is computed more than once, as a share of the model's.
+    note : str
+        What is to be said of how the way divides the model.
     """
 
     way: str
@@ -64,14 +74,27 @@ class Measured:
     peak_bytes: tuple[int, ...]
     ended: str | None = None
     disturbed: str = ""
+    unit: str = "step"
+    repeated: float = 0.0
+    note: str = ""
+
+    @property
+    def passes(self) -> int:
+        """Number of timed steps or passes."""
+        return len(self.seconds)
+
+    def percentile(self, percent: float) -> float:
+        """Seconds within which so many of a hundred steps or passes end, between two linearly.
+
+        >>> Measured("single", 1, (1.0, 3.0, 2.0), (), (), None, ()).percentile(90)
+        2.8
+        """
+        return float(np.percentile(self.seconds, percent))
 
     @property
     def quartiles(self) -> tuple[float, float, float]:
-        """Seconds of a step: lower quartile, median, upper quartile."""
-        if len(self.seconds) == 1:
-            return (self.seconds[0],) * 3
-        lower, _, upper = quantiles(self.seconds, n=4, method="inclusive")
-        return lower, median(self.seconds), upper
+        """Seconds of a step or pass: lower quartile, median, upper quartile."""
+        return self.percentile(25), self.percentile(50), self.percentile(75)
 
     @property
     def busy_share(self) -> float:
@@ -137,7 +160,7 @@ Row = Measured | NotRun
 
 @dataclass(frozen=True)
 class Bench:
-    """Ways of training one model, on the clock.
+    """Ways of training one model, or of running it, on the clock.
 
     Attributes
     ----------
@@ -156,6 +179,8 @@ class Bench:
         Settings that the partitions were made with.
     data : str
         Data set, as `load_data` takes it.
+    inference : bool
+        Whether steps are passes forward, in evaluation.
     machine : str
         The machine and the versions that were measured.
     left_out : int
@@ -180,6 +205,7 @@ class Bench:
     work_source: str
     work_digest: str
     data: str = "synthetic"
+    inference: bool = False
     machine: str = ""
     left_out: int = 0
     rows: tuple[Row, ...] = ()
@@ -217,6 +243,9 @@ def measured(
     if not way.is_free:
         ends = [[max(ended) for ended in zip(*ends, strict=True)]]
     steps = [[after - before for before, after in pairwise(own)] for own in ends]
+    begins = [min(begun) for begun in zip(*(lap.begins for lap in timed), strict=True)]
+    if begins:
+        steps = [[end - begin for begin, end in zip(begins[1:], ends[0][1:], strict=True)]]
     spent = max(lap.ends[-1] for lap in at_work) - min(lap.begin for lap in at_work)
     sent = [lap.sent_bytes for lap in timed]
     return Measured(
@@ -229,6 +258,7 @@ def measured(
         if None in sent
         else sum(lap.sent_bytes or 0 for lap in timed) / len(at_work[0].ends),
         peak_bytes=tuple(lap.peak_bytes for lap in timed),
+        unit="pass" if begins else "step",
     )
 
 
@@ -249,19 +279,38 @@ def summed_losses(laps: Sequence[Lap]) -> tuple[float, ...]:
 def bench_columns(bench: Bench) -> tuple[Column[Measured], ...]:
     """The figures of each way."""
 
-    def at(quartile: int) -> Callable[[Measured], float]:
-        return lambda row: row.quartiles[quartile]
+    def at(percent: float) -> Callable[[Measured], float]:
+        return lambda row: row.percentile(percent)
 
-    rate, middle = (lambda row: bench.batch_size / row.quartiles[1]), at(1)
+    def by(percent: int, detail: bool = False) -> Column[Measured]:
+        within = f"Of a hundred passes, {percent} take no more."
+        named = f"p{percent}_seconds", f"p{percent}", within, "ms"
+        return Column(*named, at(percent), decimals=1, detail=detail)
+
+    rate, what = (lambda row: bench.batch_size / row.quartiles[1]), "step"
     lower, upper = "A quarter of the steps take no more.", "A quarter of the steps take no less."
-    sent, peak = "Bytes that all processes send in a step.", "libraries included."
+    times = (
+        Column("median_seconds", "a step", "Median of all timed steps.", "s", at(50)),
+        Column("lower_seconds", "lower", lower, "s", at(25), detail=True),
+        Column("upper_seconds", "upper", upper, "s", at(75), detail=True),
+    )
+    last = (
+        Column[Measured]("first_loss", value=lambda row: row.losses[0]),
+        Column[Measured]("last_loss", value=lambda row: row.losses[-1]),
+    )
+    if bench.inference:
+        what = "pass"
+        times = by(50), by(90), by(99)
+        again = "Work that is computed more than once, as a share of the model's."
+        passes = Column[Measured]("passes", "passes", "Number of timed passes.", detail=True)
+        repeated = Column[Measured]("repeated", "again", again, "%", decimals=1, detail=True)
+        last = passes, repeated
+    sent, peak = f"Bytes that all processes send in a {what}.", "libraries included."
     busy = "CPU time of all processes, as a share of what their threads had."
     return (
         Column("way", "way"),
         Column("rounds"),
-        Column("median_seconds", "a step", "Median of all timed steps.", "s", middle),
-        Column("lower_seconds", "lower", lower, "s", at(0), detail=True),
-        Column("upper_seconds", "upper", upper, "s", at(2), detail=True),
+        *times,
         Column("samples_per_second", "samples/s", "By the median.", value=rate),
         Column("speed_up", "speed-up", "Over one process.", value=bench.speed_up, decimals=2),
         Column("busy_share", "busy", busy, "%", decimals=0),
@@ -269,8 +318,7 @@ def bench_columns(bench: Bench) -> tuple[Column[Measured], ...]:
         Column("sent_bytes", "sent", sent, BYTES),
         Column("largest_peak_bytes", "peak", f"Memory of the process with most, {peak}", BYTES),
         Column("all_peak_bytes", "peak of all", f"All processes, {peak}", BYTES, detail=True),
-        Column("first_loss", value=lambda row: row.losses[0]),
-        Column("last_loss", value=lambda row: row.losses[-1]),
+        *last,
     )
 
 
@@ -330,6 +378,9 @@ def _row(record: JsonObject) -> Measured:
         peak_bytes=tuple(map(int, amounts("peak_bytes", len(record.items("busy"))))),
         ended=ended,
         disturbed=record.string("disturbed") if "disturbed" in record.fields else "",
+        unit=record.string("unit") if "unit" in record.fields else "step",
+        repeated=float(record.fields.get("repeated", 0.0)),
+        note=record.string("note") if "note" in record.fields else "",
     )
 
 

@@ -63,7 +63,7 @@ class Session:
         self._store = new_store("0")
         count = way.processes(job.workers)
         told = replace(way, division=None, plan=None)  # functions, and what the layout has
-        context = start_server(job.model, job.input_shape, job.threads)
+        context = start_server(job.model, job.input_shape, job.threads, not job.inference)
         # Multiprocessing's own pickles would share each tensor of a graph by a file, of hundreds.
         cuts = pickle.dumps(layout)
         self._steps_ended: Any = context.RawArray("q", count)
@@ -109,7 +109,7 @@ class Session:
         self._end(ENDING if error is None else 0.0)
 
     def learn(self, count: int) -> list[Lap]:
-        """Train for `count` more steps; returns what each process did."""
+        """Train for `count` more steps, or run so many passes; returns what each process did."""
         laps: list[Lap] = self._ask(Learn(self.done, count), "ended a step")
         self.done += count
         return laps
@@ -199,14 +199,16 @@ class Session:
             orders.close()
 
 
-def start_server(model: str, input_shape: Sequence[int], threads: int) -> ForkServerContext:
+def start_server(
+    model: str, input_shape: Sequence[int], threads: int, training: bool = True
+) -> ForkServerContext:
     """Let the server that processes are forked from begin, if it is not there; it returns at once.
 
     It imports what they need, and traces the model that it was begun for.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["hgpart.bench.process", "hgpart.calibration.calibrate"])
-    with started_with(threads), asking(model, input_shape):
+    with started_with(threads), asking(model, input_shape, training):
         ensure_running()
     return context
 

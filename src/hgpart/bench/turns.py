@@ -13,6 +13,7 @@ from hgpart.bench.plans import Subject, layout_of
 from hgpart.bench.results import Measured, NotRun, Row, measured
 from hgpart.bench.session import Session, WayError
 from hgpart.bench.ways.job import Job
+from hgpart.bench.ways.tiles import FusedTiles
 from hgpart.bench.ways.way import SINGLE, Layout, TrainingWay
 from hgpart.errors import HgpartError, first_line
 from hgpart.work.watching import Watch, spread_of
@@ -119,7 +120,7 @@ def _came_of(row: Row, rows: Mapping[str, Row], rounds: int) -> str:
     gain = ""
     if isinstance(single, Measured) and single is not row:
         gain = f", {single.quartiles[1] / seconds:.2f} times as fast as {SINGLE}"
-    return f"{row.way}: {seconds:.3g} s a step{gain}, turn {row.rounds} of {rounds}"
+    return f"{row.way}: {seconds:.3g} s a {row.unit}{gain}, turn {row.rounds} of {rounds}"
 
 
 def _still(turns: int, seconds: float) -> str:
@@ -153,7 +154,10 @@ def turn_of(way: TrainingWay, job: Job, layout: Layout, steps: int, watch: Watch
             return 0.0 if way.is_free else spread_of(row.seconds)
 
         row = watch.measure(time_steps, spread=spread)
-    return replace(row, losses=rows[0].losses, disturbed=watch.seen[-1].text)
+    note = layout.words if isinstance(layout, FusedTiles) else ""
+    repeated = layout.repeated if isinstance(layout, FusedTiles) else 0.0
+    disturbed = watch.seen[-1].text
+    return replace(row, losses=rows[0].losses, disturbed=disturbed, note=note, repeated=repeated)
 
 
 def is_failed(row: object) -> bool:
@@ -171,7 +175,7 @@ def attempted(
     run: Callable[[Layout], Ran],
 ) -> Ran | NotRun:
     """The result of a way's run, or why there is none; layouts are kept by the way's name."""
-    why = way.why_not(job.workers, job.batch_size)
+    why = way.why_not(job.workers, job.batch_size, job.inference)
     if why is not None:
         return NotRun(way.text, why, failed=False)
     try:

@@ -85,6 +85,7 @@ def traced_model(
     model: str,
     input_shape: tuple[int, ...] | None,
     before: Callable[[tuple[int, ...]], object] = lambda shape: None,
+    inference: bool = False,
 ) -> tuple[nn.Module, tuple[int, ...], hgpart.TracedModel, hgpart.ChannelGraph]:
     """Load and trace a model on the meta device: nothing here needs its weights.
 
@@ -94,6 +95,7 @@ def traced_model(
         from hgpart.layers.layering import channel_graph
     with stage("load"):
         module, own_shape = hgpart.load_model(model, device="meta")
+        module = module.eval() if inference else module
         shape = shape_of(model, input_shape or own_shape)
         example = hgpart.example_inputs(module, shape)
     before(shape)

@@ -1,4 +1,4 @@
-"""Bench, Races -> tables: what a step, or an accuracy, takes each way, and what can't be run."""
+"""Bench, Races -> tables: what a step, a pass or an accuracy takes each way; what can't be run."""
 
 from __future__ import annotations
 
@@ -32,18 +32,34 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
     if bench.measured:
         console.print()
         columns = bench_columns(bench)
-        print_ways(console, "Training steps", columns, bench.measured, unit, wide=wide)
+        title = "Passes forward" if bench.inference else "Training steps"
+        print_ways(console, title, columns, bench.measured, unit, wide=wide)
         is_known = bench.speed_up(bench.measured[0]) is not None
         alone = f"one process of {counted(bench.threads, 'thread')}"
         over = f"{SINGLE}, {alone}" if is_known else f"{SINGLE}, which is not among these ways"
+        times = "a step: the median"
+        if bench.inference:
+            times = "p50, p90, p99: latency of so many of a hundred batches, one at a time"
         console.print(
-            f"a step: the median; speed-up: over {over}; busy: CPU time of all processes, as a "
-            "share of what their threads had; sent: by all processes in a step; peak: memory of "
-            "the process with most, libraries included"
+            f"{times}; speed-up: over {over}; busy: CPU time of all processes, as a share of what "
+            f"their threads had; sent: by all processes in a {unit_of(bench)}; peak: memory of the "
+            "process with most, libraries included"
         )
+        for line in said_of_ways(bench):
+            console.print(line)
     print_refused(bench.rows, console)
     if bench.left_out:
         console.print(not_begun(bench.left_out, "turn"))
+
+
+def said_of_ways(bench: Bench) -> list[str]:
+    """What is to be said of how ways divide the model."""
+    return [f"{row.way}: {row.note}" for row in bench.measured if row.note]
+
+
+def unit_of(bench: Bench) -> str:
+    """What is timed."""
+    return "pass" if bench.inference else "step"
 
 
 def not_begun(left_out: int, what: str) -> str:
@@ -76,20 +92,25 @@ def why_not(row: Measured | Race | NotRun) -> str:
 
 
 def fastest(bench: Bench) -> str:
-    """One line: the fastest way of training the model, and by how much."""
-    trained = [row for row in bench.measured if row.way != APART]
-    if not trained:
+    """One line: the fastest way of training or running the model, and by how much."""
+    rows = contenders(bench)
+    if not rows:
         return f"{bench.model}: no way could be measured"
-    best, *others = sorted(trained, key=lambda row: row.quartiles[1])
+    best, *others = sorted(rows, key=lambda row: row.quartiles[1])
     seconds = best.quartiles[1]
     facts = [*gain_over_one(bench, best), f"{bench.batch_size / seconds:,.1f} samples/s"]
     if others:
         facts.append(f"{others[0].quartiles[1] / seconds:.2f} times {others[0].way}, the next")
     for limit in bench.measured:
-        if limit.way == APART:
+        if limit not in rows:
             share = 100 * limit.quartiles[1] / seconds
             facts.append(f"{share:.0f} % of processes that never talk")
     return f"{best.way}: {', '.join(facts)}"
+
+
+def contenders(bench: Bench) -> list[Measured]:
+    """Rows of which one is the fastest: in training none of processes that never talk."""
+    return [row for row in bench.measured if row.way != APART or bench.inference]
 
 
 def gain_over_one(bench: Bench | Races, best: Any) -> list[str]:
@@ -103,7 +124,8 @@ def gain_over_one(bench: Bench | Races, best: Any) -> list[str]:
 def settings(bench: Bench) -> list[str]:
     """What was measured."""
     rounds = max((row.rounds for row in bench.measured), default=0)
-    turns = f"{counted(rounds, 'turn')} of {counted(bench.steps, 'step')}"
+    steps = f"{bench.steps} passes" if bench.inference else counted(bench.steps, "step")
+    turns = f"{counted(rounds, 'turn')} of {steps}"
     return common_settings(bench, turns, bench.data, f"work: {bench.work_source}")
 
 

@@ -110,11 +110,24 @@ class PlacedModel(Learner):
         self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
         """Run the batch in micro-batches."""
+        loss = self._step(images, targets, batch_size, loss_fn)
+        return None if loss_fn is None else loss
+
+    def results(self, images: Tensor | None, batch_size: int) -> list[Any]:
+        """Run the batch forward by the schedule of a step; the results of its micro-batches.
+
+        Nothing where they are in another process.
+        """
+        return self._step(images, None, batch_size, None) or []
+
+    def _step(
+        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+    ) -> Any:
         schedule, sizes = self.schedule(batch_size=batch_size), self._options(batch_size)
         with self._precision():
-            loss = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
+            made = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
         self._count()
-        return None if loss_fn is None else loss
+        return made
 
     def learn(
         self,

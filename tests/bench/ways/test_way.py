@@ -78,6 +78,22 @@ def test_more_processes_than_a_way_can_use_are_refused(
     assert said in str(error.value)
 
 
+@pytest.mark.parametrize("text", ["ddp", "fsdp", "ps-sync", "pipeline-1f1b", "coarse:async"])
+def test_what_only_trains_is_refused_in_inference(text: str) -> None:
+    with pytest.raises(
+        ArgumentError, match=rf"{text} trains: accepted with --inference are single"
+    ):
+        check_ways([way_of("single"), way_of(text)], 2, 8, inference=True)
+
+
+def test_ways_of_inference() -> None:
+    ways = chosen_ways(None, 2, inference=True)
+    assert {"single", "spatial", "fused-tiles"} <= {way.text for way in ways}
+    assert all(way.why_not(2, 2, inference=True) is None for way in ways)
+    with pytest.raises(ArgumentError, match="fused-tiles runs passes forward: accepted is with"):
+        check_ways(ways, 2, 8)
+
+
 def test_one_server_is_beside_the_workers_and_distributed_ones_are_among_them() -> None:
     for name in ("ps-sync", "ps-async"):
         assert way_of(name).processes(4) == 5

@@ -1,4 +1,4 @@
-"""What all ways of training have in common: the model, its batches, its loss."""
+"""What all ways have in common: the model, its batches, its loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hgpart.zoo import load_model
 
 @dataclass(frozen=True)
 class Job:
-    """A training from which each process makes its model and its batches.
+    """A training, or passes forward, from which each process makes its model and its batches.
 
     Attributes
     ----------
@@ -40,6 +40,8 @@ class Job:
         Seconds that a process waits for another that is alive.
     data : str
         A data spec, as for `load_data`; synthetic data have the same batch in each step.
+    inference : bool
+        Whether a step is a pass forward, in evaluation.
     """
 
     model: str
@@ -52,10 +54,12 @@ class Job:
     lr: float = 0.01
     timeout: float = 300.0
     data: str = "synthetic"
+    inference: bool = False
 
     def new_model(self) -> nn.Module:
-        """The model in training mode, with the same weights each time."""
-        return load_model(self.model, seed=self.seed)[0]
+        """The model in training mode or in evaluation, with the same weights each time."""
+        model = load_model(self.model, seed=self.seed)[0]
+        return model.eval() if self.inference else model
 
     def new_optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of the parameters of a module that learn, which may be none."""

@@ -45,7 +45,8 @@ def _stage(way: TrainingWay, job: Job, layout: Sequence[Head], rank: int) -> tup
         raise PlacementError(
             f"torch's pipelining makes {pipe.num_stages} stages of it, for {job.workers} processes"
         )
-    check_readers(pipe.split_gm, model)
+    if not job.inference:
+        check_readers(pipe.split_gm, model)
     earlier = [*pipe.split_gm.children()][:rank]
     known = {name for stage in earlier for name in stage.state_dict()}
     return pipe.build_stage(rank, torch.device("cpu")), known
@@ -96,15 +97,18 @@ def check_readers(stages: fx.GraphModule, model: nn.Module) -> None:
 
 
 class StageWorker:
-    """A Worker that has one stage."""
+    """A Worker and Runner that has one stage."""
 
     def __init__(self, way: TrainingWay, job: Job, stage: Any, known: set[str], rank: int) -> None:
         self._first, self._last = rank == 0, rank == job.workers - 1
         self._module: nn.Module = stage.submod
         self._known = known  # in the state of earlier stages
         self._batches, self._size = job.batches(), job.batch_size
+        self.reads = range(self._size if self._first else 0)
+        self.makes = range(self._size if self._last else 0)
         count = way.scheduling.micro_batches
-        self._schedule: Any = RULES[way.name](stage, count, loss_fn=cross_entropy)
+        loss_fn = None if job.inference else cross_entropy
+        self._schedule: Any = RULES[way.name](stage, count, loss_fn=loss_fn)
         self._optimizer = job.new_optimizer(stage.submod)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
@@ -123,6 +127,10 @@ class StageWorker:
             self._optimizer.step()
             tick()
         return step_losses
+
+    def forward(self, images: Tensor | None) -> Any:
+        """Run a pass in micro-batches."""
+        return self._schedule.eval(*([] if images is None else [images]))
 
     def _run(self, images: Sequence[Tensor], **options: Any) -> None:
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,26 +26,41 @@ from hgpart.run.training.scores import cross_entropy
 def placed(way: TrainingWay, job: Job, plan: Plan | PlanFile, rank: int) -> Iterator[Worker]:
     """The worker of a part."""
     with connect(job.workers, timeout=job.timeout) as connection:
-        known = partitioned(job.model, job.input_shape, plan)
+        known = partitioned(job.model, job.input_shape, plan, not job.inference)
         placement = place(job.new_model(), known, parts=[rank])
         learner = PlacedModel(DistributedModel(placement, connection), way.scheduling)
-        learner.train(True)
+        learner.train(not job.inference)
         yield Part(learner, job, rank)
 
 
 class Part:
-    """A Worker that has a part of the model."""
+    """A Worker and Runner that has a part of the model."""
 
     def __init__(self, learner: PlacedModel, job: Job, rank: int) -> None:
         self._learner, self._size, self._rank = learner, job.batch_size, rank
         self._batches = job.batches()
         self._optimizer = job.new_optimizer(learner.model)
+        self._sizes = learner.scheduling.sizes(self._size)
+
+    @property
+    def reads(self) -> Sequence[int]:
+        """The samples of the slices that the part begins with."""
+        return self._learner.samples_read(self._sizes)
+
+    @property
+    def makes(self) -> Sequence[int]:
+        """The samples of the slices that the part ends with."""
+        return self._learner.samples_of_result(self._sizes)
+
+    def forward(self, images: Tensor | None) -> list[Any]:
+        """Run the part's share of a pass, by the schedule."""
+        return self._learner.results(images, self._size)
 
     def learn(self, first: int, count: int, tick: Tick) -> list[float]:
         """Run the part's share of steps, or of one stream of them."""
         learner, losses = self._learner, list[float]()
-        sizes = learner.scheduling.sizes(self._size)
-        here = batches_here(learner, self._batches, range(first, first + count), sizes)
+        steps = range(first, first + count)
+        here = batches_here(learner, self._batches, steps, self._sizes)
         run = here, count, self._size, cross_entropy, self._update, losses.append, tick
         learner.learn(*run)
         return losses if learner.first else []

@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from hgpart.layers.channel_graph import ChannelGraph
@@ -23,9 +24,9 @@ ASKED = "HGPART_TRACED_BEFORE"
 
 
 @contextmanager
-def asking(model: str, input_shape: Sequence[int]) -> Iterator[None]:
-    """Let a server that starts inside the block trace a model in training mode."""
-    os.environ[ASKED] = json.dumps([model, *input_shape])
+def asking(model: str, input_shape: Sequence[int], training: bool = True) -> Iterator[None]:
+    """Let a server that starts inside the block trace a model, in training mode or evaluation."""
+    os.environ[ASKED] = json.dumps([model, training, *input_shape])
     try:
         yield
     finally:
@@ -33,22 +34,40 @@ def asking(model: str, input_shape: Sequence[int]) -> Iterator[None]:
 
 
 def partitioned(
-    model: str, input_shape: Sequence[int], plan: Plan | PlanFile
+    model: str, input_shape: Sequence[int], plan: Plan | PlanFile, training: bool = True
 ) -> Plan | PlanFile | PartitionedModel:
     """The plan with the model's trace where that was made before, or else the plan alone."""
-    known = _TRACED.get((model, *input_shape))
+    known = _TRACED.get((model, training, *input_shape))
     if known is None or known[1].fingerprint != plan.fingerprint:
         return plan
     traced, graph = known
-    partition = plan.partition if isinstance(plan, Plan) else restore(plan, graph)
+    if isinstance(plan, PlanFile):
+        partition = restore(plan, graph)
+    else:  # the graph that came with it has left its trace behind, which tells rows
+        problem = replace(plan.partition.problem, graph=graph)
+        partition = replace(plan.partition, problem=problem)
     return PartitionedModel(traced, partition, partition.evaluation, {}, model)
+
+
+def traced_here(
+    model: str, input_shape: Sequence[int], training: bool
+) -> tuple[TracedModel, ChannelGraph]:
+    """A model's trace in a mode: the one that was made before, or a new one."""
+    known = _TRACED.get((model, training, *input_shape))
+    return _trace(model, input_shape, training) if known is None else known
+
+
+def _trace(model: str, shape: Sequence[int], training: bool) -> tuple[TracedModel, ChannelGraph]:
+    module = load_model(model, device="meta")[0].train(training)
+    traced = trace(module, example_inputs(module, shape))
+    return traced, channel_graph(traced)
 
 
 def _traced() -> dict[tuple[object, ...], tuple[TracedModel, ChannelGraph]]:
     asked = os.environ.pop(ASKED, None)
     if asked is None:
         return {}
-    model, *shape = json.loads(asked)
+    model, training, *shape = json.loads(asked)
     # Whatever goes wrong goes wrong once more, in a process that can say so.
     with (
         suppress(BaseException),
@@ -56,9 +75,7 @@ def _traced() -> dict[tuple[object, ...], tuple[TracedModel, ChannelGraph]]:
         redirect_stdout(nowhere),
         redirect_stderr(nowhere),
     ):
-        module = load_model(model, device="meta")[0].train()
-        traced = trace(module, example_inputs(module, shape))
-        return {(model, *shape): (traced, channel_graph(traced))}
+        return {(model, training, *shape): _trace(model, shape, training)}
     return {}
 
 

@@ -1,4 +1,4 @@
-"""Text -> TrainingWay: a way of training in several processes, and whether it can use them."""
+"""Text -> TrainingWay: a way of training, or running, in several processes, and what it can use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hgpart.bench.ways.tiles import FusedTiles
 from hgpart.errors import ArgumentError
 from hgpart.partition.ways.built_in import HYBRID
 from hgpart.partition.ways.catalogue import way_named
@@ -22,6 +23,7 @@ SINGLE, APART, DISTRIBUTED, PLAN = "single", "apart", "distributed", ".json"
 REPLICATED = ("ddp", "fsdp")
 PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
 SERVERS = ("ps-sync", "ps-async")
+FUSED = "fused-tiles"
 DIVISIONS = (  # of the catalogue, that are run where no ways are named
     "layerwise",
     "incremental",
@@ -33,10 +35,12 @@ DIVISIONS = (  # of the catalogue, that are run where no ways are named
     "opposed-replicas",
     "data-parallel",
 )
+ONLY_TRAINED = (*REPLICATED, *SERVERS, PIPELINES[1])
+RUN = (SINGLE, APART, "layerwise", "horizontal", "spatial", "rows-then-filters", FUSED)  # forward
 MEANINGS = {  # of the ways that are not divisions
     SINGLE: "one process has the whole model and the whole batch",
     APART: "processes that never talk, each with its share of the batch: the limit of the machine, "
-    "and no training of one model",
+    "and no training of one model; in inference, replicas",
     "ddp": "torch's DistributedDataParallel: a copy of the model and an equal share of the batch "
     "in each process",
     "fsdp": "torch's fully_shard: the same, with parameters in shards",
@@ -44,12 +48,14 @@ MEANINGS = {  # of the ways that are not divisions
     "pipeline-1f1b": "the same by Schedule1F1B",
     "ps-sync": "a parameter server waits for all workers' gradients (thesis 5.2.3), over torch RPC",
     "ps-async": "a parameter server does not wait (Downpour SGD)",
+    FUSED: "leading layers in bands of rows, each process computing all that its band needs from "
+    "a crop of the input, and the first one the layers behind (DeepThings, Zhao et al. 2018)",
 }
 
 
 @dataclass(frozen=True)
 class TrainingWay:
-    """A way of training a model.
+    """A way of training a model, or of running it forward.
 
     Attributes
     ----------
@@ -105,8 +111,12 @@ class TrainingWay:
             return 1
         return workers + (self.name in SERVERS and not self.distributed)
 
-    def why_not(self, workers: int, batch_size: int) -> str | None:
+    def why_not(self, workers: int, batch_size: int, inference: bool = False) -> str | None:
         """Why it can't use so many workers for a batch of that size, if it can't."""
+        if inference and (self.name in ONLY_TRAINED or self.scheduling.is_stream):
+            return f"{self.text} trains: accepted with --inference are {', '.join(RUN)} and plans"
+        if self.name == FUSED and not inference:
+            return f"{FUSED} runs passes forward: accepted is with --inference"
         if self.name in (APART, *REPLICATED, *SERVERS) and batch_size % workers:
             return (
                 f"{self.text} with {workers} processes and a batch of {batch_size}: accepted are "
@@ -147,8 +157,10 @@ def all_ways(workers: int) -> tuple[TrainingWay, ...]:
     return tuple(way_of(name) for name in names)
 
 
-def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[TrainingWay, ...]:
-    """The ways of these texts, each once; all that there are when None.
+def chosen_ways(
+    texts: Sequence[str] | None, workers: int, inference: bool = False
+) -> tuple[TrainingWay, ...]:
+    """The ways of these texts, each once; all that there are, or that run forward, when None.
 
     Raises
     ------
@@ -160,7 +172,7 @@ def chosen_ways(texts: Sequence[str] | None, workers: int) -> tuple[TrainingWay,
     if not 2 <= workers <= MOST_PROCESSES:
         raise ArgumentError(f"--processes {workers}: accepted are 2 to {MOST_PROCESSES}")
     if texts is None:
-        return all_ways(workers)
+        return tuple(map(way_of, RUN)) if inference else all_ways(workers)
     chosen = tuple(map(way_of, dict.fromkeys(texts)))
     rows: dict[str, TrainingWay] = {}
     for way in chosen:
@@ -231,10 +243,12 @@ def _count(text: str, options: Sequence[str], default: int) -> int:
     return int(options[0])
 
 
-def check_ways(ways: Iterable[TrainingWay], workers: int, batch_size: int) -> None:
+def check_ways(
+    ways: Iterable[TrainingWay], workers: int, batch_size: int, inference: bool = False
+) -> None:
     """Raise an ArgumentError for the first one that can't use so many workers."""
     for way in ways:
-        if (why := way.why_not(workers, batch_size)) is not None:
+        if (why := way.why_not(workers, batch_size, inference)) is not None:
             raise ArgumentError(why)
 
 
@@ -252,5 +266,5 @@ class Head:
     number: int
 
 
-# A plan for parts, the heads of a pipeline's stages after the first, or None for other ways.
-Layout = Plan | PlanFile | tuple[Head, ...] | None
+# A plan for parts, tiles, the heads of a pipeline's stages after the first, or None for others.
+Layout = Plan | PlanFile | FusedTiles | tuple[Head, ...] | None

@@ -1,4 +1,4 @@
-"""hgpart bench: Model, ways -> seconds a step of each, or to an accuracy, side by side."""
+"""hgpart bench: Model, ways -> seconds a step or a pass of each, or to an accuracy."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 LARGEST_RATE = 1e30  # the largest that `hgpart train` takes, too
 EPOCHS = 50
+STEPS, PASSES = 3, 30  # timed in a turn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,7 @@ class Trained(Options):
     Attributes
     ----------
     steps : N
-        Timed steps per turn, after two warm-up steps. Default: 3.
+        Timed steps per turn, after two warm-up steps. Default: 3, or 30 with --inference.
     rounds : N
         Turns of each way. Default: 3.
     time_limit : SECONDS
@@ -100,8 +101,14 @@ class Trained(Options):
     lr: float = 0.01
     seed: int = 0
 
-    def check(self) -> None:
+    def check(self, inference: bool) -> None:
         """Refuse numbers that are out of range, and options that have no use for each other."""
+        if inference and self.until is not None:
+            raise ArgumentError(f"--until {self.until} with --inference: accepted is one of them")
+        if inference and self.data != "synthetic":
+            raise ArgumentError(
+                f"--data {self.data} with --inference: accepted are synthetic images"
+            )
         for name, value in (("steps", self.steps), ("rounds", self.rounds)):
             if value is not None and self.until is not None:
                 raise ArgumentError(
@@ -142,22 +149,27 @@ def bench(
     results: GrowingTable,
     ways: Names = None,
     processes: str = "2",
+    inference: bool = False,
     batch_size: Positive = 32,
     input_shape: InputShape = None,
     timeout: Timeout = TIMEOUT,
 ) -> None:
     """Train a few steps each way, torch's and hgpart's, in turns: which is fast on this machine.
 
+    With --inference, run passes forward instead, one batch at a time, for their latency.
+
     Parameters
     ----------
     ways : W,W,...
         Ways to run: single, apart, ddp, fsdp, pipeline-gpipe, pipeline-1f1b, ps-sync, ps-async,
-        any way that 'hgpart compare' lists, hybrid-R, or a plan file. Default: all but plans.
-        NAME:RULE:M sets the schedule and micro-batches of a way; also pipeline-...:M,
-        ps-...:distributed.
+        any way that 'hgpart compare' lists, hybrid-R, or a plan file; with --inference also
+        fused-tiles, and none that only train. Default: all but plans. NAME:RULE:M sets the schedule
+        and micro-batches of a way; also pipeline-...:M, ps-...:distributed.
     processes : K
         Processes that share a step; a parameter server is one more. Append ,machine=FILE, a machine
         file of as many devices, to divide by their speeds.
+    inference
+        Run passes in evaluation, without gradients. Default: training steps.
     batch_size : N
         Samples per step, over all processes together.
 
@@ -167,7 +179,7 @@ def bench(
     """
     counting = Counting(batch_size=batch_size, work=dividing.work)
     results.check(work=counting.kept_work)
-    trained.check()
+    trained.check(inference)
     goal = trained.goal()
     with Stages() as stage:
         with stage("import"):
@@ -181,16 +193,16 @@ def bench(
             from hgpart.zoo import import_user_code
         import_user_code(model)
         count, speeds = _processes(processes)
-        chosen = chosen_ways(ways, count)
+        chosen = chosen_ways(ways, count, inference)
         if ways is not None:
-            check_ways(chosen, count, batch_size)
+            check_ways(chosen, count, batch_size, inference)
         eps, effort, seed = dividing.eps, dividing.effort, trained.seed
         check_request(count, eps, speeds)
         check_search(seed, effort)
         check_timeout(timeout)
         counting.check_work()
-        module, shape, traced, graph = traced_model(stage, model, input_shape)
-        classes = classes_of(module, shape)
+        module, shape, traced, graph = traced_model(stage, model, input_shape, inference=inference)
+        classes = 1 if inference else classes_of(module, shape)
         work = counting.measured(stage, module, traced, graph)
     problem = Problem(graph, work, hgpart.Modelling(batch_size=batch_size), count, eps, speeds)
     subject = Subject(model, shape, traced, problem, seed, effort)
@@ -199,7 +211,7 @@ def bench(
             subject.check(way)
     threads = threads_of_each(count)
     of_step = model, shape, classes, batch_size, count, threads
-    job = Job(*of_step, seed, trained.lr, timeout, trained.data)
+    job = Job(*of_step, seed, trained.lr, timeout, trained.data, inference)
     about = {
         "model": model,
         "input_shape": shape,
@@ -214,14 +226,17 @@ def bench(
         "work_source": work.source,
         "work_digest": work_digest(work),
         "data": trained.data,
+        **({"inference": True} if inference else {}),
         "machine": _machine(speeds),
     }
     same = typed(context, "input_shape", "batch_size")
     then = f"hgpart recommend {quote(model)}{same} --devices {count}"
+    then += " --goal latency" if inference else ""
     limit = inf if trained.time_limit is None else trained.time_limit
     wanted = _Wanted(chosen, subject, job, unit_of(context), results, limit, then)
     if goal is None:
-        wanted.turns(about, trained.steps or 3, trained.rounds or 3)
+        steps = trained.steps or (PASSES if inference else STEPS)
+        wanted.turns(about, steps, trained.rounds or 3)
     else:
         wanted.race(about, *goal)
 
@@ -239,7 +254,7 @@ class _Wanted:
     then: str
 
     def turns(self, about: Mapping[str, Any], steps: int, rounds: int) -> None:
-        """Measure seconds per step."""
+        """Measure seconds per step, or per pass."""
         from hgpart.bench.results import Bench, bench_csv, bench_json, rows_done
         from hgpart.bench.turns import take_turns
         from hgpart.report.benches import print_bench

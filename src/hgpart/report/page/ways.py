@@ -9,9 +9,19 @@ from typing import Any
 
 from hgpart.bench.races import Race, Races, race_columns
 from hgpart.bench.results import Bench, NotRun, Row, bench_columns
-from hgpart.bench.ways.way import APART, SINGLE, way_of
+from hgpart.bench.ways.way import SINGLE, way_of
 from hgpart.files.columns import Column
-from hgpart.report.benches import fastest, not_begun, race_settings, settings, why_not, winner
+from hgpart.report.benches import (
+    contenders,
+    fastest,
+    not_begun,
+    race_settings,
+    said_of_ways,
+    settings,
+    unit_of,
+    why_not,
+    winner,
+)
 from hgpart.report.page.comparison import MOST_LINES
 from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, axis, line, ways_figure
@@ -22,34 +32,38 @@ FASTEST, BASE = "fastest", "base of speed-ups"
 
 
 def bench_page(bench: Bench, unit: str = "MB") -> str:
-    """The page of ways of training on the clock: which is fastest, the table, bars.
+    """The page of ways of training, or running, on the clock: which is fastest, the table, bars.
 
     Parameters
     ----------
     unit : str
         Unit of bytes, one of `hgpart.report.UNITS`.
     """
-    drawn = Drawings()
+    drawn, a = Drawings(), f"a {unit_of(bench)}"
+    what = "Training, forward and backward with an update"
+    if bench.inference:
+        what = "Passes forward, one batch at a time"
+    said = ". ".join(said_of_ways(bench))
     body = [
         header(settings(bench), _lines(fastest(bench), bench, "turn")),
         _rows_section(
             "ways",
-            "Training, forward and backward with an update. Each way had the machine to itself, in "
-            "turns. ★ marks the fastest. Click a heading to sort; point at a figure for all its "
-            "digits.",
+            f"{what}. Each way had the machine to itself, in turns. ★ marks the fastest. Click a "
+            f"heading to sort; point at a figure for all its digits. {said}",
             bench_columns(bench),
             bench.rows,
             unit,
             notes_of(bench),
         ),
         section(
-            "Seconds a step",
-            "The median of all timed steps, and a line from the lower to the upper quartile. Lower "
-            "is better. The fastest way is green; the way that speed-ups are over is grey.",
-            drawn.plot("ways", bench_figure(bench), "Seconds a step of each way"),
+            f"Seconds {a}",
+            "The median of all that were timed, and a line from the lower to the upper quartile. "
+            "Lower is better. The fastest way is green; the way that speed-ups are over is grey.",
+            drawn.plot("ways", bench_figure(bench), f"Seconds {a} of each way"),
         ),
     ]
-    return page(f"{bench.model}: ways of training on the clock", body, drawn)
+    kind = "running" if bench.inference else "training"
+    return page(f"{bench.model}: ways of {kind} on the clock", body, drawn)
 
 
 def race_page(races: Races) -> str:
@@ -89,7 +103,7 @@ def _rows_section(
     for row in rows:
         if not isinstance(row, NotRun):
             note = (notes or {}).get(row.way, "")
-            best = ("median_seconds",) if note == FASTEST else ()
+            best = ("median_seconds", "p50_seconds") if note == FASTEST else ()
             shown.append(figures_row(columns, row, unit, note=note, best=best, best_of=FASTEST))
         if why := why_not(row):
             shown.append(reason_row(columns, row.way, why))
@@ -105,9 +119,8 @@ def _rows_section(
 def notes_of(bench: Bench) -> dict[str, str]:
     """What is said beside the fastest way of training one model, and beside one process."""
     notes = {row.way: BASE for row in bench.measured if row.way == SINGLE}
-    trained = [row for row in bench.measured if row.way != APART]
-    if trained:
-        notes[min(trained, key=lambda row: row.quartiles[1]).way] = FASTEST
+    if rows := contenders(bench):
+        notes[min(rows, key=lambda row: row.quartiles[1]).way] = FASTEST
     return notes
 
 
@@ -118,7 +131,8 @@ def bench_figure(bench: Bench) -> Figure:
     colours = {FASTEST: COLOURS[2], BASE: GREY}
     names = [f"{row.way} ({notes[row.way]})" if row.way in notes else row.way for row in rows]
     looks = [colours.get(notes.get(row.way, ""), COLOURS[0]) for row in rows]
-    figure = ways_figure(names, {"a step": ([middle for _, middle, _ in quartiles], 0.7, looks)})
+    medians = [middle for _, middle, _ in quartiles]
+    figure = ways_figure(names, {f"a {unit_of(bench)}": (medians, 0.7, looks)})
     figure.data[0]["error_x"] = {
         "type": "data",
         "symmetric": False,
