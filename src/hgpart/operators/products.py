@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 
 from hgpart.operators.effects import Call, Channels, Constant, Effect, Mix, Whole, alone, has_slices
 from hgpart.operators.ids import NO_CHANNEL, in_order, mix_all
@@ -116,3 +119,36 @@ def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:
         return ()
     one_each = bias.shape[-1:] == (tasks,)  # another size is spread over all tasks
     return () if one_each and has_slices(bias, len(bias.shape) - 1, tasks) else (bias,)
+
+
+def padding_by_numbers(convolve: Any) -> Callable[..., torch.Tensor]:
+    """A convolution whose padding is a word, as one with padding in numbers, for tracing.
+
+    Of an even kernel, ``padding="same"`` pads a row more behind than in front. A convolution can't,
+    so zeros are added first, as in torch's own implementation: parts can cut both like any others.
+    """
+
+    def convolution(
+        value: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Sequence[int] = (1,),
+        padding: str = "valid",
+        dilation: Sequence[int] = (1,),
+        groups: int = 1,
+    ) -> torch.Tensor:
+        sizes = weight.shape[2:]
+        dilations = [*dilation] * (len(sizes) // len(dilation))
+        padded = [
+            apart * (size - 1) if padding == "same" else 0
+            for size, apart in zip(sizes, dilations, strict=True)
+        ]
+        if any(rows % 2 for rows in padded):
+            behind = [width for rows in reversed(padded) for width in (0, rows % 2)]
+            value = torch.ops.aten.constant_pad_nd(value, behind)
+        result: torch.Tensor = convolve(
+            value, weight, bias, stride, [rows // 2 for rows in padded], dilation, groups
+        )
+        return result
+
+    return convolution

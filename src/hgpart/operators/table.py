@@ -20,7 +20,7 @@ from hgpart.operators import channelwise, complex_numbers, moving, sample_places
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
-from hgpart.operators.products import Product
+from hgpart.operators.products import Product, padding_by_numbers
 from hgpart.operators.rows import (
     AllRows,
     Local,
@@ -459,6 +459,12 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(makes=aten.randn.default), aten.randn_like),
 )
 # fmt: on
+# What is traced as other operators.
+TRACED_AS: Mapping[Any, Callable[..., torch.Tensor]] = {
+    aten.conv1d.padding: padding_by_numbers(aten.conv1d),
+    aten.conv2d.padding: padding_by_numbers(aten.conv2d),
+    aten.conv3d.padding: padding_by_numbers(aten.conv3d),
+}
 _records: dict[Any, Operator] = {
     operator: record for record, *operators in _ATEN for operator in operators
 }

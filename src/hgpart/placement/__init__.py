@@ -11,8 +11,8 @@ pass begins), `placement` (the module), `param_groups` (its parameters, for an o
 `building` has `channel_transfers` (which channels go where), `borders_first` (which rows of a tile
 are computed first), `blueprint` (what all parts have in common), `order` (of layers, over the
 shares of a batch), `part_graph`, `part_builder`, `joined_builder` and `statistics_builder` (a
-part's work on one share, on several at once, and between them), `part_program` (all of a part's
-work) and `draws` (random masks).
+part's work on one share, on several at once, and between them), `held_together` (weights of which
+steps hold parts that overlap), `part_program` (all of a part's work) and `draws` (random masks).
 
 `cutting` has `cut_graph` (one layer's tile as a torch.fx graph; `node_facts`, `layouts`,
 `held_constants`, `reindexing`, `same_index`, `products`, `row_cuts` and `replacements` say how

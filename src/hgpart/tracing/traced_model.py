@@ -26,12 +26,11 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.operators.calls import only_updated
-from hgpart.operators.table import operator_of
+from hgpart.operators.table import TRACED_AS, operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
 from hgpart.tracing.batches import LEAST, BatchSizes, batch_sizes_of, grows_evenly
 from hgpart.tracing.constant_sizes import settle_sizes
-from hgpart.tracing.explicit_padding import EXPLICIT
 from hgpart.tracing.forms import Form, sizes_of_inputs
 from hgpart.tracing.model_outline import ModelOutline, outline_of
 from hgpart.tracing.stand_ins import stand_ins, stood_for
@@ -474,7 +473,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     _detach_what_has_no_grad(program.graph)
     aliases = _quotable_names(program)
     _rename_tensors(program, aliases)
-    functional: torch.export.ExportedProgram = program.run_decompositions(dict(EXPLICIT))
+    functional: torch.export.ExportedProgram = program.run_decompositions(dict(TRACED_AS))
     _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
     _name_results_of_norms(functional.graph)
     _leave_casts_to_buffers(functional.graph)

@@ -13,9 +13,9 @@ from hgpart.arrays import Int64
 from hgpart.execution.program import CARRY
 from hgpart.layers.channel_graph import INPUT, OUTPUT
 from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.building.held_together import hold_together, united_slices
 from hgpart.placement.building.part_graph import PartGraph, numbered
 from hgpart.placement.cutting.cut_graph import CutGraph
-from hgpart.placement.cutting.held_together import hold_together, united_slices
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import (

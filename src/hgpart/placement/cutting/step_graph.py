@@ -19,6 +19,7 @@ from torch import fx
 from hgpart.arrays import Float64, Int64
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.growing_module import GrowingModule
 from hgpart.placement.cutting.layouts import ChannelLayout, weighted
 from hgpart.placement.cutting.node_facts import NodeFacts
@@ -187,7 +188,7 @@ def _padded(step: StepGraph, rows: fx.Node, dim: int, rank: int, pads: tuple[int
     beside = [0, 0] * (rank - 1 - dim)
     if min(pads) < 0:
         return step.call(aten.constant_pad_nd.default, rows, [*beside, *pads])
-    are_joined = rows.target is aten.cat.default and rows.args[1] == dim
+    are_joined = operator_of(rows).cut == "join" and rows.args[1:] == (dim,)
     pieces: Any = rows.args[0] if are_joined else [rows]
     no_rows = step.call(aten.narrow.default, pieces[0], dim, 0, 0)
     front, behind = (
