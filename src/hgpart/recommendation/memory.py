@@ -1,4 +1,4 @@
-"""Placement, Prediction -> bytes that each device needs for a training step."""
+"""Placement, what its steps take -> bytes that each device needs for a training step."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from hgpart.errors import PlacementError
 from hgpart.machines.machine import Machine
 from hgpart.placement import Placement
 from hgpart.placement.accounting import account
-from hgpart.prediction.predict import Prediction
 from hgpart.schedule_wanted import Scheduling
 
 OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
 
 
 def lasting_bytes(
-    placement: Placement, batch_size: int, trains: bool = True
+    placement: Placement, batch_size: int, optimizer: str | None = OPTIMIZER
 ) -> tuple[int | None, ...]:
-    """What each part has from step to step: parameters and, in training, gradients and momentum.
+    """What each part has from step to step: parameters and, with an optimizer, what that needs.
 
     And its other tensors, with what arrives of the weights of others; None where an operator can't
     be run without memory, so that nothing is known.
@@ -27,9 +26,9 @@ def lasting_bytes(
     except PlacementError:
         return (None,) * placement.k
     return tuple(
-        part.memory_bytes(OPTIMIZER)
+        part.memory_bytes(optimizer or OPTIMIZER)
         - part.activation_bytes
-        - (0 if trains else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
+        - (0 if optimizer else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
         for part in parts
     )
 
@@ -37,7 +36,7 @@ def lasting_bytes(
 def needed_bytes(
     lasting: Sequence[int | None],
     versions: Sequence[int],
-    prediction: Prediction,
+    step_bytes: Sequence[int | None],
     scheduling: Scheduling,
 ) -> tuple[int | None, ...]:
     """The same and the most that the part takes in a step.
@@ -48,11 +47,13 @@ def needed_bytes(
         What `lasting_bytes` returns.
     versions : sequence of int
         Bytes of each part's parameters, which batches in flight have versions of.
+    step_bytes : sequence of int or None
+        The most that each part takes in a step; see `StepBytes.taken`.
     """
     more = (scheduling.most_in_flight - 1) * scheduling.stash
     return tuple(
         None if kept is None or step is None else kept + step + more * version
-        for kept, step, version in zip(lasting, prediction.step_bytes, versions, strict=True)
+        for kept, step, version in zip(lasting, step_bytes, versions, strict=True)
     )
 
 

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
 from hgpart.cli.forms import Length, keyed, length, one_value, read, yes_or_no
 from hgpart.cli.grouping import Options
-from hgpart.cli.groups import Ranks, StepWithNorms
+from hgpart.cli.groups import CountedRanks, StepWithNorms
 from hgpart.cli.options import PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
+from hgpart.cli.planning import Planning
 from hgpart.cli.processes import check_one_clock
 from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
@@ -91,10 +92,7 @@ class Learning(Options):
         def counted(asked: Length) -> int:
             return asked.steps(steps_per_epoch)
 
-        values, settings = keyed(
-            "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
-        )
-        name = one_value("--optimizer", self.optimizer, values) or "sgd"
+        name, settings = self.rule()
         values, until = keyed("--until", self.until, accuracy=float, val_accuracy=float)
         if values:
             raise ArgumentError(f"--until {values[0]}: accepted is KEY=VALUE, as in accuracy=0.9")
@@ -111,6 +109,20 @@ class Learning(Options):
             until=until,
             **settings,
         )
+
+    def rule(self) -> tuple[str, dict[str, Any]]:
+        """The name of the optimizer, and its settings."""
+        values, settings = keyed(
+            "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
+        )
+        return one_value("--optimizer", self.optimizer, values) or "sgd", settings
+
+    @property
+    def kept(self) -> str:
+        """The optimizer by what it keeps; see `PartFigures.optimizer_bytes`."""
+        name, settings = self.rule()
+        has_momentum = name == "sgd" and settings.get("momentum") != 0
+        return f"{name} with momentum" if has_momentum else name
 
     def loss_function(self) -> Loss:
         """What the training makes small, checked."""
@@ -191,12 +203,13 @@ class TrainResults(Timeline):
 
 def train(
     context: typer.Context,
-    plan: Path,
+    planning: Planning,
     learning: Learning,
     step: TrainStep,
-    ranks: Ranks,
+    ranks: CountedRanks,
     results: TrainResults,
     model: PlannedModel = None,
+    plan: Path | None = None,
     steps: str = "100",
     batch_size: int | None = None,
 ) -> None:
@@ -207,11 +220,12 @@ def train(
     Parameters
     ----------
     plan : PLAN
-        Plan file, written by 'hgpart partition -o'.
+        Plan file, written by 'hgpart partition -o'. Default: a plan is made here, which needs MODEL
+        and --devices N. It divides filters, slices of the batch and bands of rows.
     steps : N
         Steps in all, those before a checkpoint included; or epochs, as in 30ep.
     batch_size : N
-        Samples per step. Default: the plan's batch size.
+        Samples per step. Default: the plan's batch size; 1 for a plan that is made here.
 
     Examples
     --------
@@ -223,6 +237,7 @@ def train(
     if learning.resume and learning.checkpoint is None:
         raise ArgumentError("--resume needs --checkpoint FOLDER, the folder to go on from")
     ranks.check_transport()
+    planning.check(plan, model, ranks)
     check_data(learning.data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
@@ -247,6 +262,11 @@ def train(
         ranks.check_timeout()
         if output is not None:
             check_can_save(output)
+        if plan is None and model is not None:
+            wanted, kept = step.wanted(None), learning.kept
+            told = ranks, batch_size or 1, wanted, kept, dtype, step.norms
+            plan = planning.plan(context, stage, model, *told)
+        assert plan is not None
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
         of_batch = loaded.modelling.slices > 1 and loaded.modelling.norms == "batch"
