@@ -1,9 +1,9 @@
 """Model, Problem with memory limits -> a plan whose parts, placed, need no more than that.
 
 A search knows what a part keeps by its parameters and maps. What a step takes besides (what layers
-keep inside, inputs put together of several parts' rows, gradients, messages) is known of a
-placement. So what was found is placed without memory, and where it needs too much, the search is
-given less, by as much as it was short.
+keep inside, inputs put together of several parts' rows, what convolutions pack, messages) is known
+of a placement. So what a search finds is placed without memory, and where that needs too much, the
+next search is given less than there is, by as much as was needed besides.
 """
 
 from __future__ import annotations
@@ -79,22 +79,28 @@ class Fitted:
     @property
     def text(self) -> str:
         """One line for people."""
-        partition, scheduling = self.plan.partition, self.plan.scheduling
-        said = [f"{partition.k} devices"]
-        if partition.modelling.slices > 1:
-            said.append(f"{partition.modelling.slices} slices of the batch")
-        if partition.modelling.bands > 1:
-            said.append(f"{partition.modelling.bands} bands of rows")
-        if scheduling is not None and scheduling.recompute:
-            said.append("maps recomputed")
-        most = max(self.needed_bytes)
-        limits = partition.problem.memory
+        limits = self.plan.partition.problem.memory
         of_limit = "" if limits is None else f" of {in_words(min(limits.bytes))}"
-        device = self.needed_bytes.index(most)
         return (
-            f"Plan: {', '.join(said)}; a step needs {in_words(most)}{of_limit} on device {device}, "
-            "the most of all"
+            f"Plan: {', '.join(self.divided)}; a step needs most memory on device {self.fullest}, "
+            f"{in_words(max(self.needed_bytes))}{of_limit}"
         )
+
+    @property
+    def fullest(self) -> int:
+        """The device that needs most."""
+        return self.needed_bytes.index(max(self.needed_bytes))
+
+    @property
+    def divided(self) -> list[str]:
+        """What there are several of, in words."""
+        partition, scheduling = self.plan.partition, self.plan.scheduling
+        modelling = partition.modelling
+        said = [f"{partition.k} devices"]
+        said += [f"{modelling.slices} slices of the batch"] * (modelling.slices > 1)
+        said += [f"{modelling.bands} bands of rows"] * (modelling.bands > 1)
+        recomputed = scheduling is not None and scheduling.recompute
+        return said + ["maps recomputed"] * recomputed
 
 
 def fitting_plan(asked: Asked, problem: Problem, search: Search) -> Fitted:
@@ -119,7 +125,12 @@ def fitting_plan(asked: Asked, problem: Problem, search: Search) -> Fitted:
     """
     limits, tried = problem.memory, list[Fitted]()
     for partition in _divided(asked, problem, search, tried):
-        own = replace(partition, problem=replace(partition.problem, memory=limits))
+        counted = None if limits is None else limits.needed(partition.model, partition.parts)
+        own = replace(
+            partition,
+            problem=replace(partition.problem, memory=limits),
+            memory_bytes=counted,
+        )
         tried.append(_fitted(asked, own))
         if _fits(tried[-1]):
             return tried[-1]
@@ -136,30 +147,28 @@ def fitting_plan(asked: Asked, problem: Problem, search: Search) -> Fitted:
 def _divided(
     asked: Asked, problem: Problem, search: Search, tried: Sequence[Fitted]
 ) -> Iterator[Partition]:
-    """Partitions to try: of searches, each with what the one before was short of, then ways."""
-    limits, refused = problem.memory, None
-    for _ in range(SEARCHES if problem.k > 1 else 1):
+    """Partitions to try: of least traffic, then with less of the memory as it counts, then ways."""
+    limits, any_slices = problem.memory, problem.modelling.batch_size > 1
+    problem = replace(problem, memory=None)
+    for _ in range(SEARCHES):
         try:
-            found = solve_in_tiles(
-                problem, search, any_slices=problem.modelling.batch_size > 1, any_bands=True
-            )
-        except InfeasibleError as error:
-            refused = error
+            found = solve_in_tiles(problem, search, any_slices=any_slices, any_bands=True)
+        except InfeasibleError:
+            if not tried:
+                raise
             break
         yield uninterrupted(found)
-        if limits is None or found.memory_bytes is None:
+        if limits is None or problem.k == 1:
             return
-        needed = tried[-1].needed_bytes
-        ratio = max(map(truediv, needed, np.maximum(found.memory_bytes, 1).tolist()))
+        counted = np.maximum(limits.needed(found.model, found.parts), 1).tolist()
+        ratio = max(map(truediv, tried[-1].needed_bytes, counted))
         less = tuple(round(limit / ratio) for limit in limits.bytes)
         problem = replace(problem, memory=replace(limits, bytes=less))
-    for name in WAYS if problem.k > 1 else ():
+    for name in WAYS:
         try:
-            yield way_named(name).partition(replace(problem, memory=limits), search)
+            yield way_named(name).partition(replace(problem, memory=None), search)
         except HgpartError:  # the model or the batch can't be divided so
             continue
-    if not tried and refused is not None:
-        raise refused
 
 
 def _fitted(asked: Asked, partition: Partition) -> Fitted:
@@ -192,10 +201,9 @@ def _too_large(least: Fitted) -> InfeasibleError:
     partition, most = least.plan.partition, max(least.needed_bytes)
     limits = partition.problem.memory
     assert limits is not None
-    bands, slices = partition.modelling.bands, partition.modelling.slices
     return InfeasibleError(
         f"no plan for {partition.k} devices of {in_words(min(limits.bytes))} was found: the one "
-        f"that needs least, in {bands} bands of rows and {slices} slices of the batch, needs "
-        f"{in_words(most)} on device {least.needed_bytes.index(most)}; accepted is that much "
-        "memory, more devices, a smaller batch or smaller images"
+        f"that needs least ({', '.join(least.divided)}) needs {in_words(most)} on device "
+        f"{least.fullest}; accepted is that much memory, more devices, a smaller batch or smaller "
+        "images"
     )
