@@ -39,7 +39,7 @@ def keep_no_freed_memory() -> bool:
     Returns
     -------
     bool
-        As of `keep_freed_memory`, whose setting this ends.
+        Whether this was set; see `keep_freed_memory`, whose setting this ends.
     """
     return _set({M_TRIM_THRESHOLD: LARGE, M_MMAP_THRESHOLD: LARGE, M_MMAP_MAX: MOST})
 

@@ -27,10 +27,10 @@ from hgpart.execution.records.totals import Traffic
 from hgpart.execution.step_run import PartOnDevice, StepRun, Updates
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
-from hgpart.operators.convolution_memory import working_bytes
 from hgpart.operators.table import record_of
 from hgpart.placement.mode_programs import make_on
 from hgpart.schedules.schedule import GO_BACK, Action, Direction, Piece
+from hgpart.work.convolution_memory import working_bytes
 
 META = torch.device("meta")
 
