@@ -168,7 +168,7 @@ class PlanInMemory:
         """What there are several of, in words."""
         partition, scheduling = self.plan.partition, self.plan.scheduling
         modelling = partition.modelling
-        said = [f"{partition.k} devices"]
+        said = [f"{partition.k} device{'s' * (partition.k > 1)}"]
         said += [f"{modelling.slices} slices of the batch"] * (modelling.slices > 1)
         said += [f"{modelling.bands} bands of rows"] * (modelling.bands > 1)
         recomputed = scheduling is not None and scheduling.recompute
@@ -274,7 +274,7 @@ def _too_large(least: PlanInMemory) -> InfeasibleError:
     limits = partition.problem.memory
     assert limits is not None
     return InfeasibleError(
-        f"no plan for {partition.k} devices of {in_words(min(limits.bytes))} was found: the one "
+        f"no plan for {least.divided[0]} of {in_words(min(limits.bytes))} was found: the one "
         f"that needs least ({', '.join(least.divided)}) needs {in_words(most)} on device "
         f"{least.fullest}; accepted is that much memory, more devices, a smaller batch or smaller "
         "images"
