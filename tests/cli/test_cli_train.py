@@ -881,7 +881,7 @@ def test_a_plan_is_made_within_memory(capsys):
     assert "lenet5 on synthetic, 1 step of 2 samples" in captured.out
     for options, status, message in (
         ((), 3, "no --plan given: accepted is one, or a number of devices to plan for"),
-        (("--devices", "2", "--memory", "2"), 9, "no plan for 2 devices of 2 B was found: the one"),
+        (("--devices", "2", "--memory", "2"), 8, "no plan for 2 devices of 2 B was found: the one"),
         (("--devices", "2", "--memory", "x"), 3, "memory 'x': accepted is a number with a unit"),
     ):
         assert run([*training, *options]) == status

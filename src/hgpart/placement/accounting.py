@@ -343,7 +343,8 @@ def _step_bytes(
         on_cpu = placement.devices[part].type != "cuda"
         if placement.k == 1 and schedules[0].backward:
             # One micro-batch after the other, by ordinary autograd.
-            alone = [rehearse(program, 1, values[size], size, on_cpu) for size in set(sizes)]
+            facts = on_cpu, True
+            alone = [rehearse(program, 1, values[size], size, *facts) for size in set(sizes)]
             held = max(rehearsal.kept_bytes for rehearsal in alone)
             taken = max(rehearsal.most_bytes for rehearsal in alone)
             by_part[part] = [StepBytes(held, taken)] * len(schedules)

@@ -48,8 +48,7 @@ class Rehearsal:
         Bytes that it allocates and still holds at its end for the backward pass: each storage once,
         without parameters and buffers.
     most_bytes : int
-        The most bytes at a time, without parameters and buffers; of a model in one part also in its
-        backward pass from a loss of all results, without gradients of parameters.
+        The most bytes at a time, without parameters, buffers and gradients of parameters.
     macs : int
         Multiply-accumulates, as torch's flop counter counts them.
     sent : Traffic
@@ -68,6 +67,7 @@ def rehearse(
     values: Mapping[str, Any],
     batch_size: int,
     on_cpu: bool = True,
+    learns: bool = False,
 ) -> Rehearsal:
     """Run a part as the runtimes do, in grad mode.
 
@@ -81,6 +81,8 @@ def rehearse(
         Samples of what the part receives.
     on_cpu : bool
         Whether the part is to run on a CPU.
+    learns : bool
+        Whether a model in one part also goes back, from a loss of all results.
 
     Raises
     ------
@@ -105,7 +107,7 @@ def rehearse(
             sent, kept = run.traffic, (run, run.forward(here))
         del here
         kept_bytes, macs = watch.held_bytes(own), watch.macs
-        if k == 1 and (score := _sum(0, pytree.tree_leaves(kept))).requires_grad:
+        if learns and (score := _sum(0, pytree.tree_leaves(kept))).requires_grad:
             del kept
             score.backward()  # type: ignore[no-untyped-call]
             own |= {_WeakStorage(tensor.untyped_storage()) for tensor in of_weights(module)}
