@@ -844,6 +844,8 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--checkpoint", "x,every=0"], 3, "every 0 steps: accepted is 1 or more"),
         (["--unit", "bits"], 3, "unit 'bits': accepted are MB"),
         (["--plan", "none.json"], 6, "can't read none.json"),
+        (["--memory", "1GB"], 3, "--memory with --plan, which says that: accepted is without"),
+        (["--devices", "4"], 3, "--devices 4 with --plan, which says that: accepted is without"),
         (["--json", "none/figures.json"], 11, "there is no folder"),
         (["-o", "none/trained.pt"], 11, "there is no folder"),
         (["--weights", "none.pt"], 15, "none.pt"),
@@ -867,6 +869,25 @@ def test_mistakes_are_one_line(options, status, message, plans, capsys):
     assert captured.err.startswith("hgpart: error: ")
     assert message in captured.err
     assert captured.err.count("\n") == 1
+
+
+def test_a_plan_is_made_within_memory(capsys):
+    training = "train", "lenet5", "--backend", "threads", "--steps", "1", "--batch-size", "2"
+    assert run([*training, "--devices", "2", "--memory", "2MB"]) == 0
+    captured = capsys.readouterr()
+    assert re.search(
+        r"^Plan: 2 devices.*; a step needs most memory on .* of 2 MB$", captured.err, re.M
+    )
+    assert "lenet5 on synthetic, 1 step of 2 samples" in captured.out
+    for options, status, message in (
+        ((), 3, "no --plan given: accepted is one, or a number of devices to plan for"),
+        (("--devices", "2", "--memory", "2"), 8, "no plan for 2 devices of 2 B was found: the one"),
+        (("--devices", "2", "--memory", "x"), 3, "memory 'x': accepted is a number with a unit"),
+    ):
+        assert run([*training, *options]) == status
+        captured = capsys.readouterr()
+        assert captured.out == "" and captured.err.startswith("hgpart: error: ")
+        assert message in captured.err and captured.err.count("\n") == 1
 
 
 DETECTORS = """

@@ -323,9 +323,10 @@ def test_what_operators_make_and_drop_and_messages_by_hand():
     image, maps, result = 4 * 3 * 36, 4 * 8 * 16, 4 * 4 * 16  # bytes of a sample
     order = schedule(placement, "sequential", 4)
     first, second = (one.taken for one in known_step_bytes(placement, order, 4))
-    # The image and the map are kept, its gradient came, and the ReLU's is made of it, while the
-    # gradients of three more samples are waited for.
-    assert first == image + 3 * maps + 3 * maps
+    # The image is kept, the map's gradient came, the ReLU's is made of it, and the elements of all
+    # windows are written out for the filters', while those of three more samples are waited for.
+    columns = 4 * (3 * 9) * 16
+    assert first == image + 2 * maps + columns + 3 * maps
     # The map came, and its gradient is made of the result's, while three more maps are waited for.
     # Gradients of weights count with the weights.
     assert second == result + 2 * maps + 3 * maps

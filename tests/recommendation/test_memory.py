@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
 from recommended import LINK, machine, network, recommended
+from torch import nn
 
+from hgpart import Modelling
+from hgpart.errors import InfeasibleError
+from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Machine
-from hgpart.recommendation.memory import limits_of, what_is_over
+from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.placement import place
+from hgpart.placement.accounting import account
+from hgpart.recommendation.memory import (
+    PlanInMemory,
+    TrainingWanted,
+    limits_of,
+    plan_in_memory,
+    what_is_over,
+)
+from hgpart.tracing.traced_model import trace
+from hgpart.work.figures import flops
 
 FLOAT = 4
 
@@ -13,7 +32,8 @@ FLOAT = 4
 def test_one_device_needs_weights_gradients_momentum_and_what_it_keeps() -> None:
     found = recommended(machine(1)).best
     parameters = sum(one.numel() for one in network().parameters()) * FLOAT
-    assert found.needed_bytes == (3 * parameters + found.prediction.peak_bytes[0],)
+    assert found.needed_bytes == (3 * parameters + found.prediction.step_bytes[0],)
+    assert found.prediction.step_bytes > found.prediction.peak_bytes  # with what operators drop
     # A batch of 8: the input and what the first convolution, the ReLU and the second one return.
     maps = 8 * (3 * 64 + 8 * 36 + 8 * 36 + 8 * 16)
     assert found.prediction.peak_bytes[0] >= maps * FLOAT - 8 * 8 * 36 * FLOAT
@@ -30,3 +50,36 @@ def test_the_device_that_is_short_of_most_is_named() -> None:
     assert what_is_over((10, 20), (10, 20)) is None
     assert what_is_over((None, 20), (1, None)) is None
     assert what_is_over((11, 25), (10, 20)) == "device 1 needs 25 bytes of 20 bytes"
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("share", "bands"), [(None, 1), (0.7, 2), (0.4, None)])
+def test_one_large_image_is_divided_by_rows_where_a_device_has_no_room_for_it(share, bands) -> None:
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]
+    model, shape = nn.Sequential(*layers, nn.Conv2d(8, 2, 3, padding=1)).to("meta"), (3, 48, 16)
+    traced = trace(model, [torch.zeros(1, *shape, device="meta")])
+    graph = channel_graph(traced)
+    wanted, search = TrainingWanted(model, "tall", shape), Search(effort=0.1)
+
+    def planned(k: int, limit: int | None) -> PlanInMemory:
+        memory = None if limit is None else MemoryLimits((limit,) * k, copies=3)
+        problem = Problem(graph, flops(graph), Modelling(batch_size=1), k, 0.1, memory=memory)
+        return plan_in_memory(wanted, problem, search)
+
+    alone = planned(1, None)
+    if share is None:
+        placed = place(model, alone.plan, ["meta"])
+        assert alone.needed_bytes[0] > account(placed).parts[0].memory_bytes("sgd with momentum")
+        return
+    limit = round(share * alone.needed_bytes[0])
+    if bands is None:
+        with pytest.raises(
+            InfeasibleError, match=r"^no plan for 2 devices of .* kB was found: the"
+        ):
+            planned(2, limit)
+        return
+    found = planned(2, limit)
+    assert found.plan.partition.modelling.bands == bands
+    assert max(found.needed_bytes) <= limit
+    assert found.text.startswith("Plan: 2 devices, 2 bands of rows; a step needs most memory on de")

@@ -257,6 +257,39 @@ class Ranks(Options):
         return device_of_each(self.devices, k)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CountedRanks(Ranks):
+    """The same, whose plan may be made here.
+
+    Attributes
+    ----------
+    devices : D,D,...|N
+        Device of each part, or one for all: cpu, cuda, cuda:1, or auto (the GPUs of this machine in
+        turn, or else the CPU). Without --plan, the number of CPU processes to plan for, or such a
+        list.
+    """
+
+    @property
+    def number(self) -> int | None:
+        """The number of devices, if that is what is given."""
+        (first, *others) = self.devices
+        return int(first) if first.isdecimal() and not others else None
+
+    @property
+    def count(self) -> int | None:
+        """The number of devices to plan for, if it is known."""
+        return len(self.devices) if len(self.devices) > 1 else self.number
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The devices by name."""
+        return ("cpu",) if self.number is not None else tuple(self.devices)
+
+    def of_each(self, k: int) -> tuple[str, ...]:
+        """The device of each of k parts."""
+        return device_of_each(self.names, k)
+
+
 def runs_and_timeout(measure: str, least: int = 1) -> tuple[int, float]:
     """The count of --measure, and the seconds to wait for a silent process."""
     from hgpart.run.processes.connection import check_timeout

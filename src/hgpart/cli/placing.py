@@ -18,6 +18,7 @@ from hgpart.cli.groups import Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of, trains
 from hgpart.errors import OutputError, TraceError
+from hgpart.freed_memory import keep_no_freed_memory
 from hgpart.terminal import progress_bar, say, warn
 
 if TYPE_CHECKING:
@@ -72,8 +73,11 @@ class Placing:
         """Run the parts as threads, or the command again in a process for each part.
 
         Returns what came of it in the process that prints, when the others are done: what fails
-        after that fails in this one alone.
+        after that fails in this one alone. Where the plan limits memory, what is freed is given
+        back, as kept memory has holes.
         """
+        if self.plan.memory is not None:
+            keep_no_freed_memory()
         if ranks.in_threads:
             self.check_weights()
             return work(self._placed(self.devices, None), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +22,7 @@ from hgpart.arrays import Int64
 from hgpart.errors import PlacementError, not_one_of
 from hgpart.execution.program import PartProgram, Transfer, receive
 from hgpart.execution.records.totals import Traffic
+from hgpart.execution.weights.exchanges import Exchange
 from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import PARAMETER
 from hgpart.placement.batches.micro_batches import named_by_share
@@ -57,7 +59,9 @@ class PartFigures:
     exchange_bytes : int
         Bytes of messages in the part's memory if it is a process: gradients that other parts send
         for its parameters, weights of copies that do not arrive in place, and messages of several
-        tensors, which are copied to be sent. 0 if it is not known yet what other processes hold.
+        tensors, which are copied to be sent; and the lists of elements by which all parts take
+        weights out of tensors, which each process has. 0 if it is not known yet what other
+        processes hold.
     index_bytes : int
         Bytes of the lists of channels by which the part gathers and scatters.
     gradient_bytes : int
@@ -283,9 +287,9 @@ class StepBytes(NamedTuple):
         The most bytes that it holds for later work; see `peak_bytes`.
     taken : int
         The most bytes that it uses at any time, as a process: this includes what operators make and
-        drop, and messages, also receives that are posted and messages that may not have arrived. It
-        does not include what libraries use themselves: a convolution's packed maps and weights,
-        holes of the allocator, buffers of the transport.
+        drop (on a CPU also the maps that a convolution packs), and messages, also receives that
+        are posted and messages that may not have arrived. It does not include what libraries use
+        themselves: holes of the allocator, buffers of the transport.
     """
 
     held: int
@@ -336,12 +340,16 @@ def _step_bytes(
     by_part = {}
     for part in parts:
         program = placement.programs.parts[part]
+        on_cpu = placement.devices[part].type != "cuda"
         if placement.k == 1 and schedules[0].backward:
             # One micro-batch after the other, by ordinary autograd.
-            kept = max(rehearse(program, 1, values[size], size).kept_bytes for size in set(sizes))
-            by_part[part] = [StepBytes(kept, kept)] * len(schedules)
+            facts = on_cpu, True
+            alone = [rehearse(program, 1, values[size], size, *facts) for size in set(sizes)]
+            held = max(rehearsal.kept_bytes for rehearsal in alone)
+            taken = max(rehearsal.most_bytes for rehearsal in alone)
+            by_part[part] = [StepBytes(held, taken)] * len(schedules)
         else:
-            rehearsal = StepRehearsal(program, placement.k)
+            rehearsal = StepRehearsal(program, placement.k, on_cpu)
             by_part[part] = [_bytes_by(rehearsal, order, sizes, values) for order in schedules]
     return by_part
 
@@ -476,12 +484,26 @@ def _learning_bytes(tensors: Iterable[Tensor]) -> int:
     return _bytes(tensor for tensor in tensors if tensor.requires_grad)
 
 
+def _places_bytes(exchanges: Iterable[Exchange]) -> dict[int, int]:
+    """Bytes of the lists of places of weights, those of other parts too, by their address."""
+    every = (elements for exchange in exchanges for elements in exchange.elements)
+    places = chain.from_iterable(
+        (
+            elements.places,
+            *chain.from_iterable((copy.places, copy.among) for copy in elements.copies),
+        )
+        for elements in every
+    )
+    return {place.data_ptr(): place.nbytes for place in places if isinstance(place, Tensor)}
+
+
 def _exchanged(placement: Placement, part: int) -> int:
     """Bytes of exchanges with other processes; see `PartFigures.exchange_bytes`."""
     here = placement.programs.has_all_parts
     if not placement.programs.has_copies or not (here or placement.copies.are_known):
         return 0
-    copies, total = placement.copies.present, 0
+    copies = placement.copies.present
+    total = sum(_places_bytes([*copies.weights, *copies.state]).values())
     for exchange in copies.weights:
         if exchange.owner != exchange.holder and part in (exchange.owner, exchange.holder):
             arrives = exchange.owner == part or copies.memory(exchange) is None

@@ -30,6 +30,7 @@ from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of
 from hgpart.placement.mode_programs import make_on
 from hgpart.schedules.schedule import GO_BACK, Action, Direction, Piece
+from hgpart.work.convolution_memory import working_bytes
 
 META = torch.device("meta")
 
@@ -46,6 +47,8 @@ class Rehearsal:
     kept_bytes : int
         Bytes that it allocates and still holds at its end for the backward pass: each storage once,
         without parameters and buffers.
+    most_bytes : int
+        The most bytes at a time, without parameters, buffers and gradients of parameters.
     macs : int
         Multiply-accumulates, as torch's flop counter counts them.
     sent : Traffic
@@ -53,11 +56,19 @@ class Rehearsal:
     """
 
     kept_bytes: int
+    most_bytes: int
     macs: int
     sent: Traffic
 
 
-def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size: int) -> Rehearsal:
+def rehearse(
+    program: PartProgram,
+    k: int,
+    values: Mapping[str, Any],
+    batch_size: int,
+    on_cpu: bool = True,
+    learns: bool = False,
+) -> Rehearsal:
     """Run a part as the runtimes do, in grad mode.
 
     Parameters
@@ -68,6 +79,10 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
         Values by placeholder name; tensors are copied to the meta device.
     batch_size : int
         Samples of what the part receives.
+    on_cpu : bool
+        Whether the part is to run on a CPU.
+    learns : bool
+        Whether a model in one part also goes back, from a loss of all results.
 
     Raises
     ------
@@ -76,7 +91,7 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
     """
     module = _without_memory(program.module)
     own = {_WeakStorage(tensor.untyped_storage()) for tensor in _tensors(module)}
-    watch = _MemoryWatch()
+    watch = _MemoryWatch(on_cpu)
     with _refused(program.part), torch.enable_grad(), without_statistics(), watch:
         here = _here(values)
         if k == 1:  # ordinary autograd
@@ -91,9 +106,13 @@ def rehearse(program: PartProgram, k: int, values: Mapping[str, Any], batch_size
             )
             sent, kept = run.traffic, (run, run.forward(here))
         del here
-        kept_bytes = watch.held_bytes(own)
-        del kept
-    return Rehearsal(kept_bytes, watch.macs, sent)
+        kept_bytes, macs = watch.held_bytes(own), watch.macs
+        if learns and (score := _sum(0, pytree.tree_leaves(kept))).requires_grad:
+            del kept
+            score.backward()  # type: ignore[no-untyped-call]
+            own |= {_WeakStorage(tensor.untyped_storage()) for tensor in of_weights(module)}
+        most_bytes = watch.most_bytes(own)
+    return Rehearsal(kept_bytes, most_bytes, macs, sent)
 
 
 @contextmanager
@@ -138,12 +157,14 @@ class StepRehearsal:
     ----------
     k : int
         Number of parts of the placement, more than one.
+    on_cpu : bool
+        Whether the part is to run on a CPU.
     """
 
-    def __init__(self, program: PartProgram, k: int) -> None:
+    def __init__(self, program: PartProgram, k: int, on_cpu: bool = True) -> None:
         module = _without_memory(program.module)
         self._program = PartProgram(program.part, module, program.transfers)
-        self.part, self._k = program.part, k
+        self.part, self._k, self._on_cpu = program.part, k, on_cpu
         self._known: dict[Any, list[Moments]] = {}  # equal micro-batches hold equal amounts
 
     def moments(
@@ -172,7 +193,7 @@ class StepRehearsal:
         key = samples, tuple(actions), others > 0, tuple(recomputed)
         if key in self._known:
             return self._known[key]
-        watch = _MemoryWatch()
+        watch = _MemoryWatch(self._on_cpu)
         learns = any(action.direction in GO_BACK for action in actions)
         updates = None
         if any(action.direction is Direction.UPDATE for action in actions):
@@ -282,11 +303,14 @@ def _sum(micro_batch: int, results: Sequence[Tensor]) -> Tensor:
 
 
 class _MemoryWatch(TorchDispatchMode):
-    """Notes what operators compute, and the memory that they allocate."""
+    """Notes what operators compute, and the memory that they allocate.
 
-    def __init__(self) -> None:
+    On a CPU this includes what convolutions take while they work.
+    """
+
+    def __init__(self, on_cpu: bool = True) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.macs = 0
+        self.macs, self._on_cpu = 0, on_cpu
         self._taken: dict[Any, int] = {}
         self._before: dict[Any, int] = {}  # memory in use when `most_bytes` was last called
         self._changes: list[tuple[Any, int]] = []  # since then: memory that was allocated or freed
@@ -307,12 +331,15 @@ class _MemoryWatch(TorchDispatchMode):
         if func.overloadpacket in flop_registry:
             flops = flop_registry[func.overloadpacket](*args, **(kwargs or {}), out_val=results)
             self.macs += flops // 2
-        for tensor in pytree.tree_leaves(results):
+        made = pytree.tree_leaves(results)
+        for tensor in made:
             if isinstance(tensor, Tensor):
                 storage = tensor.untyped_storage()
                 memory, size = _WeakStorage(storage), storage.nbytes()
                 self._changes.append((memory, size - self._taken.get(memory, 0)))
                 self._taken[memory] = size
+        if self._on_cpu and (size := working_bytes(func, args, kwargs or {}, made)):
+            self._changes += [(None, size), (None, -size)]
         return results
 
     def _note_freed(self) -> None:

@@ -1,23 +1,44 @@
-"""Placement, Prediction -> bytes that each device needs for a training step."""
+"""Placement, what its steps take -> bytes that each device needs; and a plan for what they have.
+
+A search knows what a part keeps by its parameters and maps. What a step takes besides (what layers
+keep inside, inputs put together of several parts' rows, what convolutions pack, messages) is known
+of a placement. So what a search finds is placed without memory, and where that needs too much, the
+next search is given less than there is, by as much as was needed besides.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import truediv
 
-from hgpart.errors import PlacementError
+import numpy as np
+from torch import nn
+
+from hgpart.errors import HgpartError, InfeasibleError, PlacementError
 from hgpart.machines.machine import Machine
-from hgpart.placement import Placement
-from hgpart.placement.accounting import account
-from hgpart.prediction.predict import Prediction
+from hgpart.partition.partition import Partition, uninterrupted
+from hgpart.partition.problem.memory import in_words
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.stages import solve_in_tiles
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.placement import Placement, place
+from hgpart.placement.accounting import account, known_step_bytes
+from hgpart.placement.ordering.usual_schedule import fastest
+from hgpart.plan import Plan
+from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 
 OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
+SEARCHES = 3
+WAYS = ("spatial", "spatial-data", "data-parallel")  # where no search fits: parts keep as much
 
 
 def lasting_bytes(
-    placement: Placement, batch_size: int, trains: bool = True
+    placement: Placement, batch_size: int, optimizer: str | None = OPTIMIZER
 ) -> tuple[int | None, ...]:
-    """What each part has from step to step: parameters and, in training, gradients and momentum.
+    """What each part has from step to step: parameters and, with an optimizer, what that needs.
 
     And its other tensors, with what arrives of the weights of others; None where an operator can't
     be run without memory, so that nothing is known.
@@ -27,9 +48,9 @@ def lasting_bytes(
     except PlacementError:
         return (None,) * placement.k
     return tuple(
-        part.memory_bytes(OPTIMIZER)
+        part.memory_bytes(optimizer or OPTIMIZER)
         - part.activation_bytes
-        - (0 if trains else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
+        - (0 if optimizer else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
         for part in parts
     )
 
@@ -37,7 +58,7 @@ def lasting_bytes(
 def needed_bytes(
     lasting: Sequence[int | None],
     versions: Sequence[int],
-    prediction: Prediction,
+    step_bytes: Sequence[int | None],
     scheduling: Scheduling,
 ) -> tuple[int | None, ...]:
     """The same and the most that the part takes in a step.
@@ -48,11 +69,13 @@ def needed_bytes(
         What `lasting_bytes` returns.
     versions : sequence of int
         Bytes of each part's parameters, which batches in flight have versions of.
+    step_bytes : sequence of int or None
+        The most that each part takes in a step; see `StepBytes.taken`.
     """
     more = (scheduling.most_in_flight - 1) * scheduling.stash
     return tuple(
         None if kept is None or step is None else kept + step + more * version
-        for kept, step, version in zip(lasting, prediction.step_bytes, versions, strict=True)
+        for kept, step, version in zip(lasting, step_bytes, versions, strict=True)
     )
 
 
@@ -81,3 +104,178 @@ def what_is_over(needed: Sequence[int | None], limits: Sequence[int | None]) -> 
 def _size(size: int | None) -> str:
     known = size or 0
     return f"{known / 1e6:,.1f} MB" if known >= 100_000 else f"{known:,} bytes"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingWanted:
+    """How a model is to be trained.
+
+    Attributes
+    ----------
+    module : nn.Module
+        The model in training mode; its weights need no memory.
+    name : str
+        The model spec, as `load_model` takes it.
+    shape : tuple of int
+        Shape of one sample.
+    scheduling : Scheduling or None
+        Schedule of a step. Default: what is simulated fastest; its maps are recomputed where
+        nothing fits without.
+    optimizer : str
+        See `PartFigures.optimizer_bytes`.
+    norms : str
+        See `hgpart.place`.
+    """
+
+    module: nn.Module
+    name: str
+    shape: tuple[int, ...]
+    scheduling: Scheduling | None = None
+    optimizer: str = OPTIMIZER
+    norms: str = "micro-batch"
+
+
+@dataclass(frozen=True, eq=False)
+class PlanInMemory:
+    """A plan, and what its devices need.
+
+    Attributes
+    ----------
+    needed_bytes : tuple of int
+        Bytes that each device needs for a training step, without those of libraries.
+    """
+
+    plan: Plan
+    needed_bytes: tuple[int, ...]
+
+    @property
+    def text(self) -> str:
+        """One line for people."""
+        limits = self.plan.partition.problem.memory
+        of_limit = "" if limits is None else f" of {in_words(min(limits.bytes))}"
+        return (
+            f"Plan: {', '.join(self.divided)}; a step needs most memory on device {self.fullest}, "
+            f"{in_words(max(self.needed_bytes))}{of_limit}"
+        )
+
+    @property
+    def fullest(self) -> int:
+        """The device that needs most."""
+        return self.needed_bytes.index(max(self.needed_bytes))
+
+    @property
+    def divided(self) -> list[str]:
+        """What there are several of, in words."""
+        partition, scheduling = self.plan.partition, self.plan.scheduling
+        modelling = partition.modelling
+        said = [f"{partition.k} device{'s' * (partition.k > 1)}"]
+        said += [f"{modelling.slices} slices of the batch"] * (modelling.slices > 1)
+        said += [f"{modelling.bands} bands of rows"] * (modelling.bands > 1)
+        recomputed = scheduling is not None and scheduling.recompute
+        return said + ["maps recomputed"] * recomputed
+
+
+def plan_in_memory(wanted: TrainingWanted, problem: Problem, search: Search) -> PlanInMemory:
+    """Divide a model, its batch and its rows so that each device has room for its part.
+
+    Parameters
+    ----------
+    problem : Problem
+        With limits of memory, or without; in one slice and one band, whose numbers are chosen.
+
+    Returns
+    -------
+    PlanInMemory
+        The first that fits: what a search finds, or else a known way.
+
+    Raises
+    ------
+    InfeasibleError
+        If none fits; the message says what would.
+    PlacementError
+        If it can't be known what an operator needs.
+    """
+    limits, tried = problem.memory, list[PlanInMemory]()
+    for partition in _divided(wanted, problem, search, tried):
+        counted = None if limits is None else limits.needed(partition.model, partition.parts)
+        own = replace(
+            partition,
+            problem=replace(partition.problem, memory=limits),
+            memory_bytes=counted,
+        )
+        tried.append(_in_memory(wanted, own))
+        if _fits(tried[-1]):
+            return tried[-1]
+    least = min(tried, key=lambda plan: max(plan.needed_bytes))
+    if wanted.scheduling is None:
+        recomputed = replace(least.plan.scheduling or Scheduling(), recompute=True)
+        again = _in_memory(replace(wanted, scheduling=recomputed), least.plan.partition)
+        if _fits(again):
+            return again
+        least = min(least, again, key=lambda plan: max(plan.needed_bytes))
+    raise _too_large(least)
+
+
+def _divided(
+    wanted: TrainingWanted, problem: Problem, search: Search, tried: Sequence[PlanInMemory]
+) -> Iterator[Partition]:
+    """Partitions to try: of least traffic, then with less of the memory as it counts, then ways."""
+    limits, any_slices = problem.memory, problem.modelling.batch_size > 1
+    problem = replace(problem, memory=None)
+    for _ in range(SEARCHES):
+        try:
+            partition = solve_in_tiles(problem, search, any_slices=any_slices, any_bands=True)
+        except InfeasibleError:
+            if not tried:
+                raise
+            break
+        yield uninterrupted(partition)
+        if limits is None or problem.k == 1:
+            return
+        counted = np.maximum(limits.needed(partition.model, partition.parts), 1).tolist()
+        ratio = max(map(truediv, tried[-1].needed_bytes, counted))
+        less = tuple(round(limit / ratio) for limit in limits.bytes)
+        problem = replace(problem, memory=replace(limits, bytes=less))
+    for name in WAYS:
+        try:
+            yield way_named(name).partition(replace(problem, memory=None), search)
+        except HgpartError:  # the model or the batch can't be divided so
+            continue
+
+
+def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
+    """A partition as a plan with a schedule, and what its parts need when they are placed."""
+    k, size = partition.k, partition.modelling.batch_size
+    plan = Plan(partition, wanted.name, wanted.shape)
+    placement = place(wanted.module, plan, ["meta"] * k, norms=wanted.norms).train(True)
+    chosen = wanted.scheduling or fastest(placement, size).scheduling
+    schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
+    steps = [known and known.taken for known in known_step_bytes(placement, schedule, size)]
+    lasting, versions = lasting_bytes(placement, size, wanted.optimizer), partition.shares
+    needed = needed_bytes(lasting, versions.parameter_bytes.tolist(), steps, chosen)
+    known = tuple(nbytes for nbytes in needed if nbytes is not None)
+    if len(known) < k:
+        raise PlacementError(
+            f"what part {needed.index(None)} needs can't be counted, as it has an operator that "
+            "can't be run without memory: accepted is a plan of 'hgpart partition --memory'"
+        )
+    kept = chosen if chosen.file is None else None
+    return PlanInMemory(replace(plan, scheduling=kept), known)
+
+
+def _fits(plan: PlanInMemory) -> bool:
+    limits = plan.plan.partition.problem.memory
+    return limits is None or limits.hold(np.array(plan.needed_bytes))
+
+
+def _too_large(least: PlanInMemory) -> InfeasibleError:
+    """The error that says what needs least of all that was tried, which would do."""
+    partition, most = least.plan.partition, max(least.needed_bytes)
+    limits = partition.problem.memory
+    assert limits is not None
+    return InfeasibleError(
+        f"no plan for {least.divided[0]} of {in_words(min(limits.bytes))} was found: the one "
+        f"that needs least ({', '.join(least.divided)}) needs {in_words(most)} on device "
+        f"{least.fullest}; accepted is that much memory, more devices, a smaller batch or smaller "
+        "images"
+    )

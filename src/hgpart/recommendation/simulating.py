@@ -30,7 +30,7 @@ from hgpart.prediction.predict import Prediction, predict
 from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.bound import least_seconds
-from hgpart.recommendation.memory import lasting_bytes, needed_bytes, what_is_over
+from hgpart.recommendation.memory import OPTIMIZER, lasting_bytes, needed_bytes, what_is_over
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by, trains
 from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
 from hgpart.recommendation.trials import Trial
@@ -433,7 +433,10 @@ class Simulations:
             for part in range(partition.k)
         ]
         return _Placed(
-            divided, placement, lasting_bytes(placement, size, asked.trains), tuple(sizes)
+            divided,
+            placement,
+            lasting_bytes(placement, size, OPTIMIZER if asked.trains else None),
+            tuple(sizes),
         )
 
     def _try(self, placed: _Placed, scheduling: Scheduling) -> None:
@@ -484,7 +487,7 @@ class Simulations:
                 self._drop(divided.trial, error)
             return None
         self.simulated += 1
-        needed = needed_bytes(placed.lasting, placed.versions, prediction, scheduling)
+        needed = needed_bytes(placed.lasting, placed.versions, prediction.step_bytes, scheduling)
         copies = divided.trial.replicas if asked.trains else 1  # others exchange nothing
         exchange = exchange_seconds(placed.versions, copies, machine)
         return self._as_ranked(divided, scheduling, prediction, needed, placed.versions, exchange)

@@ -6,23 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+import hgpart
 from hgpart.cli.forms import Length, keyed, length, one_value, read, yes_or_no
 from hgpart.cli.grouping import Options
-from hgpart.cli.groups import Ranks, StepWithNorms
-from hgpart.cli.options import PlannedModel
+from hgpart.cli.groups import CountedRanks, StepWithNorms
+from hgpart.cli.options import InputShape, PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import check_one_clock
-from hgpart.cli.stages import Stages, plan_and_model
+from hgpart.cli.stages import Stages, plan_and_model, traced_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
 from hgpart.run.training.log import TABLE, Log
 from hgpart.schedule_wanted import Scheduling
-from hgpart.terminal import warn
+from hgpart.terminal import say, warn
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 DTYPES = ("float32", "float64", "bfloat16")
 AUTOCAST = ("bfloat16",)
 EVERY = 100  # steps between two checkpoints
+EPS = 0.1  # of a plan that is made here
+COPIES = {"sgd": 2, "sgd with momentum": 3, "adam": 4}  # of a parameter, its gradient among them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +95,7 @@ class Learning(Options):
         def counted(asked: Length) -> int:
             return asked.steps(steps_per_epoch)
 
-        values, settings = keyed(
-            "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
-        )
-        name = one_value("--optimizer", self.optimizer, values) or "sgd"
+        name, settings = self.rule()
         values, until = keyed("--until", self.until, accuracy=float, val_accuracy=float)
         if values:
             raise ArgumentError(f"--until {values[0]}: accepted is KEY=VALUE, as in accuracy=0.9")
@@ -111,6 +112,20 @@ class Learning(Options):
             until=until,
             **settings,
         )
+
+    def rule(self) -> tuple[str, dict[str, Any]]:
+        """The name of the optimizer, and its settings."""
+        values, settings = keyed(
+            "--optimizer", self.optimizer, momentum=float, weight_decay=float, decay=yes_or_no
+        )
+        return one_value("--optimizer", self.optimizer, values) or "sgd", settings
+
+    @property
+    def kept(self) -> str:
+        """The optimizer by what it keeps; see `PartFigures.optimizer_bytes`."""
+        name, settings = self.rule()
+        has_momentum = name == "sgd" and settings.get("momentum") != 0
+        return f"{name} with momentum" if has_momentum else name
 
     def loss_function(self) -> Loss:
         """What the training makes small, checked."""
@@ -141,6 +156,89 @@ class Learning(Options):
         }
         every = settings.get("every", EVERY)
         return Checkpointing(Path(folder), every, self.resume, warn, plan.fingerprint, about)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning(Options):
+    """A plan that is made here, without --plan, for --devices N.
+
+    Attributes
+    ----------
+    input_shape : C,H,W
+        Shape of one sample. Default: the model's own, if it is known.
+    memory : M,M,...
+        Memory of each device for a step, or one size for all, as in 2GiB or 512MB: weights,
+        gradients, the optimizer's state and maps. What libraries take besides, some 0.4 GB a
+        process, is not counted. Default: the plan of least traffic, whatever it needs.
+    """
+
+    panel: ClassVar[str] = "A plan made here"
+    input_shape: InputShape = None
+    memory: str | None = None
+
+    def check(self, plan: Path | None, model: str | None, ranks: CountedRanks) -> None:
+        """Refuse what asks for no plan, or for two."""
+        if plan is None:
+            if model is None:
+                raise ArgumentError("no --plan given: accepted is one, or MODEL and --devices N")
+            if ranks.count is None:
+                raise ArgumentError(
+                    "no --plan given: accepted is one, or a number of devices to plan for, as in "
+                    "--devices 4"
+                )
+            return
+        named = {
+            "--input-shape": self.input_shape,
+            "--memory": self.memory,
+            f"--devices {ranks.number}": ranks.number,
+        }
+        for option, value in named.items():
+            if value is not None:
+                raise ArgumentError(f"{option} with --plan, which says that: accepted is without")
+
+    def plan(
+        self,
+        context: typer.Context,
+        stage: Stages,
+        model: str,
+        ranks: CountedRanks,
+        batch_size: int,
+        scheduling: Scheduling | None,
+        optimizer: str,
+        dtype: str,
+        norms: str,
+    ) -> Path:
+        """Make a plan whose parts fit, and a file of it that lasts as long as the command.
+
+        Processes that the command starts get the file in place of these options.
+        """
+        with stage("import"):
+            import torch
+
+            from hgpart.partition.problem.memory import memory_limits
+            from hgpart.partition.problem.problem import Problem
+            from hgpart.partition.problem.search import Search
+            from hgpart.recommendation.memory import TrainingWanted, plan_in_memory
+        k = ranks.count or 1
+        limits = None
+        if self.memory is not None:
+            in_flight = 1 if scheduling is None else scheduling.most_in_flight
+            sizes = self.memory.split(",")
+            limits = memory_limits(sizes, k, COPIES[optimizer], in_flight)
+        module, shape, _, graph = traced_model(stage, model, self.input_shape)
+        modelling = hgpart.Modelling(batch_size=batch_size)
+        problem = Problem(graph, hgpart.flops(graph), modelling, k, EPS, memory=limits)
+        module = module.to(getattr(torch, dtype)).train(True)
+        wanted = TrainingWanted(module, model, shape, scheduling, optimizer, norms)
+        with stage("plan"):
+            planned = plan_in_memory(wanted, problem, Search(on_progress=stage.search))
+        say(planned.text)
+        folder = TemporaryDirectory(prefix="hgpart-")
+        context.call_on_close(folder.cleanup)
+        file = Path(folder.name, "plan.json")
+        hgpart.files.save_plan(planned.plan, file)
+        context.params.update(plan=file, devices=ranks.names, input_shape=None, memory=None)
+        return file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,12 +289,13 @@ class TrainResults(Timeline):
 
 def train(
     context: typer.Context,
-    plan: Path,
+    planning: Planning,
     learning: Learning,
     step: TrainStep,
-    ranks: Ranks,
+    ranks: CountedRanks,
     results: TrainResults,
     model: PlannedModel = None,
+    plan: Path | None = None,
     steps: str = "100",
     batch_size: int | None = None,
 ) -> None:
@@ -207,11 +306,12 @@ def train(
     Parameters
     ----------
     plan : PLAN
-        Plan file, written by 'hgpart partition -o'.
+        Plan file, written by 'hgpart partition -o'. Default: a plan is made here, which needs MODEL
+        and --devices N. It divides filters, slices of the batch and bands of rows.
     steps : N
         Steps in all, those before a checkpoint included; or epochs, as in 30ep.
     batch_size : N
-        Samples per step. Default: the plan's batch size.
+        Samples per step. Default: the plan's batch size; 1 for a plan that is made here.
 
     Examples
     --------
@@ -223,6 +323,7 @@ def train(
     if learning.resume and learning.checkpoint is None:
         raise ArgumentError("--resume needs --checkpoint FOLDER, the folder to go on from")
     ranks.check_transport()
+    planning.check(plan, model, ranks)
     check_data(learning.data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
@@ -247,6 +348,11 @@ def train(
         ranks.check_timeout()
         if output is not None:
             check_can_save(output)
+        if plan is None and model is not None:
+            wanted, kept = step.wanted(None), learning.kept
+            told = ranks, batch_size or 1, wanted, kept, dtype, step.norms
+            plan = planning.plan(context, stage, model, *told)
+        assert plan is not None
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
         of_batch = loaded.modelling.slices > 1 and loaded.modelling.norms == "batch"

@@ -133,7 +133,10 @@ def _places(held: Slice, some: Slice) -> Places:
             return slice(int(at[0]) * row, (int(at[-1]) + 1) * row)
     have, want = held.numbers.ravel(), some.numbers.ravel()
     order = np.argsort(have, kind="stable")
-    return torch.from_numpy(order[np.searchsorted(have[order], want)])
+    at = order[np.searchsorted(have[order], want)]
+    if (np.diff(at) == 1).all():  # a list would take twice the memory of the elements
+        return slice(int(at[0]), int(at[-1]) + 1)
+    return torch.from_numpy(at)
 
 
 def window(held: Slice, some: Slice) -> tuple[slice, ...] | None:
