@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -10,7 +11,7 @@ from rich.progress import MofNCompleteColumn
 
 import hgpart
 from hgpart.cli.options import PositiveOrNone
-from hgpart.cli.outputs import check_outputs, plain_console, unit_of
+from hgpart.cli.outputs import check_outputs, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing
 from hgpart.cli.stages import Stages, trusted_model
 from hgpart.errors import ArgumentError, check_whole
@@ -85,3 +86,6 @@ def export_part(
         f"{beside} says in order",
         soft_wrap=True,
     )
+    others = [str(other) for other in range(loaded.k) if other != part]
+    of_plan = f"hgpart export-part {quote(str(plan))} --part"
+    lead_on(f"{of_plan} {others[0]} -o part{others[0]}{output.suffix}" if others else "")
