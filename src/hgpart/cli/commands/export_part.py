@@ -81,8 +81,8 @@ def export_part(
     unit = unit_of(context)
     received, sent = in_unit([stages.received_bytes, stages.sent_bytes], unit)
     plain_console().print(
-        f"{output}: part {part} of {loaded.k}, {len(stages.stages)} stages; a pass of "
-        f"{stages.batch_size} samples receives {received} {unit} and sends {sent} {unit}, as "
+        f"{output}: part {part} of {loaded.k}, {len(stages.stages)} stages; a pass with "
+        f"batch size {stages.batch_size} receives {received} {unit} and sends {sent} {unit}, as "
         f"{beside} says in order",
         soft_wrap=True,
     )
