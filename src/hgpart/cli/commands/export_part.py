@@ -10,7 +10,6 @@ import typer
 from rich.progress import MofNCompleteColumn
 
 import hgpart
-from hgpart.cli.options import PositiveOrNone
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing
 from hgpart.cli.stages import Stages, trusted_model
@@ -26,9 +25,7 @@ def export_part(
     part: int,
     output: Path,
     model: str | None = None,
-    batch_size: PositiveOrNone = None,
     weights: Path | None = None,
-    seed: int = 0,
 ) -> None:
     """Write one part of a model, for inference by a program without hgpart.
 
@@ -42,13 +39,9 @@ def export_part(
         Write the part: FILE.pt2 for torch.export, or FILE.onnx, one file for each stage.
     model : MODEL
         The plan's model. Default: the one that the plan names; required if that is your own code.
-    batch_size : N
-        Samples in each pass. Default: the plan's batch size.
     weights : FILE
         Weights, a state_dict saved by torch or safetensors. Default: those that the model is built
         with, random in built-in models.
-    seed : N
-        Seed of random weights, the same for all parts.
 
     Examples
     --------
@@ -65,7 +58,7 @@ def export_part(
     loaded = hgpart.files.load_plan(plan)
     check_whole("--part", part, 0, loaded.k - 1)
     named = model or trusted_model(loaded, plan, "--model MODEL, which names the code to call")
-    placing = Placing(named, loaded, ("cpu",) * loaded.k, weights, seed)
+    placing = Placing(named, loaded, ("cpu",) * loaded.k, weights, seed=0)
     placing.check_weights()
     placement = placing.placed().eval()
     with progress_bar(MofNCompleteColumn(), shown=True) as bar:
@@ -74,7 +67,6 @@ def export_part(
             placement,
             part,
             output,
-            batch_size=batch_size,
             model=named,
             on_stage=lambda done, total: bar.update(task, completed=done, total=total),
         )
