@@ -19,8 +19,9 @@ from tiled_networks import tiled_network
 from torch import Tensor, nn
 from torch.export.pt2_archive._package import load_pt2
 
-from hgpart import Modelling, Placement, partition_model, place
+from hgpart import Modelling, Placement, flops, load_model, partition_by, partition_model, place
 from hgpart.errors import ArgumentError, MissingPackageError, OutputError, PlacementError
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.exporting import part_files
 from hgpart.placement.exporting.part_files import export_part
 
@@ -159,6 +160,22 @@ def test_files_are_as_they_are_said_to_be(tmp_path: Path) -> None:
     for kind in said["tensors"].values():
         size = getattr(torch, kind["dtype"]).itemsize
         assert kind["bytes"] == size * math.prod(kind["shape"])
+
+
+@pytest.mark.full
+@pytest.mark.long
+@pytest.mark.parametrize("way", ["spatial", "horizontal", "data-parallel"])
+@pytest.mark.parametrize("name", ["resnet50", "vgg16", "unet", "mobilenet_v2"])
+def test_models_in_three_parts(name: str, way: str, tmp_path: Path) -> None:
+    """In bands of rows, by filters, and in slices of the batch."""
+    model, shape = load_model(name, seed=0)
+    size = shape if name == "vgg16" else (3, 64, 64)
+    images = torch.randn(3, *size, dtype=torch.float64)
+    model = model.double().eval()
+    traced, graph = placements.traced_model(model, [images])
+    partition = partition_by(way, graph, flops(graph), 3, modelling=Modelling(batch_size=3))
+    placement = place(model, PartitionedModel(traced, partition, partition.evaluation, {}))
+    check(placement, model, [images], tmp_path)
 
 
 @pytest.mark.full
