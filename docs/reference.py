@@ -36,6 +36,10 @@ RECORDS = (
     "partition.backends.Backend",
     "plan.PlanFile",
     "run.processes.connection.Connection",
+    "placement.exporting.part_stages.PartStages",
+    "placement.exporting.part_stages.InferenceStage",
+    "placement.exporting.part_stages.StageMessage",
+    "placement.exporting.part_stages.ModelPiece",
     "recommendation.ranking.Ranked",
 )
 

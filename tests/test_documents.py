@@ -145,14 +145,14 @@ def test_python_is_typed_strictly(tmp_path: Path) -> None:
 def test_commands_can_be_read_as_they_are_typed(name: str) -> None:
     """Before anything is replaced in them."""
     for line in (typed for block in blocks(TEXTS[name]) for typed, _ in commands(block)):
-        if match := re.match(r"(?:.* -m )?hgpart ([a-z]+) (.*)", line):
+        if match := re.match(r"(?:.* -m )?hgpart ([a-z-]+) (.*)", line):
             typed = shlex.split(match[2], comments=True)
             COMMANDS[match[1]].make_context(match[1], typed)
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_commands_in_sentences_have_these_options(name: str) -> None:
-    for command, options in re.findall(r"`hgpart ([a-z]+)( [^`]*)`", TEXTS[name]):
+    for command, options in re.findall(r"`hgpart ([a-z-]+)( [^`]*)`", TEXTS[name]):
         known = {word for option in COMMANDS[command].params for word in option.opts}
         assert {*re.findall(r"(?<=\s)-[-a-z]+", options)} <= known, (command, options)
 
@@ -203,5 +203,5 @@ def test_the_reference_has_every_public_name_and_every_command() -> None:
     public = {*hgpart.__all__, *inner, *reference.RECORDS} - modules
     assert sorted(listed) == sorted(public)
     assert len(hgpart.__all__) <= 66
-    described = re.findall(r"^## `hgpart (\w+)`$", reference.commands(), re.MULTILINE)
+    described = re.findall(r"^## `hgpart ([\w-]+)`$", reference.commands(), re.MULTILINE)
     assert sorted(described) == sorted(COMMANDS)

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,8 @@ from typing import Any
 
 import pytest
 import torch
+
+import hgpart
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 COMMAND = re.compile(r"^    (?:.*\\\n)*.*", re.MULTILINE)
@@ -42,10 +45,15 @@ def printed(*command: str, cwd: Path) -> str:
     return done.stdout
 
 
-def example(name: str, folder: Path) -> str:
-    """What a program prints; where its first lines have commands, what the last of these does."""
+def example(name: str, folder: Path, **replaced: str) -> str:
+    """What a program prints; where its first lines have commands, what the last of these does.
+
+    In these commands some words may be replaced.
+    """
     file = shutil.copy(EXAMPLES / f"{name}.py", folder)
     about = ast.get_docstring(ast.parse(Path(file).read_text(encoding="utf-8"))) or ""
+    for before, after in replaced.items():
+        about = about.replace(before, after)
     commands = [match[0] for match in COMMAND.finditer(about)]
     for command in commands[:-1]:
         printed("bash", "-c", command, cwd=folder)
@@ -184,6 +192,35 @@ def test_lightning_parts(tmp_path: Path) -> None:
     assert float(told[0][0]) < 2  # that of ten classes is 2.3 before
     assert float(told[0][1]) > 0.5
     assert_close([checkpoint["state_dict"] for _, checkpoint in runs], 1e-7)
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_parts_are_programs_with_sockets_alone(tmp_path: Path) -> None:
+    """By rows of a smaller model than the commands say; what they send is what the table says."""
+    program = (EXAMPLES / "sockets/part.py").read_text(encoding="utf-8")
+    assert "hgpart" not in {name.split(".")[0] for name in imported(program)}
+    servers = [socket.create_server(("localhost", 0)) for _ in range(3)]
+    free = ",".join(str(server.getsockname()[1]) for server in servers)
+    for server in servers:
+        server.close()
+    words = {"mobilenet_v2": "lenet5", "9000,9001,9002": free}
+    text = example("sockets/part", tmp_path, **words)
+    plan = hgpart.files.load_plan(tmp_path / "plan.json")
+    model, shape = hgpart.load_model("lenet5", seed=0)
+    volume = hgpart.place(model, plan).programs.expected(1).volume
+    assert sum(map(int, re.findall(r"(\d+) bytes sent", text))) == volume
+    image = torch.rand([1, *shape], generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = model.eval()(image)
+    torch.testing.assert_close(torch.load(tmp_path / "result0.pt"), expected)
+
+
+def imported(program: str) -> set[str]:
+    """Names of the modules that a program imports."""
+    nodes = [*ast.walk(ast.parse(program))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return names | {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
 
 
 PAIRS = ("classifier", "segmentation", "gan", "fine_tuning")

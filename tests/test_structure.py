@@ -29,6 +29,7 @@ ORDER = [
         "placement.as_module",
         "placement",
         "placement.ordering",
+        "placement.exporting",
         "timing",
         "prediction",
         "prediction.sketching",

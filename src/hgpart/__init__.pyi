@@ -41,8 +41,8 @@ from .placement import Placement as Placement
 from .placement import place as place
 from .placement.accounting import peak_bytes as peak_bytes
 from .placement.param_groups import param_groups as param_groups
-from .placement.pipeline_stages import part_as_function as part_as_function
 from .placement.pipeline_stages import to_pipeline_stages as to_pipeline_stages
+from .placement.exporting.part_files import export_part as export_part
 from .timing.layer_timing import time_layers as time_layers
 from .schedules.schedule import Schedule as Schedule
 from .schedules.costs import Costs as Costs

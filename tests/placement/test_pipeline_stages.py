@@ -1,4 +1,4 @@
-"""Parts as stages of torch's pipelines, and as functions that torch.export takes."""
+"""Parts as stages of torch's pipelines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.partitioned_model import partition_model
 from hgpart.placement import Placement, place
-from hgpart.placement.pipeline_stages import part_as_function, to_pipeline_stages
+from hgpart.placement.pipeline_stages import to_pipeline_stages
 from hgpart.run.processes.launch import launch
 from hgpart.tracing.traced_model import trace
 
@@ -72,52 +72,17 @@ def test_parts_that_send_both_ways_are_no_stages() -> None:
         to_pipeline_stages(placement)
 
 
-@pytest.mark.parametrize("kind", ["layers", "random"])
-def test_a_part_is_exported(kind: str) -> None:
-    """For any batch; what it is given is what others return."""
-    placement = placed(Past().double().eval(), (IMAGES,), kind, 2)
-    dynamic = torch.export.Dim.DYNAMIC
-    sent: dict[int, torch.Tensor] = {}
-    for part in range(2):
-        function = part_as_function(placement, part)
-        arriving = [each for each in placement.programs.transfers if each.receiver == part]
-        if any(each.number not in sent for each in arriving):
-            continue  # both wait for each other: torch calls neither first
-        values = [sent[each.number] for each in arriving]
-        given = [IMAGES, *values] if part in readers(placement) else values
-        exported = torch.export.export(
-            function, tuple(given), dynamic_shapes=tuple({0: dynamic} for _ in given)
-        )
-        made = exported.module()(*given)
-        assert all(map(torch.equal, made, function(*given)))
-        assert len(exported.module()(*(one[:3] for one in given))[0]) == 3
-        leaving = [each for each in placement.programs.transfers if each.sender == part]
-        sent |= {each.number: one for each, one in zip(leaving, made, strict=False)}
-
-
-def readers(placement: Placement) -> list[int]:
-    return [part for part in range(placement.k) if placement.programs.shares_read(part)]
-
-
 def test_what_is_no_function_of_tensors_is_refused() -> None:
     training = placed(Forked().double(), (IMAGES,), "layers", 2)
-    masks = training.programs.draw(4).keys()
-    (drawing,) = [
-        part
-        for part in range(2)
-        if any(node.target in masks for node in training.programs.submodule(part).graph.nodes)
-    ]
     with pytest.raises(PlacementError, match="random masks"):
-        part_as_function(training, drawing)
-    with pytest.raises(PlacementError, match=r"^part 7: accepted are 0, 1"):
-        part_as_function(training, 7)
+        to_pipeline_stages(training)
     model = Past()
     traced = trace(model, IMAGES.float())
     modelling = Modelling(batch_size=4, slices=2)
     sliced = place(model, of_data_parallel(traced, channel_graph(traced), modelling, 2))
     with pytest.raises(PlacementError, match=r"^the plan is over slices or bands"):
-        part_as_function(sliced, 0)
+        to_pipeline_stages(sliced)
     normed = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))
     once = place(normed, partition_model(normed, IMAGES.float(), 2), norms="batch")
     with pytest.raises(PlacementError, match=r"^norms of the batch"):
-        part_as_function(once, 0)
+        to_pipeline_stages(once)

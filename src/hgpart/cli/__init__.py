@@ -62,7 +62,7 @@ COMMANDS = {  # each is the function of its name, in its file
     "Divide a model": ("recommend", "partition", "compare", "show"),
     "Run it in parts": ("verify", "run", "train", "bench"),
     "Measure and simulate": ("calibrate", "profile", "predict"),
-    "Look at models; other partitioners": ("models", "trace", "transform", "export"),
+    "Look at models; other programs": ("models", "trace", "transform", "export", "export_part"),
 }
 for panel, names in COMMANDS.items():
     for name in names:

@@ -80,7 +80,7 @@ class Placing:
             keep_no_freed_memory()
         if ranks.in_threads:
             self.check_weights()
-            return work(self._placed(self.devices, None), None)
+            return work(self.placed(), None)
         if started_as_rank():
             with self.connected(ranks.backend, ranks.timeout) as connection:
                 return work(self.part_of(connection), connection)
@@ -235,6 +235,10 @@ class Placing:
         device = self.devices[int(os.environ["RANK"]) % k]
         with hgpart.connect(k, device=device, transport=transport, timeout=timeout) as connection:
             yield connection
+
+    def placed(self) -> hgpart.Placement:
+        """All parts, in this process."""
+        return self._placed(self.devices, None)
 
     def _placed(self, devices: Sequence[str], part: int | None) -> hgpart.Placement:
         with Stages() as stage:

@@ -359,6 +359,10 @@ class Runtime:
             copies.note(learns, due)
         return Travelling(copies, copies.weights, due=due)
 
+    def update_copies(self) -> None:
+        """Make all copies equal to their originals, as before a pass without gradients."""
+        self._begun(False, self._nothing_sent())
+
     def _bring(self, travelling: Travelling, sent: Mapping[int, Traffic]) -> None:
         """Make copies equal to their originals, before a pass begins."""
         exchanges = travelling.exchanges

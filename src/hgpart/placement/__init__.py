@@ -25,6 +25,9 @@ computed as one), `joining` (the order of shares in each part, and which of thei
 parameters), `messages` (which of them travel together), `exchanges` (the copies that parts have of
 each other's state) and `statistics` (of norms over several tiles).
 
+`exporting` has `part_stages` (what a part does between its waits, as modules of tensors) and
+`part_files` (files of these, for programs without hgpart).
+
 `ordering` has `ordered` (outlines of the programs, put in order by a rule) and `usual_schedule` (of
 steps for which nobody says one).
 

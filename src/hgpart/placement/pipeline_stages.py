@@ -1,4 +1,4 @@
-"""Placement -> modules of tensors: a part for torch.export, parts as stages of a pipeline."""
+"""Placement -> modules of tensors: its parts as stages of torch's pipelines."""
 
 from __future__ import annotations
 
@@ -18,54 +18,24 @@ from hgpart.tracing.forms import said_of
 BATCH_SIZE = "batch_size"  # an operand of programs
 
 
-def part_as_function(placement: Placement, part: int) -> fx.GraphModule:
-    """A part as a function of tensors: it takes what the part receives and returns what it sends.
-
-    Arguments are the model's inputs, if the part reads them, and arriving tensors in the order of
-    the transfers. The function returns a tuple of the departing tensors in that order, followed by
-    the model's results, if the part has them. Steps, and so parameters and buffers, are the
-    placement's own in its present mode: the function can be called, and exported by
-    `torch.export.export`. Inputs are tensors of the present sizes under the names of the model's
-    forward; what was fixed when the model was traced is not an argument.
-
-    Raises
-    ------
-    PlacementError
-        If this process does not hold the part, the plan is over slices or bands, random masks are
-        drawn, or norms are updated per batch.
-
-    >>> import hgpart, torch
-    >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3)).eval()
-    >>> images = torch.randn(2, 3, 8, 8)
-    >>> placed = hgpart.place(model, k=2, example=images)
-    >>> part = hgpart.part_as_function(placed, 0)
-    >>> sent = torch.export.export(part, (images,)).module()(images)
-    >>> all(torch.equal(*pair) for pair in zip(sent, part(images)))
-    True
-    """
-    transfers = placement.programs.transfers
-    arriving = [transfer for transfer in transfers if transfer.receiver == part]
-    leaving = [transfer for transfer in transfers if transfer.sender == part]
-    return _function(placement, part, arriving, leaving)
-
-
 def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     """The parts as stages, for `torch.distributed.pipelining.PipelineStage`.
 
     A stage takes what the one before it returns; the first takes the model's inputs, and the last
-    returns the model's results. A stage hands on tensors for later stages. Parameters are the
-    placement's own, as in `part_as_function`. The k stages are in the order in which parts follow
-    each other, which may differ from their numbers. A `PipelineStage` without `input_args` and
-    `output_args` runs its module once on zeros to find shapes, and running statistics of norms see
-    these, as with any module.
+    returns the model's results. A stage hands on tensors for later stages. Parameters and buffers
+    are the placement's own in its present mode, and inputs of its present sizes. The k stages are
+    in the order in which parts follow each other, which may differ from their numbers. A
+    `PipelineStage` without `input_args` and `output_args` runs its module once on zeros to find
+    shapes, and running statistics of norms see these, as with any module.
 
     Raises
     ------
     PlacementError
         If parts send to each other in both directions, as in partitions inside layers: such parts
-        are not stages, but `Placement.step` runs them. If the result is not on the last stage, if
-        the model mixes samples or changes a buffer that it reads, or for a reason of
-        `part_as_function`.
+        are not stages, but `Placement.step` runs them. If the result is not on the last stage, or
+        if the model mixes samples or changes a buffer that it reads. If this process does not hold
+        all parts, the plan is over slices or bands, random masks are drawn, or norms are updated
+        per batch.
 
     >>> import hgpart, torch
     >>> model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
@@ -77,6 +47,13 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
     >>> torch.allclose(values, model(images), atol=1e-6)
     True
     """
+    if placement.programs.has_copies:
+        raise PlacementError(
+            "the plan is over slices or bands: accepted are plans without, in which no part has "
+            "copies of another's weights"
+        )
+    if placement.programs.norms == "batch":
+        raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     placement.programs.check_micro_batches(2)
     follow: dict[int, set[int]] = {part: set() for part in range(placement.k)}
     for transfer in placement.programs.transfers:
@@ -113,7 +90,7 @@ def to_pipeline_stages(placement: Placement) -> list[fx.GraphModule]:
             "stage alone reads, and whose last has it"
         )
     return [
-        _function(placement, part, crossing[stage], crossing[stage + 1], is_stage=True)
+        _function(placement, part, crossing[stage], crossing[stage + 1])
         for stage, part in enumerate(order)
     ]
 
@@ -123,14 +100,8 @@ def _function(
     part: int,
     arriving: Sequence[Transfer],
     leaving: Sequence[Transfer],
-    is_stage: bool = False,
 ) -> fx.GraphModule:
     """A part's program with arguments instead of `receive`, and results instead of `send`."""
-    if placement.programs.has_copies:
-        raise PlacementError(
-            "the plan is over slices or bands: accepted are plans without, in which no part has "
-            "copies of another's weights"
-        )
     module = placement.programs.submodule(part)
     operands = [node.target for node in module.graph.find_nodes(op="placeholder")]
     drawn = [name for name in operands if name not in (*placement.programs.inputs, BATCH_SIZE)]
@@ -139,8 +110,6 @@ def _function(
             f"part {part} takes random masks ({drawn[0]}): accepted is evaluation, in which none "
             "are drawn"
         )
-    if placement.programs.norms == "batch":
-        raise PlacementError("norms of the batch: accepted are norms of each micro-batch")
     graph = fx.Graph()
     inputs = {
         name: graph.placeholder(name) for name in placement.programs.inputs if name in operands
@@ -184,9 +153,9 @@ def _function(
             values[node] = graph.node_copy(node, values.__getitem__)
     departing = [tensor_node for transfer in leaving for tensor_node in travelling[transfer.number]]
     returned: fx.Node | tuple[fx.Node, ...]
-    if is_stage and not leaving and results:
+    if not leaving and results:
         returned = graph.call_function(placement.programs.build_results, (tuple(results),))
-    elif is_stage and len(departing) == 1:
+    elif len(departing) == 1:
         returned = departing[0]
     else:
         returned = (*departing, *results)
@@ -199,8 +168,8 @@ def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
     accepted_names, accepted = tuple(tensor.shape[1:]), tuple(size)
     if accepted_names != accepted:
         raise PlacementError(
-            f"{name} of {said_of([accepted_names])} for a part as a function: accepted is "
-            f"{said_of([accepted])}, or a part that was taken after Placement.for_inputs"
+            f"{name} of {said_of([accepted_names])} for a stage: accepted is "
+            f"{said_of([accepted])}, or stages that were made after Placement.for_inputs"
         )
 
 
