@@ -394,7 +394,7 @@ class _Drawing:
         return here
 
     def _send_early(self, begin: int) -> None:
-        """Of pieces that follow the same receives, do those first that are needed to send."""
+        """Put the pieces that sends need first among those that follow the same receives."""
         count = len(self.pieces)
         receives = np.bincount(self.read_in[self.read_in >= 0], minlength=count) > 0
         sends = np.bincount(self.sent_in[self.sent_in >= 0], minlength=count) > 0
