@@ -14,7 +14,7 @@ from hgpart.partition.problem.objectives import VOLUME, WIDE, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.topology import time_objective
-from hgpart.partition.ways.built_in import HYBRID, SPATIAL
+from hgpart.partition.ways.built_in import FILTERS, HYBRID, SPATIAL
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.partition.ways.of_users import ways_of_users
 from hgpart.partition.ways.way import Way
@@ -23,7 +23,7 @@ from hgpart.work.figures import whole_work
 
 EPS = 0.1  # imbalance that ways which search are allowed, where nothing else is said
 NARROW = (0.03, EPS)  # least volume within these, too, where more is allowed
-LOW = 4  # heights of maps below which one device may compute all, from the second lowest on
+LOW = 4  # heights of maps below which rows are not divided, from the second lowest on
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def _in_bands(heights: Sequence[int]) -> Iterator[str]:
     """Ways that divide rows in a moment: all of them, or those of tall maps alone."""
     if heights:
         yield "spatial"
-        yield from (f"{SPATIAL}{rows}" for rows in heights[1 : 1 + LOW])
+        for rows in heights[1 : 1 + LOW]:
+            yield from (f"{SPATIAL}{rows}", f"{FILTERS}{rows}")
         yield "spatial-data"
 
 
@@ -144,7 +145,6 @@ def _of(k: int, heights: Sequence[int]) -> Iterator[Trial]:
             yield Trial(way_named(f"{HYBRID}{replicas}"), k)
     yield Trial(way_named("coarse"), k)
     if heights:
-        yield Trial(way_named("rows-then-filters"), k, WIDE)
         yield Trial(way_named("tiled"), k)
     yield Trial(way_named("horizontal"), k)
     yield Trial(way_named("coarse"), k, 0.3)

@@ -171,6 +171,9 @@ def test_low_maps_lie_on_one_part() -> None:
         for view, own in zip(found.model.views, work.tolist(), strict=True):
             if sum(own):
                 assert (min(own) > 0) == (view.cell_cuts[-1] in banded), view.layer.name
+    by_filters = way_named("rows-then-filters-16").partition(problem(2), Search())
+    assert by_filters.evaluation.imbalance == 0
+    assert by_filters.modelling.bands == 2
     unequal = replace(problem(2), speeds=(1, 3))
     found = way_named("spatial-16").partition(unequal, Search())
     assert work_of_layers(found.model, found.parts, 2)[-2].tolist()[0] == 0  # the faster one has it

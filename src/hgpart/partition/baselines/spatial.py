@@ -100,10 +100,14 @@ def rows_then_filters(problem: Problem) -> Iterator[tuple[CnnHypergraph, Int32]]
 
     One for each height below which filters are divided; the first is `spatial`.
     """
+    for least in heights_of(problem.graph) or [1]:
+        yield filters_below(problem, least)
+
+
+def filters_below(problem: Problem, least: int) -> tuple[CnnHypergraph, Int32]:
+    """Deal out the bands of layers whose maps have that many rows or more, and others' filters."""
     model, by_filters = horizontal(problem)
-    heights = _heights(model)
-    for least in np.unique(heights[heights > 0]).tolist() or [1]:
-        yield model, by_bands(problem, model, by_filters, heights >= least)
+    return model, by_bands(problem, model, by_filters, _heights(model) >= least)
 
 
 def _heights(model: CnnHypergraph) -> Int64:

@@ -28,6 +28,7 @@ from hgpart.partition.baselines.one_weird_trick import one_weird_trick
 from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.baselines.spatial import (
     bands_for,
+    filters_below,
     rows_and_samples_to_divide,
     rows_then_filters,
     rows_to_divide,
@@ -51,6 +52,7 @@ from hgpart.partition.ways.way import Divide, Way
 
 HYBRID = "hybrid-"  # and the number of replicas
 SPATIAL = "spatial-"  # and a number of rows
+FILTERS = "rows-then-filters-"  # the same
 FORMER = {  # what ways were called before each had one name
     "coarse-native": "coarse",
     "fine-native": "fine",
@@ -146,6 +148,18 @@ def spatial_way(rows: int) -> Way:
         f"maps of {rows} rows or more in k bands of rows, borders travel; all lower ones on one "
         "device",
         lambda problem, search: spatial_down_to(problem, rows),
+        bands=bands_for,
+        needs=rows_to_divide,
+        for_any=False,
+    )
+
+
+def filters_way(rows: int) -> Way:
+    """The way ``rows-then-filters-R``."""
+    return Way(
+        f"{FILTERS}{rows}",
+        f"maps of {rows} rows or more in k bands of rows, layers of lower ones by their filters",
+        lambda problem, search: filters_below(problem, rows),
         bands=bands_for,
         needs=rows_to_divide,
         for_any=False,

@@ -20,10 +20,12 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.built_in import (
     BUILT_IN,
     BY_BACKEND,
+    FILTERS,
     FORMER,
     HYBRID,
     SPATIAL,
     by_backend,
+    filters_way,
     hybrid_way,
     spatial_way,
 )
@@ -63,7 +65,8 @@ def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "")
         ...
     hgpart.errors.ArgumentError: way 'gems' is called opposed-replicas now
     """
-    for prefix, numbered in ((HYBRID, hybrid_way), (SPATIAL, spatial_way)):
+    ways_of_numbers = ((HYBRID, hybrid_way), (SPATIAL, spatial_way), (FILTERS, filters_way))
+    for prefix, numbered in ways_of_numbers:
         number = name.removeprefix(prefix)
         if number != name and number.isdecimal() and int(number) > 1:
             return numbered(int(number))

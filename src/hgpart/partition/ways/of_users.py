@@ -15,7 +15,7 @@ from hgpart.partition.given_parts import partition_of_parts
 from hgpart.partition.partition import Partition, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.ways.built_in import BUILT_IN, BY_BACKEND, FORMER, HYBRID, SPATIAL
+from hgpart.partition.ways.built_in import BUILT_IN, BY_BACKEND, FILTERS, FORMER, HYBRID, SPATIAL
 from hgpart.partition.ways.way import Divide, Way, nothing
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
@@ -81,7 +81,7 @@ def way(
     """
     if NAME.fullmatch(name) is None:
         raise ArgumentError(f"way {name!r}: accepted are small letters, digits, hyphens and _")
-    if name in _reserved() or name.startswith((HYBRID, SPATIAL)):
+    if name in _reserved() or name.startswith((HYBRID, SPATIAL, FILTERS)):
         raise ArgumentError(f"way {name!r} is built in: accepted is another name")
 
     def register(divide: Divide) -> Divide:
