@@ -84,8 +84,8 @@ def test_a_plan_of_inference_is_run_forward(files, capfd):
     assert "s a batch (simulated)" in shown.splitlines()[0]
     assert shown.splitlines()[-1].endswith(f"hgpart run --plan {files / 'best.json'}")
     assert load_plan(files / "best.json").modelling.training is False
-    assert hgpart_recommend(files, "--goal", "latency", "--measure", 2) == 3
-    assert "accepted with goals of training; hgpart run" in capfd.readouterr().err
+    assert hgpart_recommend(files, "--goal", "inference-throughput", "--measure", 2) == 3
+    assert "accepted with goals of training and latency" in capfd.readouterr().err
     for wrong in ("toy=", f"toy={files / 'times.json'},toy={files / 'times.json'}"):
         assert hgpart_recommend(files, "--times", wrong) == 3
         assert "accepted is a file, or KIND=FILE" in capfd.readouterr().err
@@ -108,6 +108,15 @@ def test_processes_train_by_the_plan_alone(files, capfd):
     assert "torch ddp" in shown
     assert run(["train", "lenet5", "--plan", str(files / "best.json")]) == 0
     assert "100 steps of 8 samples" in capfd.readouterr().out
+
+
+@pytest.mark.full
+def test_latency_is_measured_in_passes_forward(files, capfd):
+    assert hgpart_recommend(files, "--goal", "latency", "--measure", 1) == 0
+    shown = capfd.readouterr().out
+    assert " s a batch (measured)" in shown.splitlines()[0]
+    assert "torch ddp" not in shown
+    assert load_plan(files / "best.json").modelling.training is False
 
 
 @pytest.mark.full

@@ -31,7 +31,7 @@ def with_measured(
     on_turn: Callable[[str, float], None] = lambda what, done: None,
     lasting: float = LASTING,
 ) -> Recommendation:
-    """Run the best ways, one device and torch's DDP for a few steps each, in turns.
+    """Run the best ways, one device and, in training, torch's DDP for a few steps each, in turns.
 
     The best ways are the first `count`, those that are predicted to take no more than a tenth
     longer than the best, and the best with and without slices of the batch. Each has a turn; then
@@ -102,7 +102,8 @@ def _runs(found: Recommendation, job: Job, count: int) -> Iterator[_Run]:
         if (at < count or ranked.seconds <= near) and ranked not in needed
     ]
     ddp = way_of("ddp")
-    if found.devices > 1 and ddp.why_not(found.devices, found.batch_size) is None:
+    is_possible = ddp.why_not(found.devices, found.batch_size) is None
+    if found.devices > 1 and is_possible and not job.inference:
         yield _Run(DDP, ddp, replace(job, workers=found.devices), None, near, True)
     for ranked in (*needed, *chosen):
         trial, plan = ranked.trial, ranked.plan

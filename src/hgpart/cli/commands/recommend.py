@@ -139,10 +139,11 @@ def recommend(
         k_here = devices if machine is None else None
         asked = _asked_to_run(ranking, k_here)
         best, timeout = runs_and_timeout(asked, least=0)
-        if best and not trains(ranking.goal):
+        inference = not trains(ranking.goal)
+        if best and inference and ranking.goal != "latency":
             raise ArgumentError(
-                f"--measure {best} with --goal {ranking.goal}: accepted with goals of training; "
-                "hgpart run measures a plan of inference"
+                f"--measure {best} with --goal {ranking.goal}: accepted with goals of training and "
+                "latency, as one batch at a time is run"
             )
         limit = None if available.memory is None else number_of_bytes(available.memory)
         given = None if machine is None else hgpart.files.load_machine(machine, devices)
@@ -155,11 +156,11 @@ def recommend(
 
         def before(shape: tuple[int, ...]) -> None:
             if best:  # who runs the ways traces the model at the same time as this process
-                start_server(model, shape, threads)
+                start_server(model, shape, threads, training=not inference)
 
         module, shape, traced, graph = traced_model(stage, model, input_shape, before)
-        notes, classes = list[str](), 0
-        if best:
+        notes, classes = list[str](), 1
+        if best and not inference:  # there is no loss
             try:
                 classes = classes_of(module, shape)
             except RunError as error:
@@ -203,7 +204,7 @@ def recommend(
     if best and not ranked.interrupted:
         say(f"By simulation: {answer(ranked, unit_of(context))}")
         of_step = model, shape, classes, batch_size, k, threads
-        job = Job(*of_step, ranking.seed, timeout=timeout)
+        job = Job(*of_step, ranking.seed, timeout=timeout, inference=inference)
         with share_done() as tell:
             ranked = with_measured(ranked, job, best, tell)
     hgpart.files.save_plan(ranked.best.plan, output)
@@ -214,8 +215,7 @@ def recommend(
         plain_console().print()
         plain_console().print(f"{output} has the plan and its schedule", soft_wrap=True)
         then = of_plan(model, output)
-        is_run = not trains(ranking.goal)
-        lead_on(f"hgpart run {then}" if is_run else then_of_plan(module, shape, then))
+        lead_on(f"hgpart run {then}" if inference else then_of_plan(module, shape, then))
     if ranked.interrupted:
         raise KeyboardInterrupt(f"in the simulations: {output} is the best by then")
 
@@ -227,4 +227,4 @@ def _asked_to_run(ranking: Ranking, devices_here: int | None) -> str:
     from hgpart.recommendation.measuring import BEST
 
     are_here = devices_here is not None and 1 < devices_here <= usable_cores()
-    return str(BEST if are_here and ranking.goal in ("time", "throughput") else 0)
+    return str(BEST if are_here and ranking.goal in ("time", "throughput", "latency") else 0)

@@ -19,7 +19,7 @@ from hgpart.partition.ways.built_in import BUILT_IN, BY_BACKEND, FILTERS, FORMER
 from hgpart.partition.ways.way import Divide, Way, nothing
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]*", re.ASCII)
-# Names of `hgpart bench` for ways to train that divide no model: no division has them.
+# Names of `hgpart bench` for ways to train or run a model that no plan describes: no way has them.
 TRAINING_NAMES = (
     "apart",
     "ddp",
@@ -28,6 +28,7 @@ TRAINING_NAMES = (
     "pipeline-1f1b",
     "ps-sync",
     "ps-async",
+    "fused-tiles",
 )
 _registered: dict[str, Way] = {}
 
