@@ -194,6 +194,24 @@ def test_sums_over_rows(sums, has_partial_sums, make):
     check(model, images, placed, plan)
 
 
+class Unpooled(nn.Module):
+    """Maxima are put back where they were among all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 2, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps, places = functional.max_pool2d(self.first(images), 2, return_indices=True)
+        return self.last(functional.max_unpool2d(maps.relu(), places, 2))
+
+
+def test_places_of_maxima_are_those_among_all_rows():
+    model, images = Unpooled().double(), torch.randn(2, 3, 8, 6).double()
+    for seed in range(2):
+        check(model, images, *in_tiles(model, images, 3, seed, bands=2))
+
+
 @pytest.mark.parametrize("bands", [1, 2])
 def test_a_weight_that_several_layers_read_in_slices(bands):
     """A copy of a parameter without a task there counted as the part's share of the model."""

@@ -37,7 +37,7 @@ from hgpart.sequences import Sequences
 def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
     """How an operator makes some rows of its result; None if only whole tensors will do."""
     rows = step.facts.operator_rows.get(node)
-    if rows is None or not len(kept):
+    if rows is None or not len(kept) or _further_results_are_read(node):
         return None
     by = rows.by
     if by == LEFT_ALONE:
@@ -54,6 +54,14 @@ def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
         return _spreading(node, rows, by, kept)
     slides = _pooling if operator_of(node).product is None else _sliding
     return slides(node, rows, by, kept)
+
+
+def _further_results_are_read(node: fx.Node) -> bool:
+    """Whether more than a first result is read, such as places of maxima among all rows."""
+    updates = operator_of(node).updates
+    return isinstance(node.meta["val"], (tuple, list)) and any(
+        user.users and user.args[1] != 0 and user.args[1] not in updates for user in node.users
+    )
 
 
 def _row_by_row(rows: OperatorRows, kept: Int64) -> RowCut | None:
