@@ -73,12 +73,13 @@ def test_without_affinity_or_control_groups_all_cores_count(
 
 
 @pytest.mark.parametrize(
-    ("usable", "processes", "expected"),
+    ("usable", "processes", "threads", "expected"),
     [
-        ({0, 1}, 2, [[0], [1]]),
-        ({1, 3, 4, 6, 7}, 2, [[1, 3], [4, 6, 7]]),
-        ({2, 5}, 1, [[2, 5]]),
-        ({0, 1}, 3, []),
+        ({0, 1}, 2, 1, [[0], [1]]),
+        ({1, 3, 4, 6, 7}, 2, 2, [[1, 3], [4, 6]]),
+        ({2, 5}, 1, 2, [[2, 5]]),
+        ({0, 1}, 3, 1, []),
+        ({0, 1}, 2, 2, []),  # each had two threads on one core
     ],
 )
 def test_processes_share_the_cores(
@@ -86,14 +87,32 @@ def test_processes_share_the_cores(
     monkeypatch: pytest.MonkeyPatch,
     usable: set[int],
     processes: int,
+    threads: int,
     expected: list[list[int]],
 ) -> None:
     bound = list[list[int]]()
+    monkeypatch.setattr(cores, "CORES", machine)
     monkeypatch.setattr("os.sched_getaffinity", lambda process: usable)
     monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: bound.append([*cores]))
     for process in range(processes):
-        cores.take_own_cores(process, processes)
+        cores.take_own_cores(process, processes, threads)
     assert bound == expected
+
+
+def test_hardware_threads_of_a_core_belong_to_one_process(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = list[list[int]]()
+    monkeypatch.setattr(cores, "CORES", machine)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1, 2, 3})
+    monkeypatch.setattr("os.sched_setaffinity", lambda process, own: bound.append([*own]))
+    for core in range(4):
+        (machine / f"cpu{core}/topology").mkdir(parents=True)
+        siblings = machine / f"cpu{core}/topology/thread_siblings_list"
+        siblings.write_text(f"{core % 2},{core % 2 + 2}\n")
+    for process in range(2):
+        cores.take_own_cores(process, 2, 2)
+    assert bound == [[0, 2], [1, 3]]
 
 
 def test_processes_with_a_quota_of_time_share_nothing(
@@ -101,7 +120,7 @@ def test_processes_with_a_quota_of_time_share_nothing(
 ) -> None:
     write(machine, V2, {"box/job/cpu.max": "300000 100000\n"})
     monkeypatch.setattr("os.sched_setaffinity", lambda process, cores: pytest.fail("bound"))
-    cores.take_own_cores(0, 2)
+    cores.take_own_cores(0, 2, 1)
 
 
 def test_nothing_else_counts_cores() -> None:

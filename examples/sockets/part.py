@@ -35,7 +35,7 @@ class Link:
     def __init__(self, connection: socket.socket, part: dict[str, Any], other: int) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._connection, self._types = connection, part["tensors"]
-        self._arrived: SimpleQueue[list[Tensor]] = SimpleQueue()
+        self._arrived: SimpleQueue[list[Tensor] | OSError] = SimpleQueue()
         messages = [message for stage in part["stages"] for message in stage["receives"]]
         self._messages = [message for message in messages if message["from"] == other]
         Thread(target=self._read, daemon=True).start()
@@ -47,13 +47,19 @@ class Link:
         return sum(tensor.nbytes for tensor in tensors)
 
     def receive(self) -> list[Tensor]:
-        """Wait for the next message."""
-        return self._arrived.get()
+        """Wait for the next message; raise a ConnectionError if the other part has ended."""
+        arrived = self._arrived.get()
+        if isinstance(arrived, OSError):
+            raise arrived
+        return arrived
 
     def _read(self) -> None:
-        for _ in range(PASSES):
-            for message in self._messages:
-                self._arrived.put([self._tensor(name) for name in message["tensors"]])
+        try:
+            for _ in range(PASSES):
+                for message in self._messages:
+                    self._arrived.put([self._tensor(name) for name in message["tensors"]])
+        except OSError as error:  # the other part has ended
+            self._arrived.put(error)
 
     def _tensor(self, name: str) -> Tensor:
         """Read a tensor, whose shape and type both parts know."""

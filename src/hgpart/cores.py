@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 OWN_GROUPS = Path("/proc/self/cgroup")
 GROUPS = Path("/sys/fs/cgroup")
+CORES = Path("/sys/devices/system/cpu")
 
 
 def usable_cores() -> int:
@@ -38,22 +40,33 @@ def threads_of_each(processes: int) -> int:
     return int(text) if text.isdecimal() and int(text) else max(1, usable_cores() // processes)
 
 
-def take_own_cores(process: int, processes: int) -> None:
-    """Bind this process, one of several on this machine, to its share of the cores, as MPI does.
+def take_own_cores(process: int, processes: int, threads: int) -> None:
+    """Bind this process, one of several on this machine, to its share of the cores.
 
     Otherwise the system moves two processes to one core now and then, and all others wait. Where
-    there are fewer cores than processes, or cores can't be chosen, nothing is done; nor under a
-    quota of time, because others may then be at work on any core.
+    there is no core for each thread of each process, or cores can't be chosen, nothing is done; nor
+    under a quota of time, because others may then be at work on any core.
 
     Parameters
     ----------
     process : int
         Number of this process.
+    threads : int
+        Threads that each of them computes with.
     """
-    cores = sorted(affinity())
-    if processes <= len(cores) == usable_cores() and hasattr(os, "sched_setaffinity"):
-        first, last = (len(cores) * at // processes for at in (process, process + 1))
-        os.sched_setaffinity(0, cores[first:last])
+    cores = sorted(affinity(), key=lambda core: (_first_sibling(core), core))
+    share = len(cores) // processes
+    if threads <= share and len(cores) == usable_cores() and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores[process * share : (process + 1) * share])
+
+
+def _first_sibling(core: int) -> int:
+    """The first of the hardware threads that share a physical core, which a process should have."""
+    try:
+        text = (CORES / f"cpu{core}/topology/thread_siblings_list").read_text()
+        return int(re.split("[,-]", text)[0])
+    except (OSError, ValueError):
+        return core
 
 
 def processor() -> str:

@@ -262,6 +262,24 @@ class VisionTransformer(nn.Module):
         return self.head(self.encoder(tokens)[:, 0])
 
 
+class ScaledByMeans(nn.Module):
+    """Maps times their means over samples and positions, a vector of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.first(images)
+        return self.last(maps * (1 + maps.mean((0, 2, 3)).view(1, -1, 1, 1)))
+
+
+def test_a_mean_over_samples_and_rows_is_no_error() -> None:
+    """An IndexError ended whatever looked at rows."""
+    traced = trace(ScaledByMeans(), [torch.randn(4, 3, 12, 6)])
+    assert channel_graph(traced).most_rows == 12
+
+
 def test_tokens_of_a_transformer_have_no_bands() -> None:
     _, graph = traced_graph(VisionTransformer(), 3, 16, 16)
     rows = dict(zip((layer.name for layer in graph.layers), graph.layer_rows, strict=True))

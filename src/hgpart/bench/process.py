@@ -63,7 +63,7 @@ def work(
     # Otherwise Python would complain of a lock that torch makes when tracing, and never frees.
     multiprocessing.set_start_method("fork", force=True)
     os.environ.update(environment)
-    take_own_cores(rank, int(environment["WORLD_SIZE"]))
+    take_own_cores(rank, int(environment["WORLD_SIZE"]), job.threads)
     keep_freed_memory()  # for all ways: this compares ways, not allocators
     torch.set_num_threads(job.threads)
     torch.manual_seed(job.seed)

@@ -419,7 +419,7 @@ class _RowWalk:
         if len(dims) != 1:
             return False
         first, layer = int(self.graph.first_channel[at]), self.graph.layers[at]
-        own = core(ids.movedim(dims[0], 0).flatten(1)[:, 0]).numpy()
+        own = core(ids.movedim(dims[0], 0).reshape(ids.shape[dims[0]], -1)[:, 0]).numpy()
         return np.array_equal(own, first + np.arange(layer.tasks))
 
     def _of_head(self, at: int, final: RowMaker) -> Windows | None:

@@ -28,9 +28,10 @@ def test_a_former_name_is_answered_with_the_present_one(former: str, now: str) -
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("layerwize", r"accepted are coarse, .*, hybrid-R; did you mean layerwise\?"),
+        ("layerwize", r"accepted are coarse, .*, rows-then-filters-R; did you mean layerwise\?"),
         ("replicated", r"did you mean replicated-stages\?"),
-        ("hybrid-0", r"^way 'hybrid-0': accepted are"),
+        ("hybrid-0", r"^way 'hybrid-0': accepted is hybrid- and a number above 1"),
+        ("spatial-1", r"^way 'spatial-1': accepted is spatial- and a number above 1"),
         ("hybrid-two", r"^way 'hybrid-two': accepted are"),
         ("", "did you mean"),
     ],

@@ -114,7 +114,10 @@ class TrainingWay:
     def why_not(self, workers: int, batch_size: int, inference: bool = False) -> str | None:
         """Why it can't use so many workers for a batch of that size, if it can't."""
         if inference and (self.name in ONLY_TRAINED or self.scheduling.is_stream):
-            return f"{self.text} trains: accepted with --inference are {', '.join(RUN)} and plans"
+            return (
+                f"{self.text} trains: accepted with --inference are {', '.join(RUN)}, plans, and "
+                "any other way that runs forward"
+            )
         if self.name == FUSED and not inference:
             return f"{FUSED} runs passes forward: accepted is with --inference"
         if self.name in (APART, *REPLICATED, *SERVERS) and batch_size % workers:

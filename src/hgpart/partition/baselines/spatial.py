@@ -48,6 +48,14 @@ def rows_to_divide(problem: Problem) -> str | None:
     return "no layer of the model has rows to divide (hgpart trace --rows says why)"
 
 
+def rows_as_tall(least: int, problem: Problem) -> str | None:
+    """Why there are no maps of that many rows or more to divide; None where there are."""
+    tallest = problem.graph.most_rows
+    if tallest >= least or tallest == 1:
+        return rows_to_divide(problem)
+    return f"no map has {least} rows: accepted are 2 to {tallest}"
+
+
 def rows_and_samples_to_divide(problem: Problem) -> str | None:
     """Why rows and samples can't both be divided; None where they can."""
     if problem.modelling.slices == 1:

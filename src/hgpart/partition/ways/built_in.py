@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from hgpart.partition.baselines.spatial import (
     bands_for,
     filters_below,
     rows_and_samples_to_divide,
+    rows_as_tall,
     rows_then_filters,
     rows_to_divide,
     slices_beside_bands,
@@ -149,7 +151,7 @@ def spatial_way(rows: int) -> Way:
         "device",
         lambda problem, search: spatial_down_to(problem, rows),
         bands=bands_for,
-        needs=rows_to_divide,
+        needs=partial(rows_as_tall, rows),
         for_any=False,
     )
 
@@ -161,7 +163,7 @@ def filters_way(rows: int) -> Way:
         f"maps of {rows} rows or more in k bands of rows, layers of lower ones by their filters",
         lambda problem, search: filters_below(problem, rows),
         bands=bands_for,
-        needs=rows_to_divide,
+        needs=partial(rows_as_tall, rows),
         for_any=False,
     )
 

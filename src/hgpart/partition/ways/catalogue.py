@@ -68,7 +68,9 @@ def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "")
     ways_of_numbers = ((HYBRID, hybrid_way), (SPATIAL, spatial_way), (FILTERS, filters_way))
     for prefix, numbered in ways_of_numbers:
         number = name.removeprefix(prefix)
-        if number != name and number.isdecimal() and int(number) > 1:
+        if number != name and number.isdecimal():
+            if int(number) < 2:
+                raise ArgumentError(f"way {name!r}: accepted is {prefix} and a number above 1")
             return numbered(int(number))
     known = {**BY_BACKEND, **BUILT_IN, **ways_of_users()}
     if name in known:
@@ -78,7 +80,8 @@ def way_named(name: str, listed: Iterable[str] | None = None, besides: str = "")
     begin = [other for other in known if other.startswith(name)]
     if begin:
         raise ArgumentError(f"way {name!r}: did you mean {' or '.join(begin)}?")
-    raise not_one_of("way", name, listed or [*ways(), f"{HYBRID}R"], besides)
+    any_number = [f"{prefix}R" for prefix, _ in ways_of_numbers]
+    raise not_one_of("way", name, listed or [*ways(), *any_number], besides)
 
 
 def partition_by(

@@ -82,7 +82,8 @@ def way(
     """
     if NAME.fullmatch(name) is None:
         raise ArgumentError(f"way {name!r}: accepted are small letters, digits, hyphens and _")
-    if name in _reserved() or name.startswith((HYBRID, SPATIAL, FILTERS)):
+    numbered = re.fullmatch(rf"({HYBRID}|{SPATIAL}|{FILTERS})\d+", name)
+    if name in _reserved() or numbered:
         raise ArgumentError(f"way {name!r} is built in: accepted is another name")
 
     def register(divide: Divide) -> Divide:

@@ -239,9 +239,10 @@ def begin() -> None:
     ``sys.argv[1:]`` is "terminal" if the launcher has one, the program, and its arguments.
     """
     _, terminal, program = sys.argv[:3]
-    take_own_cores(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]))
+    rank, k, threads = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS"))
+    take_own_cores(rank, k, threads)
     keep_freed_memory()
-    if terminal and os.environ["RANK"] == "0":
+    if terminal and rank == 0:
         buffer: IO[bytes] = sys.stderr.buffer
         sys.stderr = _PassedOn(buffer, line_buffering=True)
     del sys.argv[:2]
