@@ -871,8 +871,12 @@ def test_mistakes_are_one_line(options, status, message, plans, capsys):
     assert captured.err.count("\n") == 1
 
 
+MADE_HERE = "train", "lenet5", "--backend", "threads", "--steps", "1", "--batch-size", "2"
+
+
+@pytest.mark.full
 def test_a_plan_is_made_within_memory(capsys):
-    training = "train", "lenet5", "--backend", "threads", "--steps", "1", "--batch-size", "2"
+    training = MADE_HERE
     assert run([*training, "--devices", "2", "--memory", "2MB"]) == 0
     captured = capsys.readouterr()
     assert re.search(
@@ -880,14 +884,43 @@ def test_a_plan_is_made_within_memory(capsys):
     )
     assert "lenet5 on synthetic, 1 step of 2 samples" in captured.out
     for options, status, message in (
-        ((), 3, "no --plan given: accepted is one, or a number of devices to plan for"),
         (("--devices", "2", "--memory", "2"), 8, "no plan for 2 devices of 2 B was found: the one"),
-        (("--devices", "2", "--memory", "x"), 3, "memory 'x': accepted is a number with a unit"),
     ):
         assert run([*training, *options]) == status
         captured = capsys.readouterr()
         assert captured.out == "" and captured.err.startswith("hgpart: error: ")
         assert message in captured.err and captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "message"),
+    [
+        *(
+            (given, 3, f"no --plan given, but --devices {given[-1] if given else 'cpu'}: accepted")
+            for given in ((), ("--devices", "0"), ("--devices", "-1"), ("--devices", "cpu"))
+        ),
+        (("--devices", "2", "--memory", "x"), 3, "memory 'x': accepted is a number with a unit"),
+        (("--devices", "2,2"), 13, "device '2': accepted are cpu, cuda and cuda:N"),
+        (("--devices", "2", "--batch-size", "0"), 3, "batch size 0: accepted is 1 or more"),
+        (("--devices", "2", "--lr", "abc"), 3, "--lr abc: accepted is a number"),
+        (("--devices", "2", "--loss", "foo"), 3, "loss 'foo': accepted "),
+        (("--devices", "2", "--steps", "x"), 3, "--steps x: accepted is a number of steps"),
+        (("--devices", "2", "--until", "3"), 3, "--until 3: accepted is KEY=VALUE"),
+        (("--devices", "2", "--micro-batches", "2,norms=x"), 3, "norms 'x': accepted are"),
+        (
+            ("--devices", "2", "--memory", "2MB", "--optimizer", "bogus"),
+            3,
+            "optimizer 'bogus': accepted are sgd and adam",
+        ),
+    ],
+)
+def test_mistakes_are_found_before_a_plan_is_searched(options, status, message, capsys):
+    """A search of minutes came first, or a traceback, or a training on one device."""
+    with patch("hgpart.cli.commands.train.traced_model", side_effect=AssertionError):
+        assert run([*MADE_HERE, *options]) == status
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err and captured.err.count("\n") == 1
 
 
 DETECTORS = """

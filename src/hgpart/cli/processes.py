@@ -13,7 +13,7 @@ import typer
 
 from hgpart.cli.command_lines import written_out
 from hgpart.errors import ArgumentError, OutputError
-from hgpart.run.processes.transports import check_carries
+from hgpart.run.processes.transports import TRANSPORTS, check_carries
 
 
 def started_as_rank() -> bool:
@@ -49,12 +49,12 @@ def check_one_clock(timeline: Path | None, one_process: bool) -> None:
 
 
 def check_devices(devices: Sequence[str], transport: str) -> None:
-    """Refuse, before a process is started here for each device, what its process would refuse."""
+    """Refuse, before parts are run here on these devices, what would be refused there."""
     from hgpart.run.processes.connection import device_of_rank
 
     check_carries(transport, devices)
     for rank, device in enumerate(devices):
-        device_of_rank(device, rank)
+        device_of_rank(device, rank if transport in TRANSPORTS else 0)  # threads are one process
 
 
 def start_ranks(context: typer.Context, k: int) -> None:

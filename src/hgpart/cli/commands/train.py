@@ -18,7 +18,7 @@ from hgpart.cli.groups import CountedRanks, StepWithNorms
 from hgpart.cli.options import InputShape, PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
-from hgpart.cli.processes import check_one_clock
+from hgpart.cli.processes import check_devices, check_one_clock, started_as_rank
 from hgpart.cli.stages import Stages, plan_and_model, traced_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
@@ -40,7 +40,6 @@ DTYPES = ("float32", "float64", "bfloat16")
 AUTOCAST = ("bfloat16",)
 EVERY = 100  # steps between two checkpoints
 EPS = 0.1  # of a plan that is made here
-COPIES = {"sgd": 2, "sgd with momentum": 3, "adam": 4}  # of a parameter, its gradient among them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +180,10 @@ class Planning(Options):
         if plan is None:
             if model is None:
                 raise ArgumentError("no --plan given: accepted is one, or MODEL and --devices N")
-            if ranks.count is None:
+            if not ranks.count:
                 raise ArgumentError(
-                    "no --plan given: accepted is one, or a number of devices to plan for, as in "
-                    "--devices 4"
+                    f"no --plan given, but --devices {','.join(ranks.devices)}: accepted is a "
+                    "plan, or a number of devices to plan for, 1 or more, as in --devices 4"
                 )
             return
         named = {
@@ -218,13 +217,18 @@ class Planning(Options):
             from hgpart.partition.problem.memory import memory_limits
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
+            from hgpart.placement.accounting import OPTIMIZER_STATES
             from hgpart.recommendation.memory import TrainingWanted, plan_in_memory
-        k = ranks.count or 1
+        k = ranks.count
+        assert k is not None
+        if not started_as_rank():
+            check_devices(ranks.of_each(k), ranks.backend)
         limits = None
         if self.memory is not None:
             in_flight = 1 if scheduling is None else scheduling.most_in_flight
             sizes = self.memory.split(",")
-            limits = memory_limits(sizes, k, COPIES[optimizer], in_flight)
+            copies = 2 + OPTIMIZER_STATES[optimizer]  # a parameter and its gradient
+            limits = memory_limits(sizes, k, copies, in_flight)
         module, shape, _, graph = traced_model(stage, model, self.input_shape)
         modelling = hgpart.Modelling(batch_size=batch_size)
         problem = Problem(graph, hgpart.flops(graph), modelling, k, EPS, memory=limits)
@@ -336,6 +340,7 @@ def train(
         with stage("import"):
             import torch
 
+            from hgpart.placement.state.batch_statistics import check_norms
             from hgpart.placement.state.weight_files import check_can_save, save_weights
             from hgpart.report.running import shares_of_work
             from hgpart.report.timeline import write_timeline
@@ -348,9 +353,13 @@ def train(
         ranks.check_timeout()
         if output is not None:
             check_can_save(output)
+        loss = learning.loss_function()
+        size = 1 if batch_size is None else batch_size
+        check_norms(step.norms)
+        learning.options(steps, size, 1)  # refuses, before a search, what no data would make right
         if plan is None and model is not None:
             wanted, kept = step.wanted(None), learning.kept
-            told = ranks, batch_size or 1, wanted, kept, dtype, step.norms
+            told = ranks, size, wanted, kept, dtype, step.norms
             plan = planning.plan(context, stage, model, *told)
         assert plan is not None
         with stage("read"):
@@ -362,7 +371,6 @@ def train(
                 "16 bits: accepted is a plan with norms of slices, or --dtype float32 alone"
             )
         samples = loaded.modelling.batch_size if batch_size is None else batch_size
-        loss = learning.loss_function()
         log = None if results.log is None else Log(results.log, loss.score)
         wanted = step.wanted(loaded.schedule_for(samples))
         scheduling = wanted or Scheduling()
