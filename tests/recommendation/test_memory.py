@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from recommended import LINK, machine, network, recommended
 from torch import nn
 
 from hgpart import Modelling
-from hgpart.errors import InfeasibleError
+from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Machine
-from hgpart.partition.problem.memory import MemoryLimits
+from hgpart.partition.problem.memory import MemoryLimits, in_words
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.placement import place
@@ -23,6 +25,7 @@ from hgpart.recommendation.memory import (
     plan_in_memory,
     what_is_over,
 )
+from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
 
@@ -53,7 +56,10 @@ def test_the_device_that_is_short_of_most_is_named() -> None:
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize(("share", "bands"), [(None, 1), (0.7, 2), (0.4, None)])
+@pytest.mark.parametrize(
+    ("share", "bands"),
+    [(None, 1), (0.7, 2), pytest.param(0.4, None, marks=pytest.mark.full)],
+)
 def test_one_large_image_is_divided_by_rows_where_a_device_has_no_room_for_it(share, bands) -> None:
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1), nn.ReLU()]
@@ -83,3 +89,48 @@ def test_one_large_image_is_divided_by_rows_where_a_device_has_no_room_for_it(sh
     assert found.plan.partition.modelling.bands == bands
     assert max(found.needed_bytes) <= limit
     assert found.text.startswith("Plan: 2 devices, 2 bands of rows; a step needs most memory on de")
+
+
+def in_memory(limits: tuple[int, ...] | None, scheduling: Scheduling | None) -> PlanInMemory:
+    """A plan of a small model with a norm, for a sample on two devices."""
+    layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)]
+    model, shape = nn.Sequential(*layers).to("meta"), (3, 16, 8)
+    graph = channel_graph(trace(model, [torch.zeros(1, *shape, device="meta")]))
+    memory = None if limits is None else MemoryLimits(limits, copies=3)
+    problem = Problem(graph, flops(graph), Modelling(batch_size=1), 2, 0.1, memory=memory)
+    wanted = TrainingWanted(model, "norm", shape, scheduling)
+    return plan_in_memory(wanted, problem, Search(effort=0))
+
+
+def test_a_stream_that_bands_refuse_gets_a_plan_without_them() -> None:
+    """Such a plan was made, and its training refused."""
+    assert in_memory(None, None).plan.partition.modelling.bands > 1
+    found = in_memory(None, Scheduling("async"))
+    assert found.plan.partition.modelling.bands == 1
+    assert found.plan.scheduling == Scheduling("async")
+
+
+def test_what_nothing_is_left_for_is_refused_as_it_is_known() -> None:
+    with pytest.raises(ArgumentError, match=r"^3 micro-batches"):
+        in_memory(None, Scheduling("greedy", 3))
+
+
+def test_a_device_is_short_by_its_own_limit() -> None:
+    """The one that needs most was named, which may have most."""
+    found = in_memory(None, None)
+    small, large = min(found.needed_bytes), max(found.needed_bytes)
+    limited = replace(
+        found.plan.partition.problem, memory=MemoryLimits((small + 1, 10 * large), copies=3)
+    )
+    own = replace(found.plan, partition=replace(found.plan.partition, problem=limited))
+    roomy = PlanInMemory(own, (small, large))
+    assert roomy.fullest == 0 and roomy.over.tolist() == [-1, -9 * large]
+    assert f"on device 0, {in_words(small)} of {in_words(small + 1)}" in roomy.text
+
+
+@pytest.mark.full
+def test_the_limits_of_unequal_devices_are_in_the_refusal() -> None:
+    with pytest.raises(
+        InfeasibleError, match=r"^no plan for 2 devices of 1 kB, 8 MB was .* on device 0 of 1 kB;"
+    ):
+        in_memory((1000, 8_000_000), Scheduling())

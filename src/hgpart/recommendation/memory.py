@@ -15,7 +15,8 @@ from operator import truediv
 import numpy as np
 from torch import nn
 
-from hgpart.errors import HgpartError, InfeasibleError, PlacementError
+from hgpart.arrays import Int64
+from hgpart.errors import ArgumentError, HgpartError, InfeasibleError, PlacementError
 from hgpart.machines.machine import Machine
 from hgpart.partition.partition import Partition, uninterrupted
 from hgpart.partition.problem.memory import in_words
@@ -152,16 +153,24 @@ class PlanInMemory:
     def text(self) -> str:
         """One line for people."""
         limits = self.plan.partition.problem.memory
-        of_limit = "" if limits is None else f" of {in_words(min(limits.bytes))}"
+        at = self.fullest
+        of_limit = "" if limits is None else f" of {in_words(limits.bytes[at])}"
         return (
-            f"Plan: {', '.join(self.divided)}; a step needs most memory on device {self.fullest}, "
-            f"{in_words(max(self.needed_bytes))}{of_limit}"
+            f"Plan: {', '.join(self.divided)}; a step needs most memory on device {at}, "
+            f"{in_words(self.needed_bytes[at])}{of_limit}"
         )
 
     @property
     def fullest(self) -> int:
-        """The device that needs most."""
-        return self.needed_bytes.index(max(self.needed_bytes))
+        """The device that needs most, compared with its limit if there is one."""
+        return int(np.argmax(self.over))
+
+    @property
+    def over(self) -> Int64:
+        """Bytes that each device needs beyond its limit, below 0 where it has some left."""
+        limits = self.plan.partition.problem.memory
+        needed = np.array(self.needed_bytes, dtype=np.int64)
+        return needed if limits is None else needed - np.array(limits.bytes)
 
     @property
     def divided(self) -> list[str]:
@@ -192,44 +201,65 @@ def plan_in_memory(wanted: TrainingWanted, problem: Problem, search: Search) -> 
     ------
     InfeasibleError
         If none fits; the message says what would.
-    PlacementError
-        If it can't be known what an operator needs.
+    ArgumentError, PlacementError
+        If the model can't be trained so by any of them, or it can't be known what an operator
+        needs.
     """
-    limits, tried = problem.memory, list[PlanInMemory]()
-    for partition in _divided(wanted, problem, search, tried):
+    limits = problem.memory
+    tried, refused = list[PlanInMemory](), list[HgpartError]()
+    for partition in _divided(problem, search, tried, refused):
         counted = None if limits is None else limits.needed(partition.model, partition.parts)
         own = replace(
             partition,
             problem=replace(partition.problem, memory=limits),
             memory_bytes=counted,
         )
-        tried.append(_in_memory(wanted, own))
+        try:
+            tried.append(_in_memory(wanted, own))
+        except (ArgumentError, PlacementError) as error:
+            refused.append(error)
+            continue
         if _fits(tried[-1]):
             return tried[-1]
-    least = min(tried, key=lambda plan: max(plan.needed_bytes))
+    if not tried:
+        raise refused[0]
+    least = min(tried, key=_lacking)
     if wanted.scheduling is None:
         recomputed = replace(least.plan.scheduling or Scheduling(), recompute=True)
         again = _in_memory(replace(wanted, scheduling=recomputed), least.plan.partition)
         if _fits(again):
             return again
-        least = min(least, again, key=lambda plan: max(plan.needed_bytes))
+        least = min(least, again, key=_lacking)
     raise _too_large(least)
 
 
 def _divided(
-    wanted: TrainingWanted, problem: Problem, search: Search, tried: Sequence[PlanInMemory]
+    problem: Problem,
+    search: Search,
+    tried: Sequence[PlanInMemory],
+    refused: Sequence[HgpartError],
 ) -> Iterator[Partition]:
-    """Partitions to try: of least traffic, then with less of the memory as it counts, then ways."""
-    limits, any_slices = problem.memory, problem.modelling.batch_size > 1
+    """Partitions to try: of least traffic, then with less of the memory as it counts, then ways.
+
+    Where one is refused, by a norm or a stream, the next search is without bands, then slices.
+    """
+    limits, any_slices, any_bands = problem.memory, problem.modelling.batch_size > 1, True
     problem = replace(problem, memory=None)
     for _ in range(SEARCHES):
         try:
-            partition = solve_in_tiles(problem, search, any_slices=any_slices, any_bands=True)
+            partition = solve_in_tiles(problem, search, any_slices=any_slices, any_bands=any_bands)
         except InfeasibleError:
-            if not tried:
+            if not tried and not refused:
                 raise
             break
+        known = len(refused)
         yield uninterrupted(partition)
+        if len(refused) > known:
+            modelling = partition.modelling
+            if modelling.bands == modelling.slices == 1:
+                return
+            any_slices, any_bands = any_slices and modelling.bands > 1, False
+            continue
         if limits is None or problem.k == 1:
             return
         counted = np.maximum(limits.needed(partition.model, partition.parts), 1).tolist()
@@ -250,6 +280,8 @@ def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
     placement = place(wanted.module, plan, ["meta"] * k, norms=wanted.norms).train(True)
     chosen = wanted.scheduling or fastest(placement, size).scheduling
     schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
+    if chosen.is_stream:
+        placement.programs.check_stream(schedule, chosen.stash)
     steps = [known and known.taken for known in known_step_bytes(placement, schedule, size)]
     lasting, versions = lasting_bytes(placement, size, wanted.optimizer), partition.shares
     needed = needed_bytes(lasting, versions.parameter_bytes.tolist(), steps, chosen)
@@ -264,18 +296,22 @@ def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
 
 
 def _fits(plan: PlanInMemory) -> bool:
-    limits = plan.plan.partition.problem.memory
-    return limits is None or limits.hold(np.array(plan.needed_bytes))
+    return plan.plan.partition.problem.memory is None or _lacking(plan) <= 0
+
+
+def _lacking(plan: PlanInMemory) -> int:
+    """Bytes that the device lacks which lacks most."""
+    return int(plan.over.max())
 
 
 def _too_large(least: PlanInMemory) -> InfeasibleError:
-    """The error that says what needs least of all that was tried, which would do."""
-    partition, most = least.plan.partition, max(least.needed_bytes)
-    limits = partition.problem.memory
+    """The error that says what lacks least of all that was tried, which would do."""
+    limits, at = least.plan.partition.problem.memory, least.fullest
     assert limits is not None
+    sizes = ", ".join(dict.fromkeys(map(in_words, limits.bytes)))
     return InfeasibleError(
-        f"no plan for {least.divided[0]} of {in_words(min(limits.bytes))} was found: the one "
-        f"that needs least ({', '.join(least.divided)}) needs {in_words(most)} on device "
-        f"{least.fullest}; accepted is that much memory, more devices, a smaller batch or smaller "
-        "images"
+        f"no plan for {least.divided[0]} of {sizes} was found: the one that lacks least "
+        f"({', '.join(least.divided)}) needs {in_words(least.needed_bytes[at])} on device {at} of "
+        f"{in_words(limits.bytes[at])}; accepted is that much memory, more devices, a smaller "
+        "batch or smaller images"
     )
