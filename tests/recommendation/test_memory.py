@@ -91,14 +91,18 @@ def test_one_large_image_is_divided_by_rows_where_a_device_has_no_room_for_it(sh
     assert found.text.startswith("Plan: 2 devices, 2 bands of rows; a step needs most memory on de")
 
 
-def in_memory(limits: tuple[int, ...] | None, scheduling: Scheduling | None) -> PlanInMemory:
+def in_memory(
+    limits: tuple[int, ...] | None,
+    scheduling: Scheduling | None,
+    devices: tuple[str, ...] | None = None,
+) -> PlanInMemory:
     """A plan of a small model with a norm, for a sample on two devices."""
     layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)]
     model, shape = nn.Sequential(*layers).to("meta"), (3, 16, 8)
     graph = channel_graph(trace(model, [torch.zeros(1, *shape, device="meta")]))
     memory = None if limits is None else MemoryLimits(limits, copies=3)
     problem = Problem(graph, flops(graph), Modelling(batch_size=1), 2, 0.1, memory=memory)
-    wanted = TrainingWanted(model, "norm", shape, scheduling)
+    wanted = TrainingWanted(model, "norm", shape, scheduling, devices=devices)
     return plan_in_memory(wanted, problem, Search(effort=0))
 
 
@@ -108,6 +112,12 @@ def test_a_stream_that_bands_refuse_gets_a_plan_without_them() -> None:
     found = in_memory(None, Scheduling("async"))
     assert found.plan.partition.modelling.bands == 1
     assert found.plan.scheduling == Scheduling("async")
+
+
+def test_a_gpu_packs_no_maps() -> None:
+    on_gpu, on_cpu = in_memory(None, Scheduling(), ("cpu", "cuda")).needed_bytes[::-1]
+    there, here = in_memory(None, Scheduling()).needed_bytes[::-1]
+    assert on_gpu < there and on_cpu == here
 
 
 def test_what_nothing_is_left_for_is_refused_as_it_is_known() -> None:

@@ -305,13 +305,20 @@ def known_peak_bytes(
 
 
 def known_step_bytes(
-    placement: Placement, schedule: Schedule, batch_size: int | None = None
+    placement: Placement,
+    schedule: Schedule,
+    batch_size: int | None = None,
+    devices: Sequence[str] | None = None,
 ) -> tuple[StepBytes | None, ...]:
-    """Memory of each part in this process, in a step or a stream; None if it can't be counted."""
+    """Memory of each part in this process, in a step or a stream; None if it can't be counted.
+
+    `devices` are those that parts placed without memory will be on. Default: the placement's; what
+    has no memory is counted as on a CPU.
+    """
     by_part: list[StepBytes | None] = []
     for part in placement.programs.parts:
         try:
-            by_part += _step_bytes(placement, [schedule], batch_size, [part])[part]
+            by_part += _step_bytes(placement, [schedule], batch_size, [part], devices)[part]
         except PlacementError:
             by_part.append(None)
     return tuple(by_part)
@@ -330,6 +337,7 @@ def _step_bytes(
     schedules: Sequence[Schedule],
     batch_size: int | None,
     parts: Iterable[int],
+    devices: Sequence[str] | None = None,
 ) -> dict[int, list[StepBytes]]:
     count = schedules[0].micro_batches
     if schedules[0].in_flight is not None:
@@ -340,7 +348,8 @@ def _step_bytes(
     by_part = {}
     for part in parts:
         program = placement.programs.parts[part]
-        on_cpu = placement.devices[part].type != "cuda"
+        device = placement.devices[part] if devices is None else torch.device(devices[part])
+        on_cpu = device.type != "cuda"
         if placement.k == 1 and schedules[0].backward:
             # One micro-batch after the other, by ordinary autograd.
             facts = on_cpu, True

@@ -126,6 +126,8 @@ class TrainingWanted:
         See `PartFigures.optimizer_bytes`.
     norms : str
         See `hgpart.place`.
+    devices : sequence of str or None
+        The device of each part. Default: CPUs.
     """
 
     module: nn.Module
@@ -134,6 +136,7 @@ class TrainingWanted:
     scheduling: Scheduling | None = None
     optimizer: str = OPTIMIZER
     norms: str = "micro-batch"
+    devices: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +285,8 @@ def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
     schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
     if chosen.is_stream:
         placement.programs.check_stream(schedule, chosen.stash)
-    steps = [known and known.taken for known in known_step_bytes(placement, schedule, size)]
+    step_bytes = known_step_bytes(placement, schedule, size, wanted.devices)
+    steps = [known and known.taken for known in step_bytes]
     lasting, versions = lasting_bytes(placement, size, wanted.optimizer), partition.shares
     needed = needed_bytes(lasting, versions.parameter_bytes.tolist(), steps, chosen)
     known = tuple(nbytes for nbytes in needed if nbytes is not None)

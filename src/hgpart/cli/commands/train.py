@@ -221,8 +221,9 @@ class Planning(Options):
             from hgpart.recommendation.memory import TrainingWanted, plan_in_memory
         k = ranks.count
         assert k is not None
+        devices = ranks.of_each(k)
         if not started_as_rank():
-            check_devices(ranks.of_each(k), ranks.backend)
+            check_devices(devices, ranks.backend)
         limits = None
         if self.memory is not None:
             in_flight = 1 if scheduling is None else scheduling.most_in_flight
@@ -233,7 +234,7 @@ class Planning(Options):
         modelling = hgpart.Modelling(batch_size=batch_size)
         problem = Problem(graph, hgpart.flops(graph), modelling, k, EPS, memory=limits)
         module = module.to(getattr(torch, dtype)).train(True)
-        wanted = TrainingWanted(module, model, shape, scheduling, optimizer, norms)
+        wanted = TrainingWanted(module, model, shape, scheduling, optimizer, norms, devices)
         with stage("plan"):
             planned = plan_in_memory(wanted, problem, Search(on_progress=stage.search))
         say(planned.text)
