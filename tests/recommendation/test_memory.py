@@ -95,6 +95,7 @@ def in_memory(
     limits: tuple[int, ...] | None,
     scheduling: Scheduling | None,
     devices: tuple[str, ...] | None = None,
+    autocast: torch.dtype | None = None,
 ) -> PlanInMemory:
     """A plan of a small model with a norm, for a sample on two devices."""
     layers = [nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)]
@@ -102,7 +103,7 @@ def in_memory(
     graph = channel_graph(trace(model, [torch.zeros(1, *shape, device="meta")]))
     memory = None if limits is None else MemoryLimits(limits, copies=3)
     problem = Problem(graph, flops(graph), Modelling(batch_size=1), 2, 0.1, memory=memory)
-    wanted = TrainingWanted(model, "norm", shape, scheduling, devices=devices)
+    wanted = TrainingWanted(model, "norm", shape, scheduling, devices=devices, autocast=autocast)
     return plan_in_memory(wanted, problem, Search(effort=0))
 
 
@@ -112,6 +113,11 @@ def test_a_stream_that_bands_refuse_gets_a_plan_without_them() -> None:
     found = in_memory(None, Scheduling("async"))
     assert found.plan.partition.modelling.bands == 1
     assert found.plan.scheduling == Scheduling("async")
+
+
+def test_norms_that_refuse_bands_under_autocast_get_a_plan_without_them() -> None:
+    found = in_memory(None, Scheduling(), autocast=torch.bfloat16)
+    assert found.plan.partition.modelling.bands == 1
 
 
 def test_a_gpu_packs_no_maps() -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from operator import truediv
 
 import numpy as np
+import torch
 from torch import nn
 
 from hgpart.arrays import Int64
@@ -128,6 +129,8 @@ class TrainingWanted:
         See `hgpart.place`.
     devices : sequence of str or None
         The device of each part. Default: CPUs.
+    autocast : torch.dtype or None
+        The type of autocast, if that is used.
     """
 
     module: nn.Module
@@ -137,6 +140,7 @@ class TrainingWanted:
     optimizer: str = OPTIMIZER
     norms: str = "micro-batch"
     devices: Sequence[str] | None = None
+    autocast: torch.dtype | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,6 +285,9 @@ def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
     k, size = partition.k, partition.modelling.batch_size
     plan = Plan(partition, wanted.name, wanted.shape)
     placement = place(wanted.module, plan, ["meta"] * k, norms=wanted.norms).train(True)
+    if wanted.autocast is not None:
+        with torch.autocast("cpu", wanted.autocast):
+            placement.programs.check_norms_of_batch([torch.device("cpu")])
     chosen = wanted.scheduling or fastest(placement, size).scheduling
     schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
     if chosen.is_stream:

@@ -206,6 +206,7 @@ class Planning(Options):
         optimizer: str,
         dtype: str,
         norms: str,
+        amp: str | None,
     ) -> Path:
         """Make a plan whose parts fit, and a file of it that lasts as long as the command.
 
@@ -234,7 +235,8 @@ class Planning(Options):
         modelling = hgpart.Modelling(batch_size=batch_size)
         problem = Problem(graph, hgpart.flops(graph), modelling, k, EPS, memory=limits)
         module = module.to(getattr(torch, dtype)).train(True)
-        wanted = TrainingWanted(module, model, shape, scheduling, optimizer, norms, devices)
+        how = scheduling, optimizer, norms, devices, None if amp is None else torch.bfloat16
+        wanted = TrainingWanted(module, model, shape, *how)
         with stage("plan"):
             planned = plan_in_memory(wanted, problem, Search(on_progress=stage.search))
         say(planned.text)
@@ -360,7 +362,7 @@ def train(
         learning.options(steps, size, 1)  # refuses, before a search, what no data would make right
         if plan is None and model is not None:
             wanted, kept = step.wanted(None), learning.kept
-            told = ranks, size, wanted, kept, dtype, step.norms
+            told = ranks, size, wanted, kept, dtype, step.norms, step.amp
             plan = planning.plan(context, stage, model, *told)
         assert plan is not None
         with stage("read"):
