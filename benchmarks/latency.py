@@ -34,10 +34,8 @@ from hgpart.run.processes.launch import launch
 
 ALONE = "one process"
 CGROUP = Path("/sys/fs/cgroup/cpu")
-PERIOD, MOST = (
-    10_000,
-    0.8,
-)  # microseconds of a cgroup's period; the fastest process's share of a core
+PERIOD = 10_000  # microseconds in which a cgroup has its share of a core's time
+MOST = 0.8  # the share of the fastest process
 
 
 def main() -> None:
