@@ -28,8 +28,8 @@ PASSES = 3  # the first one takes longer
 class Link:
     """A connection to another part.
 
-    What arrives is read at once by a thread, so that no part ever waits for its messages to be
-    taken: two parts may send each other large ones at the same time.
+    A thread reads what arrives at once, so that sending never waits for the receiver: two parts may
+    send each other large messages at the same time.
     """
 
     def __init__(self, connection: socket.socket, part: dict[str, Any], other: int) -> None:

@@ -21,6 +21,7 @@ from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.accounting import disagreements
+from hgpart.placement.building import blueprint
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 from hgpart.zoo import load_model
@@ -88,9 +89,14 @@ def attempt(seed: int, samples: int = 2, **settings: object) -> str:
     norms=st.sampled_from(["slice", "batch"]),
     input_vertex=st.booleans(),
     output_vertex=st.booleans(),
+    borders_first=st.booleans(),
 )
-def test_random_networks_in_random_tiles(seed, **settings):
-    attempt(seed, **settings)
+def test_random_networks_in_random_tiles(seed, borders_first, **settings):
+    with pytest.MonkeyPatch.context() as patch:
+        if borders_first:  # however little time the inside takes
+            patch.setattr(blueprint, "MESSAGES_HIDDEN", 0)
+            patch.setattr(blueprint, "CALLS_HIDDEN", 0)
+        attempt(seed, **settings)
 
 
 @pytest.mark.full

@@ -58,11 +58,11 @@ class Measured:
     disturbed : str
         What disturbed a turn, as `hgpart.work.watching` says it; empty where nothing did.
     unit : str
-        What is timed: a "step" of training, or a "pass" forward.
+        The unit that is timed: a "step" of training, or a "pass" forward.
     repeated : float
         Work that is computed more than once, as a share of the model's.
     note : str
-        What is to be said of how the way divides the model.
+        A note on how the way divides the model.
     """
 
     way: str

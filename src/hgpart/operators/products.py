@@ -124,8 +124,8 @@ def _shared_bias(bias: Constant | None, tasks: int) -> tuple[Constant, ...]:
 def padding_by_numbers(convolve: Any) -> Callable[..., torch.Tensor]:
     """A convolution whose padding is a word, as one with padding in numbers, for tracing.
 
-    Of an even kernel, ``padding="same"`` pads a row more behind than in front. A convolution can't,
-    so zeros are added first, as in torch's own implementation: parts can cut both like any others.
+    ``padding="same"`` of an even kernel pads one row more behind than in front. A convolution can't
+    do that by numbers, so zeros are added first, as torch does: parts can cut both operators.
     """
 
     def convolution(

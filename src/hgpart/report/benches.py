@@ -53,7 +53,7 @@ def print_bench(bench: Bench, console: Console, unit: str, *, wide: bool = False
 
 
 def said_of_ways(bench: Bench) -> list[str]:
-    """What is to be said of how ways divide the model."""
+    """Notes on how ways divide the model."""
     return [f"{row.way}: {row.note}" for row in bench.measured if row.note]
 
 

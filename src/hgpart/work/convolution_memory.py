@@ -32,7 +32,7 @@ def working_bytes(
     func : OpOverload
         A convolution or its backward pass.
     results : sequence
-        What it returns.
+        The tensors that the call returns.
 
     >>> maps, filters = torch.empty(2, 64, 32, 32), torch.empty(64, 64, 3, 3)
     >>> call = maps, filters, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1

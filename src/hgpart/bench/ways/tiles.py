@@ -6,7 +6,7 @@ Nothing travels before the end of the fused layers. J. Zhao, K. M. Barijough, A.
 "DeepThings: Distributed Adaptive Deep Learning Inference on Resource-Constrained IoT Edge
 Clusters", IEEE TCAD 37(11), 2018, section III: fused tile partitioning, here of rows alone.
 
-As a tile has several owners, this is no partition.
+Some rows are computed by several processes, so this is no partition.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def fused_tiles(
 ) -> FusedTiles:
     """Find where to stop fusing.
 
-    That is where the most work of a process, the work behind, and the bytes that are sent are
-    least, a byte counting as much as `MACS_OF_A_BYTE` multiply-accumulates of the model.
+    The depth with the least sum of three: the most work of a process, the work behind the fused
+    layers, and the bytes that are sent, each as `MACS_OF_A_BYTE` multiply-accumulates of the model.
 
     Parameters
     ----------

@@ -83,9 +83,9 @@ def spatial(problem: Problem) -> tuple[CnnHypergraph, Int32]:
 
 
 def spatial_down_to(problem: Problem, least: int) -> tuple[CnnHypergraph, Int32]:
-    """Deal out the bands of layers whose maps have that many rows or more; else one part has all.
+    """Deal out the bands of layers whose maps have that many rows or more.
 
-    That is the fastest part; with slices of the batch one of the parts of each slice.
+    All other layers lie on the fastest part; with slices of the batch, on one part of each slice.
     """
     model = problem.hypergraph(layer_blocks(problem.views))
     slices, k = problem.modelling.slices, problem.k

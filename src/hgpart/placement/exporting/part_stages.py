@@ -110,7 +110,7 @@ class PartStages:
     given : mapping of str to TensorType
         Tensors that no stage makes: pieces of inputs, and all that is received.
     inputs, results : tuple of ModelPiece
-        What the part takes of the model's inputs, and what it has of its results.
+        The pieces of the model's inputs that the part reads, and those of its results that it has.
     """
 
     part: int

@@ -22,7 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
-from hgpart.cores import take_own_cores, usable_cores
+from hgpart.cores import take_own_cores, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, OutputError, RunError
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.processes import OwnProcess, end, ending
@@ -239,8 +239,8 @@ def begin() -> None:
     ``sys.argv[1:]`` is "terminal" if the launcher has one, the program, and its arguments.
     """
     _, terminal, program = sys.argv[:3]
-    rank, k, threads = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "OMP_NUM_THREADS"))
-    take_own_cores(rank, k, threads)
+    rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    take_own_cores(rank, k, threads_of_each(k))
     keep_freed_memory()
     if terminal and rank == 0:
         buffer: IO[bytes] = sys.stderr.buffer
