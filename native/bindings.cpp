@@ -18,6 +18,7 @@
 #include "metrics.hpp"
 #include "portfolio.hpp"
 #include "refinement.hpp"
+#include "shared_words.hpp"
 #include "simulation.hpp"
 #include "validation.hpp"
 
@@ -485,6 +486,30 @@ nb::object joined(nb::handle parts, nb::handle seconds, nb::handle once, nb::han
   return nb::make_tuple(to_numpy(std::move(begins)), to_numpy(std::move(members)));
 }
 
+// The words of one side of a `Lane`: memory of two processes.
+class SharedWords {
+ public:
+  explicit SharedWords(nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> words)
+      : words_(std::move(words)) {}
+
+  void publish(std::size_t at, std::int64_t number) { hgpart::publish(word(at), number); }
+
+  bool wait(std::size_t at, std::int64_t number, std::size_t closed, double seconds) {
+    const std::chrono::microseconds longest{static_cast<std::int64_t>(seconds * 1e6)};
+    const std::int64_t &waited_for = word(at), &end = word(closed);
+    nb::gil_scoped_release without_gil;
+    return hgpart::wait_for(waited_for, number, end, longest);
+  }
+
+ private:
+  std::int64_t& word(std::size_t at) {
+    if (at >= words_.size()) throw nb::index_error("no such word");
+    return words_.data()[at];
+  }
+
+  nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> words_;
+};
+
 }  // namespace
 
 NB_MODULE(_native, module) {
@@ -528,6 +553,12 @@ NB_MODULE(_native, module) {
   };
   table("traffic", hgpart::traffic);
   table("messages", hgpart::messages);
+
+  nb::class_<SharedWords>(module, "SharedWords")
+      .def(nb::init<nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(),
+           "words"_a.noconvert())
+      .def("publish", &SharedWords::publish, "at"_a, "number"_a)
+      .def("wait", &SharedWords::wait, "at"_a, "number"_a, "closed"_a, "seconds"_a);
 
   module.def("anneal", &anneal, "symmetry"_a, "goal"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());

@@ -83,7 +83,8 @@ def know_messages_by_order_alone() -> None:
 
 def main(beside: str, file: str, *cases: str) -> None:
     signal.alarm(SECONDS)  # ends this process, and the launcher the others
-    if beside.endswith(BY_ORDER):
+    by_order = beside.endswith(BY_ORDER)
+    if by_order:
         know_messages_by_order_alone()
         beside = beside.removesuffix(BY_ORDER)
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -93,6 +94,8 @@ def main(beside: str, file: str, *cases: str) -> None:
     messages.BUCKET = 24  # and that the others are several buckets
     joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one
     with connect(k, timeout=60) as connection:
+        if by_order:
+            connection.lanes = {}
         if beside == "ddp":
             found = {"ddp": beside_ddp(connection), "sizes": of_other_sizes(connection)}
         elif beside == "loops":

@@ -66,7 +66,7 @@ class Network:
 class Place:
     """What a `Rank` needs of a connection."""
 
-    device, nccl = torch.device("cpu"), False
+    device, nccl, lanes = torch.device("cpu"), False, {}
 
     def __init__(self, network: Network, rank: int) -> None:
         self.network, self.rank, self.k = network, rank, network.k

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import torch
 from torch import distributed as dist
@@ -12,14 +11,14 @@ from torch import distributed as dist
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
 
-Result = TypeVar("Result")
+Wait = Callable[[], object]
 
 
 class Messages:
     """Messages of one size between this process and another, which does the same.
 
-    Receiving begins before sending, as in runs. Over gloo, tensors of a GPU are copied to the host
-    and sent from there.
+    Receiving begins before sending, as in runs. Small messages go through lanes, if there are any.
+    Tensors of a GPU are copied to the host and sent from there, unless it is by NCCL.
     """
 
     def __init__(self, connection: Connection, peer: int, nbytes: int) -> None:
@@ -28,29 +27,30 @@ class Messages:
         # Not zeros: pages that nobody has written to are all the same page.
         self._body = torch.ones(nbytes, dtype=torch.uint8, device=connection.device)
         self._inbox = torch.ones(nbytes, dtype=torch.uint8, device=self._place)
+        lanes = connection.lanes.get(peer)
+        self._is_small = lanes is not None and nbytes <= lanes.there.largest([nbytes])
         self._doing = f"exchanged messages of {nbytes} bytes with rank {peer}"
 
-    def begin_receiving(self) -> dist.Work | None:
+    def begin_receiving(self) -> Wait:
         """Be ready to receive a message."""
+        if self._is_small:
+            return self._connection.hear(self._peer, self._inbox, self._doing)
         group = self._connection.group(self._peer, self._connection.rank)
-        return self._guarded(partial(dist.irecv, self._inbox, self._peer, group))
+        return self._begun(partial(dist.irecv, self._inbox, self._peer, group))
 
-    def begin_sending(self) -> dist.Work | None:
+    def begin_sending(self) -> Wait:
         """Send a message, without waiting for it."""
         body = self._body.to(self._place)
+        if self._is_small:
+            return self._connection.tell(self._peer, body, self._doing)
         group = self._connection.group(self._connection.rank, self._peer)
-        return self._guarded(partial(dist.isend, body, self._peer, group))
+        return self._begun(partial(dist.isend, body, self._peer, group))
 
-    def receive(self, arriving: dist.Work | None) -> None:
+    def receive(self, wait: Wait) -> None:
         """Wait until a message is on this process's device."""
-        self.wait(arriving)
+        wait()
         self._inbox.to(self._connection.device)
         wait_for(self._connection.device)
-
-    def wait(self, work: dist.Work | None) -> None:
-        """Wait until a message has arrived in the host's memory, or has been sent."""
-        if work is not None:
-            self._guarded(work.wait)
 
     def there_and_back(self, times: int) -> None:
         """Send messages and receive as many: the lower rank sends first, the other answers."""
@@ -64,14 +64,17 @@ class Messages:
                 arriving = self.begin_receiving()
             if not begins:
                 departing = self.begin_sending()
-            self.wait(departing)
+            departing()
 
     def both_ways(self, times: int) -> None:
         """Send messages and receive as many, one each way at a time."""
         for _ in range(times):
             arriving, departing = self.begin_receiving(), self.begin_sending()
             self.receive(arriving)
-            self.wait(departing)
+            departing()
 
-    def _guarded(self, call: Callable[[], Result]) -> Result:
-        return self._connection.guard(call, self._doing, self._peer)
+    def _begun(self, call: Callable[[], dist.Work | None]) -> Wait:
+        guard = partial(self._connection.guard, doing=self._doing, peer=self._peer)
+        work = guard(call)
+        assert work is not None
+        return partial(guard, work.wait)

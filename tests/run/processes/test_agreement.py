@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -11,7 +10,6 @@ import pytest
 import torch
 
 from hgpart.errors import ArgumentError
-from hgpart.run.processes import agreement
 from hgpart.run.processes.agreement import Agreement
 from hgpart.run.processes.begun import TYPES, Begun, JointCall, check_same
 
@@ -34,49 +32,31 @@ OTHERS = [
 ]
 
 
-class Mail:
-    """Stands for torch.distributed."""
-
-    def __init__(self):
-        self.boxes, self.own = defaultdict(SimpleQueue), threading.local()
-
-    def isend(self, body, peer, tag):
-        self.boxes[self.own.rank, peer, tag].put(body)
-        return None  # nobody waits for it
-
-    def irecv(self, body, peer, tag):
-        box = self.boxes[peer, self.own.rank, tag]
-
-        class Work:
-            def wait(self):
-                body.copy_(box.get(timeout=10))
-
-        return Work()
-
-
 class Connection:
-    def __init__(self, rank):
-        self.rank = rank
+    def __init__(self, rank, boxes):
+        self.rank, self.boxes = rank, boxes
 
-    def guard(self, call, doing, peer):
-        return call()
+    def tell(self, peer, numbers, doing):
+        self.boxes[self.rank, peer].put(numbers)
+        return lambda: None
+
+    def hear(self, peer, numbers, doing):
+        return lambda: numbers.copy_(self.boxes[peer, self.rank].get(timeout=10))
 
 
 @pytest.fixture
-def begun(monkeypatch):
+def begun():
     """What ranks of a chain, each of which sends to the next, are told when they begin batches."""
-    mail = Mail()
-    monkeypatch.setattr(agreement, "dist", mail)
+    boxes = defaultdict(SimpleQueue)
 
     def begin(*batches, both_ways=False):
         def of_rank(rank):
-            mail.own.rank = rank
             near = [one for one in (rank - 1, rank + 1) if 0 <= one < len(batches)]
             senders, receivers = near, near
             if not both_ways:
                 senders, receivers = [one for one in near if one < rank], [rank + 1]
             try:
-                Agreement(Connection(rank)).check(batches[rank], senders, receivers)
+                Agreement(Connection(rank, boxes)).check(batches[rank], senders, receivers)
             except ArgumentError as error:
                 return str(error)
             return None
@@ -100,12 +80,9 @@ def test_who_receives_names_both(begun, other, said):
     assert begun(OURS, other, both_ways=True) == [sentence] * 2
 
 
-def test_the_first_of_a_chain_does_not_wait_for_the_last_to_begin(monkeypatch):
+def test_the_first_of_a_chain_does_not_wait_for_the_last_to_begin():
     """A row of batches without gradients would go through the parts one by one."""
-    mail = Mail()
-    monkeypatch.setattr(agreement, "dist", mail)
-    mail.own.rank = 0
-    first = Agreement(Connection(0))
+    first = Agreement(Connection(0, defaultdict(SimpleQueue)))
     for _ in range(3):
         first.check(OURS, [], [1])
 

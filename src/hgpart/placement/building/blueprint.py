@@ -50,8 +50,8 @@ from hgpart.work.figures import Work, seconds_a_unit
 # Borders are computed by themselves if the inside takes as many times as long as a message, and as
 # the second call of its operators, which takes some seconds per parameter: 3 to 5e-10 measured for
 # convolutions of 64 to 512 channels (oneDNN), more for larger ones.
-MESSAGES_HIDDEN = 2
-CALLS_HIDDEN = 10
+MESSAGES_HIDDEN = 10
+CALLS_HIDDEN = 30
 SECONDS_A_PARAMETER_AND_CALL = 5e-10
 UNUSED = "unused"  # submodule of a part for state that none of its steps uses
 OWN = "own"  # submodule of a part for its own state that steps hold only within larger tensors

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Callable, Collection
 
 import torch
-from torch import Tensor
-from torch import distributed as dist
 
 from hgpart.run.processes.begun import Begun, check_same
-from hgpart.run.processes.connection import NEVER, Connection
-
-TAG = NEVER + 1  # tag of the messages here
+from hgpart.run.processes.connection import Connection
 
 
 class Agreement:
@@ -26,7 +21,7 @@ class Agreement:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._going: list[tuple[int, Tensor, dist.Work | None]] = []
+        self._going: list[Callable[[], object]] = []
 
     def check(self, own: Begun, senders: Collection[int], receivers: Collection[int]) -> None:
         """Tell receivers what this rank begins, and hear from senders what they begin.
@@ -36,32 +31,21 @@ class Agreement:
         ArgumentError
             If a sender begins something else.
         """
-        connection = self._connection
-        arriving = []
+        connection, heard = self._connection, {}
         for peer in senders:
-            body = torch.empty(len(own), dtype=torch.int64)
-            call = partial(dist.irecv, body, peer, tag=TAG)
-            arriving.append((peer, body, connection.guard(call, _heard(peer), peer)))
+            numbers = torch.empty(len(own), dtype=torch.int64)
+            doing = f"waited for rank {peer} to begin"
+            heard[peer] = numbers, connection.hear(peer, numbers, doing)
+        body = torch.tensor(own, dtype=torch.int64)
         for peer in receivers:
-            body = torch.tensor(own, dtype=torch.int64)
-            call = partial(dist.isend, body, peer, tag=TAG)
-            self._going.append((peer, body, connection.guard(call, _told(peer), peer)))
-        for peer, body, work in arriving:
-            if work is not None:
-                connection.guard(work.wait, _heard(peer), peer)
-            check_same({connection.rank: own, peer: Begun(*body.tolist())})
+            doing = f"sent rank {peer} what it begins"
+            self._going.append(connection.tell(peer, body, doing))
+        for peer, (numbers, wait) in heard.items():
+            wait()
+            check_same({connection.rank: own, peer: Begun(*numbers.tolist())})
 
     def settle(self) -> None:
         """Wait until all receivers have heard; they have, if they got what this rank sent."""
-        for peer, _, work in self._going:
-            if work is not None:
-                self._connection.guard(work.wait, _told(peer), peer)
+        for wait in self._going:
+            wait()
         self._going.clear()
-
-
-def _heard(peer: int) -> str:
-    return f"waited for rank {peer} to begin"
-
-
-def _told(peer: int) -> str:
-    return f"sent rank {peer} what it begins"

@@ -6,10 +6,11 @@ import atexit
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from types import TracebackType
+from functools import partial
+from types import MappingProxyType, TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -34,10 +35,12 @@ from hgpart.errors import (
 )
 from hgpart.run.processes.begun import Begun, JointCall, check_same
 from hgpart.run.processes.heartbeats import Heartbeats, Others
+from hgpart.run.processes.lanes import Lanes, lanes_of
 from hgpart.run.processes.transports import check_transport
 
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 NEVER = 2**30  # tag of a message that nobody sends
+TOLD = NEVER + 1  # tag of numbers that one rank tells another
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 TORCHS_PLACE = re.compile(r"^\[(?:enforce fail at )?\S+:\d+\] (?:err == 0\. )?")
 Result = TypeVar("Result")
@@ -55,6 +58,8 @@ class Connection:
         Device that this process computes on.
     nccl : bool
         Whether messages are sent between GPUs directly, and not by way of the hosts.
+    lanes : dict of int to Lanes
+        Memory that is shared with other ranks, by rank; empty for GPUs and over networks.
     models, passes : int
         Number of models that were placed over it, and of forward passes that were called; ranks
         know models and passes by these numbers.
@@ -67,8 +72,10 @@ class Connection:
         device: torch.device,
         nccl: bool,
         heartbeats: Heartbeats,
+        lanes: Mapping[int, Lanes] = MappingProxyType({}),
     ) -> None:
         self.rank, self.k, self.device, self.nccl = rank, k, device, nccl
+        self.lanes = lanes
         self._heartbeats = heartbeats
         self._failed = False
         self.models = self.passes = 0
@@ -132,9 +139,39 @@ class Connection:
     def numbers(self, own: Sequence[float], dtype: torch.dtype = torch.int64) -> list[list[Any]]:
         """Gather equally many numbers from each process, which is faster; all processes call it."""
         own_numbers = torch.tensor(own, dtype=dtype)
+        if len(self.lanes) == self.k - 1:
+            return self._numbers_by_lanes(own_numbers)
         all_numbers = [torch.empty_like(own_numbers) for _ in range(self.k)]
         self.guard(lambda: dist.all_gather(all_numbers, own_numbers), "gathered what all have")
         return [numbers.tolist() for numbers in all_numbers]
+
+    def _numbers_by_lanes(self, own: Tensor) -> list[list[Any]]:
+        for peer in self.lanes:
+            self.tell(peer, own, f"told rank {peer} what it has")
+        heard = {self.rank: own}
+        for peer in self.lanes:
+            heard[peer] = torch.empty_like(own)
+            self.hear(peer, heard[peer], f"gathered what rank {peer} has")()
+        return [heard[rank].tolist() for rank in range(self.k)]
+
+    def tell(self, peer: int, numbers: Tensor, doing: str) -> Callable[[], object]:
+        """Begin to send numbers to a process, which hears them; the returned function waits."""
+        if peer in self.lanes:
+            body = numbers.view(torch.uint8)
+            self.guard(partial(self.lanes[peer].there.send, [body]), doing, peer)
+            return _nothing
+        call = partial(dist.isend, numbers, peer, tag=TOLD)
+        work = self.guard(call, doing, peer)
+        return _nothing if work is None else partial(self.guard, work.wait, doing, peer)
+
+    def hear(self, peer: int, numbers: Tensor, doing: str) -> Callable[[], object]:
+        """Begin to receive numbers that a process tells; the returned function waits."""
+        if peer in self.lanes:
+            lane, body = self.lanes[peer].back, numbers.view(torch.uint8)
+            call = partial(lane.receive, lane.expect(len(body)), body)
+            return partial(self.guard, call, doing, peer)
+        work = self.guard(partial(dist.irecv, numbers, peer, tag=TOLD), doing, peer)
+        return _nothing if work is None else partial(self.guard, work.wait, doing, peer)
 
     def collect(self, value: Any, call: JointCall = JointCall.GATHER) -> list[Any] | None:
         """The values of all processes, in their order, on the first process; None on the others."""
@@ -252,6 +289,9 @@ class Connection:
         Over NCCL they wait until it has left. Returns the cause that any process told first.
         """
         cause = self._heartbeats.tell(_cause(self.rank, error))
+        for lanes in self.lanes.values():
+            lanes.there.close()
+            lanes.back.close()
         if not self._failed and dist.is_initialized() and self.k > 1:
             # A receive that times out ends gloo's connections, for everyone who waits on them.
             with suppress(RuntimeError):
@@ -307,7 +347,9 @@ def connect(
     device : str or torch.device
         Device of this process; ``cuda`` is the GPU with its local rank.
     transport : {"gloo", "nccl"}
-        gloo sends by way of the hosts, nccl from GPU to GPU.
+        gloo sends by way of the hosts, and between processes of one machine through memory that
+        they share, but for large messages (`hgpart.run.processes.lanes`); nccl sends from GPU to
+        GPU.
     timeout : float
         Seconds that a process waits for another live one, here and in each receive. A process that
         is gone is noticed at once.
@@ -358,12 +400,23 @@ def connect(
             timeout=limit,
         )
         atexit.register(_end, heartbeats)
-        return Connection(rank, k, place, transport == "nccl", heartbeats)
+        lanes = lanes_of(rank, k, _gathered, timeout) if transport == "gloo" else {}
+        return Connection(rank, k, place, transport == "nccl", heartbeats, lanes)
     except RuntimeError as error:
         if heartbeats is not None:
             heartbeats.stop()
         address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
         raise RunError(f"rank {rank} can't meet the others at {address}: {_text(error)}") from error
+
+
+def _gathered(value: Any) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
 
 
 def _end(heartbeats: Heartbeats) -> None:

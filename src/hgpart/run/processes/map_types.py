@@ -8,7 +8,8 @@ for the largest; from then on both ends know them, and messages have the bytes o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class MapTypes:
     def __init__(self, transfers: Mapping[int, Transfer], are_known: bool = True) -> None:
         self._transfers = dict(transfers)
         self._open = set[int]() if are_known else {*transfers}
+        self._layouts: dict[tuple[int, int], _Layout] = {}
 
     @property
     def are_known(self) -> bool:
@@ -63,7 +65,7 @@ class MapTypes:
         """
         transfer, pieces = self._transfers[number], [as_bytes(tensor) for tensor in tensors]
         if not says_types:
-            sent, wanted = sum(map(len, pieces)), transfer.nbytes(samples)
+            sent, wanted = sum(map(len, pieces)), self._layout(number, samples).nbytes
             if sent != wanted:
                 raise RunError(f"{transfer.layer} sends {sent} bytes, accepted is {wanted}")
             return pieces
@@ -83,25 +85,68 @@ class MapTypes:
         self, number: int, samples: int, body: Tensor, says_types: bool
     ) -> tuple[Tensor, ...]:
         """The tensors of a transfer, from its bytes."""
+        if not says_types:
+            return self._layout(number, samples).tensors(body)
         made, at = [], 0
         for tensor in self._transfers[number].tensors:
-            dtype, room = tensor.dtype, tensor.nbytes(samples)
-            if says_types:
-                dtype = TYPES[int(_as_type(body[at : at + WORD], torch.int64))]
-                at, room = at + WORD, _room(tensor, samples)
-            used = replace(tensor, dtype=dtype).nbytes(samples)
-            made.append(_as_type(body[at : at + used], dtype).view(tensor.shape(samples)))
-            at += room
+            dtype = TYPES[int(_as_type(body[at : at + WORD], torch.int64))]
+            begin, shape = at + WORD, tensor.shape(samples)
+            end = begin + replace(tensor, dtype=dtype).nbytes(samples)
+            made.append(_as_type(body[begin:end], dtype).view(shape))
+            at = begin + _room(tensor, samples)
         return tuple(made)
+
+    def _layout(self, number: int, samples: int) -> _Layout:
+        key = number, samples
+        if key not in self._layouts:
+            self._layouts[key] = _Layout.of(self._transfers[number], samples)
+        return self._layouts[key]
 
     def note(self, number: int, tensors: Sequence[Tensor]) -> None:
         """Note the types of a transfer that was sent or received."""
         if number in self._open:
             self._open.remove(number)
+            self._layouts.clear()
             transfer = self._transfers[number]
             pairs = zip(transfer.tensors, tensors, strict=True)
             typed = tuple(replace(known, dtype=tensor.dtype) for known, tensor in pairs)
             self._transfers[number] = replace(transfer, tensors=typed)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Types and shapes of a transfer's tensors, and where the bytes of each end."""
+
+    dtypes: tuple[torch.dtype, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    ends: tuple[int, ...]
+
+    @staticmethod
+    def of(transfer: Transfer, samples: int) -> _Layout:
+        """That of a number of samples."""
+        tensors = transfer.tensors
+        return _Layout(
+            tuple(tensor.dtype for tensor in tensors),
+            tuple(tensor.shape(samples) for tensor in tensors),
+            tuple(accumulate(tensor.nbytes(samples) for tensor in tensors)),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return self.ends[-1] if self.ends else 0
+
+    def tensors(self, body: Tensor) -> tuple[Tensor, ...]:
+        """The tensors, from their bytes."""
+        if len(self.ends) == 1:
+            return (_as_type(body, self.dtypes[0]).view(self.shapes[0]),)
+        begins = (0, *self.ends)
+        return tuple(
+            _as_type(body[begin:end], dtype).view(shape)
+            for begin, end, dtype, shape in zip(
+                begins, self.ends, self.dtypes, self.shapes, strict=False
+            )
+        )
 
 
 def as_bytes(tensor: Tensor) -> Tensor:

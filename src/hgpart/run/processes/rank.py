@@ -13,8 +13,8 @@ from hgpart.execution.transport import Executor
 from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.map_types import MapTypes
-from hgpart.run.processes.rank_messages import RankMessages
-from hgpart.schedules.mail import mail
+from hgpart.run.processes.rank_messages import MessageSizes, RankMessages
+from hgpart.schedules.mail import Mail, mail
 from hgpart.schedules.schedule import Schedule
 
 
@@ -26,6 +26,7 @@ class Rank:
         self._connection = connection
         self._types: WeakKeyDictionary[PartProgram, dict[torch.dtype | None, MapTypes]]
         self._types = WeakKeyDictionary()
+        self._sizes: WeakKeyDictionary[Mail, dict[object, MessageSizes]] = WeakKeyDictionary()
 
     def device(self, part: int) -> torch.device:
         """The device of the part."""
@@ -58,13 +59,21 @@ class Rank:
         types = self._types.setdefault(programs[part], {})
         if autocast not in types:
             types[autocast] = MapTypes(programs[part].transfers, are_known=autocast is None)
+        is_step, own = schedule.in_flight is None, mail(schedule, part)
+        known = self._sizes.setdefault(own, {})
+        key = types[autocast], types[autocast].are_known, tuple(sizes)
+        if key not in known:
+            # In a stream several batches are under way, for which lanes have no room.
+            lanes = self._connection.lanes if is_step else {}
+            known[key] = MessageSizes.of(own, types[autocast], sizes, travelling, lanes)
         return RankMessages(
             self._connection,
             types[autocast],
-            mail(schedule, part),
+            own,
             sizes,
+            known[key],
             travelling=travelling,
-            in_place=schedule.in_flight is None,
+            in_place=is_step,
         )
 
     def batches(self, source: Iterator[Any], under_way: int) -> OwnBatches:

@@ -1,8 +1,9 @@
-"""Mail + Connection -> RankMessages: a part's messages of a pass, over torch.distributed."""
+"""Mail + Connection -> RankMessages: a part's messages of a pass, by lanes or torch.distributed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -11,16 +12,77 @@ from torch import distributed as dist
 
 from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
+from hgpart.run.processes.lanes import Lanes
 from hgpart.run.processes.map_types import MapTypes, as_bytes
 from hgpart.schedules.mail import Mail, Mailbox
 from hgpart.schedules.schedule import OF_WEIGHTS, Direction, Message, Piece
+
+
+@dataclass(frozen=True)
+class MessageSizes:
+    """Bytes of a part's messages in a pass, and which of them go through lanes.
+
+    Attributes
+    ----------
+    of_pieces : mapping of Piece to int
+        Bytes of each piece.
+    of_messages : mapping of int to int
+        Bytes of each message, by number.
+    small : frozenset of int
+        Numbers of the messages that go through lanes: from one part to another as many as there is
+        room for, if they are taken by size. Both parts find the same.
+    """
+
+    of_pieces: Mapping[Piece, int]
+    of_messages: Mapping[int, int]
+    small: frozenset[int]
+
+    @staticmethod
+    def of(
+        mail: Mail,
+        types: MapTypes,
+        samples: Sequence[int],
+        travelling: Travelling | None,
+        lanes: Mapping[int, Lanes],
+    ) -> MessageSizes:
+        """Those of the mail of a part, for micro-batches with so many samples.
+
+        Parameters
+        ----------
+        lanes : mapping of int to Lanes
+            Lanes to other parts.
+        """
+        says_types = not types.are_known
+
+        def nbytes(piece: Piece) -> int:
+            if piece.direction not in OF_WEIGHTS:
+                return types.nbytes(piece.number, samples[piece.micro_batch], says_types)
+            assert travelling is not None
+            return travelling.copies.nbytes(travelling.exchanges[piece.number])
+
+        messages = {*mail.arriving.values(), *mail.departing.values()}
+        of_pieces = {piece: nbytes(piece) for message in messages for piece in message.pieces}
+        of_messages = {
+            message.number: sum(map(of_pieces.__getitem__, message.pieces)) for message in messages
+        }
+        small = set[int]()
+        for peer, pair in lanes.items():
+            for way, lane in (("receiver", pair.there), ("sender", pair.back)):
+                sizes = {
+                    message.number: of_messages[message.number]
+                    for message in messages
+                    if getattr(message, way) == peer
+                }
+                largest = lane.largest([*sizes.values()])
+                small.update(number for number, size in sizes.items() if size <= largest)
+        return MessageSizes(of_pieces, of_messages, frozenset(small))
 
 
 class RankMessages(Mailbox):
     """The messages of a pass, as the `Channel` of a part: each is the bytes of all its pieces.
 
     Nobody waits for a message to leave before `settle`: gloo's leaves when its receiver has begun
-    to receive.
+    to receive, and in a lane there is room for it.
 
     Parameters
     ----------
@@ -28,8 +90,10 @@ class RankMessages(Mailbox):
         The transfers of this part, in the types in which maps travel.
     mail : Mail
         The mail of this part.
-    sizes : sequence of int
+    samples : sequence of int
         Samples of each micro-batch.
+    sizes : MessageSizes
+        Bytes of the messages.
     travelling : Travelling, optional
         The weights that travel.
     in_place : bool
@@ -42,16 +106,18 @@ class RankMessages(Mailbox):
         connection: Connection,
         types: MapTypes,
         mail: Mail,
-        sizes: Sequence[int],
+        samples: Sequence[int],
+        sizes: MessageSizes,
         travelling: Travelling | None = None,
         in_place: bool = True,
     ) -> None:
-        self._connection, self._types, self._sizes = connection, types, sizes
+        self._connection, self._types = connection, types
+        self._samples, self._sizes = samples, sizes
         self._says_types = not types.are_known
         self._travelling, self._in_place = travelling, in_place
         # Messages lie on this device while they are sent.
         self._place = connection.device if connection.nccl else torch.device("cpu")
-        self._coming: dict[int, tuple[Tensor, dist.Work | None]] = {}
+        self._coming: dict[int, Callable[[], Tensor]] = {}
         self._arrived: dict[Piece, Sequence[Tensor]] = {}
         self._begun: dict[int, dict[Piece, list[Tensor]]] = {}
         self._going: dict[int, tuple[Tensor, dist.Work | None]] = {}
@@ -60,9 +126,10 @@ class RankMessages(Mailbox):
     def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
         """Send tensors as soon as all pieces of their message are there."""
         message = self.leaving(piece)
-        pieces = [as_bytes(tensor) for tensor in tensors]
-        if piece.direction not in OF_WEIGHTS:
-            where = piece.number, self._sizes[piece.micro_batch]
+        if piece.direction in OF_WEIGHTS:
+            pieces = [as_bytes(tensor) for tensor in tensors]
+        else:
+            where = piece.number, self._samples[piece.micro_batch]
             pieces = self._types.packed(*where, tensors, self._says_types)
             self._types.note(piece.number, tensors)
         begun = self._begun.setdefault(message.number, {})
@@ -71,13 +138,6 @@ class RankMessages(Mailbox):
             del self._begun[message.number]
             self._depart(message, [part for sent in message.pieces for part in begun[sent]])
 
-    def _nbytes(self, piece: Piece) -> int:
-        if piece.direction in OF_WEIGHTS:
-            assert self._travelling is not None
-            return self._travelling.copies.nbytes(self._travelling.exchanges[piece.number])
-        size = self._sizes[piece.micro_batch]
-        return self._types.nbytes(piece.number, size, self._says_types)
-
     def _layer(self, piece: Piece) -> str:
         if piece.direction in OF_WEIGHTS:
             assert self._travelling is not None
@@ -85,10 +145,16 @@ class RankMessages(Mailbox):
         return self._types.layer(piece.number)
 
     def _depart(self, message: Message, pieces: Sequence[Tensor]) -> None:
+        words = self._words(message, message.receiver)
+        if message.number in self._sizes.small:
+            lane = self._connection.lanes[message.receiver].there
+            self._connection.guard(partial(lane.send, pieces), *words)
+            self.left(message)
+            return
         body = (pieces[0] if len(pieces) == 1 else torch.cat([*pieces])).to(self._place)
         group = self._connection.group(message.sender, message.receiver)
         call = partial(dist.isend, body, message.receiver, group, message.number)
-        work = self._connection.guard(call, *self._words(message, message.receiver))
+        work = self._connection.guard(call, *words)
         self._going[message.number] = body, work
         self.left(message)
 
@@ -99,17 +165,16 @@ class RankMessages(Mailbox):
         return self._arrived.pop(piece)
 
     def _open(self, message: Message) -> None:
-        body, work = self._coming.pop(message.number)
-        self._wait(work, message, message.sender)
+        body = self._coming.pop(message.number)()
         self.came(message)
         body = body.to(self._connection.device)
         if message.is_of_weights:
             self._arrived[message.pieces[0]] = (body,)
             return
-        size, at = self._sizes[message.micro_batch], 0
+        samples, at = self._samples[message.micro_batch], 0
         for arrived in message.pieces:
-            end = at + self._nbytes(arrived)
-            where = arrived.number, size
+            end = at + self._sizes.of_pieces[arrived]
+            where = arrived.number, samples
             tensors = self._types.unpacked(*where, body[at:end], self._says_types)
             self._types.note(arrived.number, tensors)
             self._arrived[arrived], at = tensors, end
@@ -124,21 +189,38 @@ class RankMessages(Mailbox):
 
     def departed(self, message: Message) -> None:
         """Wait until a message has left."""
-        _, work = self._going.pop(message.number)
+        _, work = self._going.pop(message.number, (None, None))  # those in lanes have departed
         self._wait(work, message, message.receiver)
 
     def post(self, message: Message) -> None:
         """Begin to receive a message."""
+        words = self._words(message, message.sender)
+        if message.number in self._sizes.small:
+            lane = self._connection.lanes[message.sender].back
+            begin = lane.expect(self._sizes.of_messages[message.number])
+
+            def taken() -> Tensor:
+                memory = self._memory(message)
+                self._connection.guard(partial(lane.receive, begin, memory), *words)
+                return memory
+
+            self._coming[message.number] = taken
+            return
         body = self._memory(message)
         group = self._connection.group(message.sender, message.receiver)
         call = partial(dist.irecv, body, message.sender, group, message.number)
-        work = self._connection.guard(call, *self._words(message, message.sender))
-        self._coming[message.number] = body, work
+        work = self._connection.guard(call, *words)
+
+        def received() -> Tensor:
+            self._wait(work, message, message.sender)
+            return body
+
+        self._coming[message.number] = received
 
     def _memory(self, message: Message) -> Tensor:
         """The memory that a message is received into."""
         if not message.is_of_weights or not self._in_place:
-            return self._new(sum(map(self._nbytes, message.pieces)))
+            return self._new(self._sizes.of_messages[message.number])
         assert self._travelling is not None
         (piece,), copies = message.pieces, self._travelling.copies
         exchange = self._travelling.exchanges[piece.number]
