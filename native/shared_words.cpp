@@ -10,7 +10,7 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::microseconds;
 
 // A message is most often there, or comes within this time; the other process may need this core.
-constexpr microseconds kSpins{50};
+constexpr microseconds kSpins{200};
 constexpr microseconds kShortestNap{20};
 constexpr microseconds kLongestNap{200};
 constexpr int kLooks = 64;  // between two looks at the clock
