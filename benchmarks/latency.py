@@ -83,9 +83,7 @@ def limited(speeds: Sequence[float]) -> Iterator[Path]:
 
 def rank(asked: argparse.Namespace) -> None:
     own, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if asked.group is not None:
-        (asked.group / str(own) / "cgroup.procs").write_text(str(os.getpid()))
-    else:
+    if asked.group is None:
         os.sched_setaffinity(0, {own})  # what `launch` does, too
     torch.set_num_threads(1)
     hgpart.keep_freed_memory()
@@ -98,6 +96,8 @@ def rank(asked: argparse.Namespace) -> None:
         for path, plan in zip(asked.plans, plans, strict=True):
             placement = hgpart.place(net, plan, ["cpu"] * k, parts=[own]).train(asked.backward)
             ways[Path(path).stem] = hgpart.DistributedModel(placement, connection)
+        if asked.group is not None:
+            (asked.group / str(own) / "cgroup.procs").write_text(str(os.getpid()))
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for turn in range(asked.rounds + 1):
             for way, run in ways.items():
