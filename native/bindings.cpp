@@ -486,29 +486,26 @@ nb::object joined(nb::handle parts, nb::handle seconds, nb::handle once, nb::han
   return nb::make_tuple(to_numpy(std::move(begins)), to_numpy(std::move(members)));
 }
 
-// The words of one side of a `Lane`: memory of two processes.
-class SharedWords {
- public:
-  explicit SharedWords(nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> words)
-      : words_(std::move(words)) {}
+// Words in memory that several processes have. These are functions, as an object that graphs of
+// torch keep until the end would be reported as a leak.
+using SharedWords = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-  void publish(std::size_t at, std::int64_t number) { hgpart::publish(word(at), number); }
+std::int64_t& word(const SharedWords& words, std::size_t at) {
+  if (at >= words.size()) throw nb::index_error("no such word");
+  return words.data()[at];
+}
 
-  bool wait(std::size_t at, std::int64_t number, std::size_t closed, double seconds) {
-    const std::chrono::microseconds longest{static_cast<std::int64_t>(seconds * 1e6)};
-    const std::int64_t &waited_for = word(at), &end = word(closed);
-    nb::gil_scoped_release without_gil;
-    return hgpart::wait_for(waited_for, number, end, longest);
-  }
+void publish(const SharedWords& words, std::size_t at, std::int64_t number) {
+  hgpart::publish(word(words, at), number);
+}
 
- private:
-  std::int64_t& word(std::size_t at) {
-    if (at >= words_.size()) throw nb::index_error("no such word");
-    return words_.data()[at];
-  }
-
-  nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu> words_;
-};
+bool wait_for(const SharedWords& words, std::size_t at, std::int64_t number, std::size_t closed,
+              double seconds) {
+  const std::chrono::microseconds longest{static_cast<std::int64_t>(seconds * 1e6)};
+  const std::int64_t &waited_for = word(words, at), &end = word(words, closed);
+  nb::gil_scoped_release without_gil;
+  return hgpart::wait_for(waited_for, number, end, longest);
+}
 
 }  // namespace
 
@@ -554,12 +551,6 @@ NB_MODULE(_native, module) {
   table("traffic", hgpart::traffic);
   table("messages", hgpart::messages);
 
-  nb::class_<SharedWords>(module, "SharedWords")
-      .def(nb::init<nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>>(),
-           "words"_a.noconvert())
-      .def("publish", &SharedWords::publish, "at"_a, "number"_a)
-      .def("wait", &SharedWords::wait, "at"_a, "number"_a, "closed"_a, "seconds"_a);
-
   module.def("anneal", &anneal, "symmetry"_a, "goal"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("anneal_counts", &anneal_counts, "layers"_a, "chains"_a, "threads"_a,
@@ -569,6 +560,9 @@ NB_MODULE(_native, module) {
   module.def("joined", &joined, "parts"_a, "seconds"_a, "once"_a, "alike"_a, "pointers"_a,
              "needs"_a, "travels"_a, "most"_a, "rounding"_a);
   module.def("list_schedule", &list_schedule, "graph"_a, "micro_batches"_a);
+  module.def("publish", &publish, nb::arg("words").noconvert(), "at"_a, "number"_a);
+  module.def("wait_for", &wait_for, nb::arg("words").noconvert(), "at"_a, "number"_a, "closed"_a,
+             "seconds"_a);
   module.def("simulate", &simulate, "step"_a, "nodes"_a, "slowdown"_a, "memory_slowdown"_a,
              "queues"_a, "steps"_a = 1);
 }

@@ -12,7 +12,8 @@ using std::chrono::microseconds;
 // A message is most often there, or comes within this time; the other process may need this core.
 constexpr microseconds kSpins{200};
 constexpr microseconds kShortestNap{20};
-constexpr microseconds kLongestNap{200};
+constexpr microseconds kLongestNap{2000};
+constexpr int kNapsInWait = 32;  // a nap is so short beside the wait that it hardly prolongs it
 constexpr int kLooks = 64;  // between two looks at the clock
 
 std::int64_t read(const std::int64_t& word) { return __atomic_load_n(&word, __ATOMIC_ACQUIRE); }
@@ -42,7 +43,7 @@ bool wait_for(const std::int64_t& word, std::int64_t number, const std::int64_t&
     const auto waited = std::chrono::duration_cast<microseconds>(Clock::now() - begin);
     if (waited >= longest || read(closed) != 0) return read(word) >= number;
     if (waited >= kSpins) {
-      std::this_thread::sleep_for(std::clamp(waited / 8, kShortestNap, kLongestNap));
+      std::this_thread::sleep_for(std::clamp(waited / kNapsInWait, kShortestNap, kLongestNap));
     }
   }
 }

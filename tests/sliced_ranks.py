@@ -19,7 +19,8 @@ steps, then go on after what rank 1 is refused; rank 0 writes what is not as it 
 Each rank trains its part on streams, and by itself all parts in threads; rank 0 writes what is not
 the same.
 
-Behind "threads" and "streams" may stand " by order": messages then have no tags, as over NCCL.
+Behind "threads" and "streams" may stand " by order": messages then have no tags, as over NCCL, and
+no lanes; or " in short lanes", which have room for some of the messages of a pass.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement.shares import joining, messages
 from hgpart.run.distributed import DistributedModel
-from hgpart.run.processes import rank_messages
+from hgpart.run.processes import lanes, rank_messages
 from hgpart.run.processes.connection import Connection, connect
 from hgpart.run.scheduling import schedule
 from hgpart.schedules.costs import Costs
@@ -66,7 +67,7 @@ BATCH = 7
 Make = Callable[..., PartitionedModel]
 
 
-BY_ORDER = " by order"
+BY_ORDER, IN_SHORT_LANES = " by order", " in short lanes"
 
 
 def know_messages_by_order_alone() -> None:
@@ -87,6 +88,9 @@ def main(beside: str, file: str, *cases: str) -> None:
     if by_order:
         know_messages_by_order_alone()
         beside = beside.removesuffix(BY_ORDER)
+    if beside.endswith(IN_SHORT_LANES):
+        beside = beside.removesuffix(IN_SHORT_LANES)
+        lanes.LEAST, lanes.INBOX = 0, 2**12
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, list[str]] = {}
     kept_overrides.keep()
@@ -287,7 +291,22 @@ def after_changes(connection: Connection) -> list[str]:
     return sorted(set().union(*connection.gather(wrong)))
 
 
+def two_passes(connection: Connection) -> list[str]:
+    """Go back through two passes at once; weights of both, the same, were received in lanes.
+
+    Those of the second were written into the copies, for which autograd refused the first graph.
+    """
+    threads, process = wide(connection)
+    images = torch.randn(8, 96, dtype=torch.float64)
+    for one in (threads, partial(process, batch_size=8)):
+        results = [one(images), one(images + 1)]
+        sum(result.square().sum() for result in results).backward()
+    wrong = {*differences(connection, threads, process)}
+    return sorted(set().union(*connection.gather(wrong)))
+
+
 CASES = {
+    "two passes": two_passes,
     "coarse": lambda connection: compare(connection, "coarse"),
     "fine": lambda connection: compare(connection, "fine"),
     "norms of the batch": lambda connection: compare(connection, "fine", "batch"),

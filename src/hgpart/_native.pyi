@@ -8,18 +8,17 @@ from typing import Any
 from hgpart.arrays import Float64, Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 
-class SharedWords:
-    """Words in memory that several processes have."""
+def publish(words: Int64, at: int, number: int) -> None:
+    """Write a word that several processes have.
 
-    def __init__(self, words: Int64) -> None: ...
-    def publish(self, at: int, number: int) -> None:
-        """Write a word; who reads it also sees what was written into the memory before."""
+    Whoever reads it also sees what was written into their memory before.
+    """
 
-    def wait(self, at: int, number: int, closed: int, seconds: float) -> bool:
-        """Wait until a word is at least a number; False if it is not and the wait ended.
+def wait_for(words: Int64, at: int, number: int, closed: int, seconds: float) -> bool:
+    """Wait until a word that several processes have is at least a number; returns whether it is.
 
-        It ends after so many seconds, or when the word at `closed` is not 0.
-        """
+    The wait ends in vain after so many seconds, or when the word at `closed` is not 0.
+    """
 
 def communication_volume(hypergraph: Hypergraph, parts: Int32, k: int) -> int: ...
 def cut_net(hypergraph: Hypergraph, parts: Int32, k: int) -> int: ...

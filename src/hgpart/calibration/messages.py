@@ -28,7 +28,7 @@ class Messages:
         self._body = torch.ones(nbytes, dtype=torch.uint8, device=connection.device)
         self._inbox = torch.ones(nbytes, dtype=torch.uint8, device=self._place)
         lanes = connection.lanes.get(peer)
-        self._is_small = lanes is not None and nbytes <= lanes.there.largest([nbytes])
+        self._is_small = lanes is not None and bool(lanes.there.fitting({0: nbytes}))
         self._doing = f"exchanged messages of {nbytes} bytes with rank {peer}"
 
     def begin_receiving(self) -> Wait:

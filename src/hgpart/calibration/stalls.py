@@ -1,6 +1,7 @@
 """Connection -> seconds that a message between computing devices costs each of them.
 
-Threads of gloo that find all processors busy wait until a time slice ends, and hold up senders and
+A message through shared memory is copied by the processes themselves. By gloo, between machines,
+threads that find all processors busy wait until a time slice ends, and hold up senders and
 receivers. This happens to few messages, and then takes as long as many: the measurement is the mean
 over exchanges with a moment of computing before each.
 """

@@ -15,9 +15,10 @@ from hgpart.run.processes.launch import launch
 @pytest.mark.parametrize(
     ("k", "known_by", "cases"),
     [
-        (2, "", ["changes", "norms of the batch", "coarse"]),
+        (2, "", ["changes", "norms of the batch", "coarse", "two passes"]),
+        (2, sliced_ranks.IN_SHORT_LANES, ["coarse", "tiles", "changes"]),
         (3, "", ["coarse", "fine", "shared layers"]),
-        (3, sliced_ranks.BY_ORDER, ["coarse", "fine"]),
+        (3, sliced_ranks.BY_ORDER, ["coarse", "fine", "two passes"]),
         (2, "", ["bands", "tiles"]),
         (3, sliced_ranks.BY_ORDER, ["bands", "tiles"]),
     ],

@@ -59,7 +59,7 @@ class Connection:
     nccl : bool
         Whether messages are sent between GPUs directly, and not by way of the hosts.
     lanes : dict of int to Lanes
-        Memory that is shared with other ranks, by rank; empty for GPUs and over networks.
+        Memory that is shared with the other ranks on this machine, by rank; none over NCCL.
     models, passes : int
         Number of models that were placed over it, and of forward passes that were called; ranks
         know models and passes by these numbers.
@@ -158,7 +158,7 @@ class Connection:
         """Begin to send numbers to a process, which hears them; the returned function waits."""
         if peer in self.lanes:
             body = numbers.view(torch.uint8)
-            self.guard(partial(self.lanes[peer].there.send, [body]), doing, peer)
+            self.guard(partial(self.lanes[peer].there.send, TOLD, [body]), doing, peer)
             return _nothing
         call = partial(dist.isend, numbers, peer, tag=TOLD)
         work = self.guard(call, doing, peer)
@@ -168,7 +168,7 @@ class Connection:
         """Begin to receive numbers that a process tells; the returned function waits."""
         if peer in self.lanes:
             lane, body = self.lanes[peer].back, numbers.view(torch.uint8)
-            call = partial(lane.receive, lane.expect(len(body)), body)
+            call = partial(lane.receive, lane.expect(len(body)), TOLD, body)
             return partial(self.guard, call, doing, peer)
         work = self.guard(partial(dist.irecv, numbers, peer, tag=TOLD), doing, peer)
         return _nothing if work is None else partial(self.guard, work.wait, doing, peer)

@@ -12,9 +12,8 @@ import fcntl
 import mmap
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -25,21 +24,23 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from hgpart._native import SharedWords
+from hgpart._native import publish, wait_for
+from hgpart.errors import RunError
 
 INBOX = 2**23  # bytes of memory for all that comes to a process
 LEAST = 2**16  # bytes of a lane that is worth having
 LINE = 64  # bytes; messages begin at multiples of it
-TOKEN = 16  # bytes that tell an inbox from any other file
-LOOK = 0.05  # seconds between looks at whether the other process still is there
+HEADER = 16  # bytes before a message, which say its number and its size
+NAME, TOKEN = "hgpart-inbox", 16  # TOKEN bytes at its begin tell an inbox from another
+LOOK = 0.5  # seconds between looks at whether the other process still is there
 WRITTEN, TAKEN, CLOSED = 0, 8, 16  # words of a lane, each in a cache line of its own
 WORDS = 24
 
 
 class Lane:
-    """A ring of bytes from one process to another, which both know the messages of.
+    """A ring of bytes from one process to another, whose messages both ends know beforehand.
 
-    Both ends place messages in the same order. Bytes are counted from the first one ever sent.
+    Both ends say them in the same order. Bytes are counted from the first one ever sent.
 
     Parameters
     ----------
@@ -53,86 +54,107 @@ class Lane:
 
     def __init__(self, memory: Tensor, is_gone: Callable[[], bool], timeout: float) -> None:
         head = WORDS * 8
-        self._words = SharedWords(memory[:head].view(torch.int64).numpy())
+        self._words = memory[:head].view(torch.int64).numpy()
         self._ring = memory[head:]
+        self._headers = self._ring.view(torch.int64).numpy()
         self._is_gone, self._timeout = is_gone, timeout
-        self._placed = 0
+        self._said = 0
         self._coming: dict[int, bool] = {}  # where messages begin, and whether they were taken
 
-    def largest(self, sizes: Sequence[int]) -> int:
-        """Of messages with so many bytes, the largest that fits with all smaller ones; -1 if none.
+    def fitting(self, sizes: Mapping[int, int]) -> frozenset[int]:
+        """The messages, by number, that have room together if they are chosen from the smallest on.
 
         They take half of the ring, as a message that does not fit before the ring's end begins
         again at its start: so none of them waits for another to be received.
 
+        Parameters
+        ----------
+        sizes : mapping of int to int
+            Bytes of the messages of a pass.
+
         >>> memory = torch.zeros(WORDS * 8 + 1024, dtype=torch.uint8)
-        >>> Lane(memory, lambda: False, 1.0).largest([300, 100, 400])
-        100
+        >>> sorted(Lane(memory, lambda: False, 1.0).fitting({7: 300, 8: 100, 9: 400}))
+        [8, 7]
         """
-        largest, taken = -1, 0
-        for size, messages in sorted(Counter(sizes).items()):
-            taken += messages * _space(size)
+        fitting, taken = set[int](), 0
+        for number, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
+            taken += _space(size)
             if taken > len(self._ring) // 2:
                 break
-            largest = size
-        return largest
+            fitting.add(number)
+        return frozenset(fitting)
 
-    def send(self, pieces: Sequence[Tensor]) -> None:
+    def send(self, number: int, pieces: Sequence[Tensor]) -> None:
         """Copy a message into the ring as soon as there is room.
+
+        Parameters
+        ----------
+        pieces : sequence of Tensor
+            Bytes on the CPU, one after the other.
 
         Raises
         ------
         RuntimeError
             If the other end is gone, or leaves no room until the timeout.
         """
-        begin = self._place(sum(map(len, pieces)))
-        self._wait(TAKEN, self._placed - len(self._ring))
+        nbytes = sum(map(len, pieces))
+        begin = self._next(nbytes)
+        self._wait(TAKEN, self._said - len(self._ring))
         at = begin % len(self._ring)
+        self._headers[at // 8], self._headers[at // 8 + 1] = number, nbytes
+        at += HEADER
         for piece in pieces:
             self._ring[at : at + len(piece)].copy_(piece)
             at += len(piece)
-        self._words.publish(WRITTEN, self._placed)
+        publish(self._words, WRITTEN, self._said)
 
     def expect(self, nbytes: int) -> int:
-        """Place a message that is to come; returns what `receive` is to be called with."""
-        begin = self._place(nbytes)
+        """Say the next message that is to come; returns where it begins, for `receive`."""
+        begin = self._next(nbytes)
         self._coming[begin] = False
         return begin
 
-    def receive(self, begin: int, memory: Tensor) -> None:
+    def receive(self, begin: int, number: int, memory: Tensor) -> None:
         """Wait for an expected message, and copy it out of the ring.
 
         Raises
         ------
+        RunError
+            If another message comes.
         RuntimeError
             If the other end is gone, or does not send it until the timeout.
         """
         self._wait(WRITTEN, begin + _space(len(memory)))
         at = begin % len(self._ring)
-        memory.copy_(self._ring[at : at + len(memory)])
+        sent, nbytes = self._headers[at // 8], self._headers[at // 8 + 1]
+        if (sent, nbytes) != (number, len(memory)):
+            raise RunError(
+                f"message {sent} of {nbytes} bytes came for message {number} of {len(memory)}: "
+                "accepted are the same calls on all ranks, and new processes after an error"
+            )
+        memory.copy_(self._ring[at + HEADER : at + HEADER + len(memory)])
         self._coming[begin] = True
         for first in [*takewhile(self._coming.__getitem__, self._coming)]:
             del self._coming[first]
-        self._words.publish(TAKEN, next(iter(self._coming), self._placed))
+        publish(self._words, TAKEN, next(iter(self._coming), self._said))
 
     def close(self) -> None:
         """Let the other end wait no more."""
-        self._words.publish(CLOSED, 1)
+        publish(self._words, CLOSED, 1)
 
-    def _place(self, nbytes: int) -> int:
-        begin, size = self._placed, len(self._ring)
+    def _next(self, nbytes: int) -> int:
+        """Where a message begins."""
+        begin, size = self._said, len(self._ring)
         if begin % size + _space(nbytes) > size:
             begin += size - begin % size
-        self._placed = begin + _space(nbytes)
+        self._said = begin + _space(nbytes)
         return begin
 
     def _wait(self, word: int, number: int) -> None:
-        if self._words.wait(word, number, CLOSED, LOOK):
-            return
         end = time.monotonic() + self._timeout
-        while not self._words.wait(word, number, CLOSED, LOOK):
-            gone = self._words.wait(CLOSED, 1, CLOSED, 0) or self._is_gone()
-            if gone and not self._words.wait(word, number, CLOSED, 0):
+        while not wait_for(self._words, word, number, CLOSED, min(LOOK, self._timeout)):
+            gone = wait_for(self._words, CLOSED, 1, CLOSED, 0) or self._is_gone()
+            if gone and not wait_for(self._words, word, number, CLOSED, 0):
                 raise RuntimeError("Connection closed by the other process")
             if time.monotonic() > end:
                 raise RuntimeError("Timed out waiting for the other process")
@@ -140,7 +162,7 @@ class Lane:
 
 def _space(nbytes: int) -> int:
     """Bytes that a message takes in a ring."""
-    return -(-nbytes // LINE) * LINE
+    return -(-(HEADER + nbytes) // LINE) * LINE
 
 
 @dataclass(frozen=True)
@@ -151,19 +173,21 @@ class Lanes:
     ----------
     there, back : Lane
         To the other process, and from it.
-    inbox : _Inbox
-        This process's, which shows that it lives.
+    inbox : Inbox
+        This process's, kept because it is locked as long as it is there.
     """
 
     there: Lane
     back: Lane
-    inbox: _Inbox
+    inbox: Inbox
 
 
 def lanes_of(
     rank: int, k: int, gather: Callable[[Any], list[Any]], timeout: float
 ) -> dict[int, Lanes]:
-    """Lanes to the processes on this machine, and in its network; all ranks call it.
+    """Lanes to all processes on this machine and in its network; all ranks call it.
+
+    If one of them can't have a lane, they all have none, so that all ranks send the same way.
 
     Parameters
     ----------
@@ -172,62 +196,83 @@ def lanes_of(
     timeout : float
         Seconds that an end of a lane waits for the other.
     """
-    places = gather(_place())
-    here = [each for each in range(k) if places[each] == places[rank] is not None]
-    inbox, inboxes = None, dict[int, _Inbox]()
-    if len(here) > 1 and INBOX // (len(here) - 1) >= LEAST:
+    machines = gather(_machine())
+    here = [each for each in range(k) if machines[each] == machines[rank] is not None]
+    others = len(here) - 1
+    inbox, inboxes = None, dict[int, Inbox]()
+    if others > 0 and INBOX // others >= LEAST:
         with suppress(OSError):
-            inbox = _Inbox.made()
-    addresses: list[_Address | None] = gather(None if inbox is None else inbox.address)
+            inbox = Inbox.made()
+    addresses: list[Address | None] = gather(None if inbox is None else inbox.address)
     for peer in here:
         address = addresses[peer]
-        if inbox is not None and address is not None and peer != rank:
+        if address is not None and peer != rank:
             with suppress(OSError):
-                inboxes[peer] = _Inbox.of(address)
-    reached: list[set[int]] = gather({*inboxes})
+                inboxes[peer] = Inbox.of(address)
+    reached = gather(len(inboxes) == others)
+    if inbox is None or not all(reached[each] for each in here):
+        return {}
     lanes = {}
     for peer, outbox in inboxes.items():
-        if inbox is not None and rank in reached[peer]:
-            ends = outbox.is_gone, timeout
-            there = outbox.part([each for each in here if each != peer].index(rank), len(here) - 1)
-            back = inbox.part([each for each in here if each != rank].index(peer), len(here) - 1)
-            lanes[peer] = Lanes(Lane(there, *ends), Lane(back, *ends), inbox)
+        there = outbox.part([each for each in here if each != peer].index(rank), others)
+        back = inbox.part([each for each in here if each != rank].index(peer), others)
+        ends = outbox.is_gone, timeout
+        lanes[peer] = Lanes(Lane(there, *ends), Lane(back, *ends), inbox)
     return lanes
 
 
 @dataclass(frozen=True)
-class _Address:
+class Address:
+    """Where other processes find an inbox: a file of a process, which begins with a token."""
+
     process: int
     file: int
     token: bytes
 
 
-class _Inbox:
-    """The memory of a process's incoming lanes, which is locked as long as the process lives."""
+class Inbox:
+    """The memory of a process's incoming lanes, which is locked as long as the process lives.
 
-    def __init__(self, file: int, address: _Address) -> None:
+    Its own process must not open it once more: if it closed that, the lock would be gone.
+    """
+
+    def __init__(self, file: int, address: Address) -> None:
         self._file, self.address = file, address
         finalize(self, os.close, file)
         self._memory = torch.frombuffer(mmap.mmap(file, LINE + INBOX), dtype=torch.uint8)
 
     @staticmethod
-    def made() -> _Inbox:
-        """A new one."""
-        file = os.memfd_create("hgpart-inbox")
-        token = token_bytes(TOKEN)
-        os.write(file, token)
-        os.ftruncate(file, LINE + INBOX)
-        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return _Inbox(file, _Address(os.getpid(), file, token))
+    def made() -> Inbox:
+        """Make one for this process."""
+        with ExitStack() as failing:
+            file = os.memfd_create(NAME)
+            failing.callback(os.close, file)
+            token = token_bytes(TOKEN)
+            os.write(file, token)
+            os.ftruncate(file, LINE + INBOX)
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            failing.pop_all()
+        return Inbox(file, Address(os.getpid(), file, token))
 
     @staticmethod
-    def of(address: _Address) -> _Inbox:
-        """That of another process."""
-        file = os.open(f"/proc/{address.process}/fd/{address.file}", os.O_RDWR)
-        if os.fstat(file).st_size != LINE + INBOX or os.read(file, TOKEN) != address.token:
-            os.close(file)
+    def of(address: Address) -> Inbox:
+        """Open that of another process.
+
+        Raises
+        ------
+        OSError
+            If it can't be opened, or is another file.
+        """
+        path = Path(f"/proc/{address.process}/fd/{address.file}")
+        if not str(path.readlink()).startswith(f"/memfd:{NAME}"):
             raise FileNotFoundError(address)
-        return _Inbox(file, address)
+        with ExitStack() as failing:
+            file = os.open(path, os.O_RDWR)
+            failing.callback(os.close, file)
+            if os.read(file, TOKEN) != address.token or os.fstat(file).st_size != LINE + INBOX:
+                raise FileNotFoundError(address)
+            failing.pop_all()
+        return Inbox(file, address)
 
     def part(self, at: int, parts: int) -> Tensor:
         """The memory of one lane."""
@@ -244,8 +289,8 @@ class _Inbox:
         return True
 
 
-def _place() -> tuple[object, ...] | None:
-    """What processes on one machine, which also see each other's numbers, have in common."""
+def _machine() -> tuple[object, ...] | None:
+    """What processes have in common that are on one machine, see each other's numbers and share."""
     if not hasattr(os, "memfd_create"):
         return None
     try:

@@ -60,6 +60,7 @@ class Rank:
         if autocast not in types:
             types[autocast] = MapTypes(programs[part].transfers, are_known=autocast is None)
         is_step, own = schedule.in_flight is None, mail(schedule, part)
+        # Weights that travel are those of the schedule, which has been lowered with them.
         known = self._sizes.setdefault(own, {})
         key = types[autocast], types[autocast].are_known, tuple(sizes)
         if key not in known:

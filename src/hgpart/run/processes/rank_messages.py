@@ -29,8 +29,8 @@ class MessageSizes:
     of_messages : mapping of int to int
         Bytes of each message, by number.
     small : frozenset of int
-        Numbers of the messages that go through lanes: from one part to another as many as there is
-        room for, if they are taken by size. Both parts find the same.
+        Numbers of the messages that go through lanes: from one part to another the smallest, as
+        many as there is room for. Both parts find the same.
     """
 
     of_pieces: Mapping[Piece, int]
@@ -67,14 +67,10 @@ class MessageSizes:
         }
         small = set[int]()
         for peer, pair in lanes.items():
-            for way, lane in (("receiver", pair.there), ("sender", pair.back)):
-                sizes = {
-                    message.number: of_messages[message.number]
-                    for message in messages
-                    if getattr(message, way) == peer
-                }
-                largest = lane.largest([*sizes.values()])
-                small.update(number for number, size in sizes.items() if size <= largest)
+            going = {one.number for one in messages if one.receiver == peer}
+            coming = {one.number for one in messages if one.sender == peer}
+            for lane, numbers in ((pair.there, going), (pair.back, coming)):
+                small |= lane.fitting({number: of_messages[number] for number in numbers})
         return MessageSizes(of_pieces, of_messages, frozenset(small))
 
 
@@ -146,12 +142,14 @@ class RankMessages(Mailbox):
 
     def _depart(self, message: Message, pieces: Sequence[Tensor]) -> None:
         words = self._words(message, message.receiver)
-        if message.number in self._sizes.small:
+        is_small = message.number in self._sizes.small
+        if not is_small or pieces[0].device != self._place:
+            pieces = [(pieces[0] if len(pieces) == 1 else torch.cat([*pieces])).to(self._place)]
+        if is_small:
             lane = self._connection.lanes[message.receiver].there
-            self._connection.guard(partial(lane.send, pieces), *words)
-            self.left(message)
+            self._connection.guard(partial(lane.send, message.number, pieces), *words)
             return
-        body = (pieces[0] if len(pieces) == 1 else torch.cat([*pieces])).to(self._place)
+        (body,) = pieces
         group = self._connection.group(message.sender, message.receiver)
         call = partial(dist.isend, body, message.receiver, group, message.number)
         work = self._connection.guard(call, *words)
@@ -189,7 +187,7 @@ class RankMessages(Mailbox):
 
     def departed(self, message: Message) -> None:
         """Wait until a message has left."""
-        _, work = self._going.pop(message.number, (None, None))  # those in lanes have departed
+        _, work = self._going.pop(message.number)
         self._wait(work, message, message.receiver)
 
     def post(self, message: Message) -> None:
@@ -200,8 +198,10 @@ class RankMessages(Mailbox):
             begin = lane.expect(self._sizes.of_messages[message.number])
 
             def taken() -> Tensor:
-                memory = self._memory(message)
-                self._connection.guard(partial(lane.receive, begin, memory), *words)
+                # Not the memory of a copy: autograd would notice what is written there.
+                memory = self._new(self._sizes.of_messages[message.number])
+                call = partial(lane.receive, begin, message.number, memory)
+                self._connection.guard(call, *words)
                 return memory
 
             self._coming[message.number] = taken
