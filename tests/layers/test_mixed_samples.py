@@ -104,6 +104,9 @@ APART: dict[str, Branch] = {
     ),
     "windows": lambda m, x: _windows(x),
     "tokens": lambda m, x: functional.scaled_dot_product_attention(*[x.flatten(2).mT] * 3),
+    "shared heads": lambda m, x: functional.scaled_dot_product_attention(
+        x, x[:, :2], x[:, 2:], enable_gqa=True
+    ),
     "matrices": lambda m, x: (x.flatten(2) @ x.flatten(2).mT).softmax(-1),
     "bmm": lambda m, x: torch.bmm(x.flatten(2), x.flatten(2).mT),
     "einsum": lambda m, x: torch.einsum("bchw,bdhw->bcd", x, x),

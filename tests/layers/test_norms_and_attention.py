@@ -69,7 +69,7 @@ def test_softmax_over_pixels_joins() -> None:
 
 
 @pytest.mark.full
-def test_attention_is_kept_whole_and_counted() -> None:
+def test_attention_has_a_task_for_each_head_and_is_counted() -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         tokens = net.a(x).flatten(2).transpose(1, 2)
         return net.attention(tokens, tokens, tokens, need_weights=False)[0]
@@ -82,11 +82,13 @@ def test_attention_is_kept_whole_and_counted() -> None:
         ),
         counted=False,  # torch doesn't count the fused kernel that it runs on the CPU
     )
-    assert list(kinds(graph).values()) == ["dense", "linear", "whole", "linear"]
-    whole = graph.layers[3]
+    assert list(kinds(graph).values()) == ["dense", "linear", "matrices", "linear"]
+    of_heads = graph.layers[3]
     assert layer_of(graph, "a").macs * 6 == 36 * 4 * 9 * 6
-    assert whole.macs == 2 * 36 * 36 * 6
-    assert needs(graph, whole.name) == [maps("attention", *range(18))]
+    assert (of_heads.tasks, of_heads.macs) == (2, 2 * 36 * 36 * 3)
+    assert needs(graph, of_heads.name) == [
+        maps("attention", *(at for at in range(18) if at % 6 // 3 == head)) for head in range(2)
+    ]
 
 
 def test_a_mean_over_channels_is_one_reduction() -> None:
@@ -176,3 +178,27 @@ def test_channels_that_are_normalised_over_the_batch(
         assert sum(layer.batch_statistics for layer in graph.layers) == expected
         without = tuple(replace(layer, batch_statistics=0) for layer in graph.layers)
         assert replace(graph, layers=without).fingerprint == graph.fingerprint
+
+
+def test_values_of_another_width_than_keys() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        tokens = net.a(x).flatten(2)
+        query, key, value = tokens.split([4, 4, 6], 1)
+        query, key, value = (one.unflatten(1, (2, -1)) for one in (query, key, value))
+        return (query.mT @ key).softmax(3) @ value.mT
+
+    graph = modelled(Net(forward, a=nn.Conv2d(4, 14, 1)))
+    assert kinds(graph) == {"a": "dense", "matmul": "matrices"}
+    assert needs(graph, "matmul") == [
+        maps("a", 0, 1, 4, 5, 8, 9, 10),
+        maps("a", 2, 3, 6, 7, 11, 12, 13),
+    ]
+
+
+def test_an_attention_of_one_head_is_kept_whole() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        tokens = net.a(x).flatten(2).mT
+        return F.scaled_dot_product_attention(tokens, tokens, tokens)
+
+    graph = modelled(Net(forward, a=nn.Conv2d(4, 6, 1)), counted=False)
+    assert list(kinds(graph).values()) == ["dense", "whole"]

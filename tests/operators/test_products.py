@@ -7,13 +7,16 @@ import pytest
 import torch
 from operator_calls import effect, per_channel
 from torch import fx
+from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from hgpart.operators.effects import Call, Channels, Constant, Mix, Whole
+from hgpart.operators.effects import Call, Channels, Constant, Matrices, Mix, Whole
 from hgpart.operators.ids import compact
+from hgpart.operators.products import attention_with_dropout
 from hgpart.operators.table import macs_of
 
 aten = torch.ops.aten
+ATTENTION = aten.scaled_dot_product_attention.default
 
 
 def test_convolution() -> None:
@@ -156,3 +159,101 @@ def test_bias_that_depends_on_the_input_is_whole() -> None:
     bias, weight = Channels(per_channel(2, 5)), Constant((4, 5))
     found = effect(aten.addmm.default, (2, 5), bias, Channels(per_channel(2, 4)), weight)
     assert found == Whole()
+
+
+def of_heads(heads: int, tokens: int = 5, width: int = 3, first: int = 0) -> Channels:
+    """A tensor with a channel for each feature of each head."""
+    ids = torch.arange(first, first + heads * width, dtype=torch.int32)
+    return Channels(ids.reshape(1, heads, 1, width).expand(2, heads, tokens, width))
+
+
+def channels_of_heads(ids: torch.Tensor) -> list[list[int]]:
+    return [head.unique().tolist() for head in ids[0]]
+
+
+def test_an_attention_of_several_heads() -> None:
+    query, key, value = (of_heads(2, first=first) for first in (0, 6, 12))
+    found = effect(ATTENTION, (2, 2, 5, 3), query, key, value)
+    assert isinstance(found, Matrices)
+    assert [channels_of_heads(ids) for ids in found.operands] == [
+        [[0, 1, 2], [3, 4, 5]],
+        [[6, 7, 8], [9, 10, 11]],
+        [[12, 13, 14], [15, 16, 17]],
+    ]
+    assert found.constants == ()
+
+
+def test_heads_that_share_keys_and_values() -> None:
+    found = effect(ATTENTION, (2, 4, 5, 3), of_heads(4), of_heads(2), of_heads(1), enable_gqa=True)
+    assert isinstance(found, Matrices)
+    _, keys, values = map(channels_of_heads, found.operands)
+    assert keys == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]
+    assert values == [[0, 1, 2]] * 4
+
+
+def test_a_parameter_that_is_added_to_scores() -> None:
+    query, bias = of_heads(2), Constant((2, 5, 5), frozenset({"bias"}))
+    mask = Constant((5, 5))
+    found = effect(ATTENTION, (2, 2, 5, 3), query, query, query, bias)
+    assert isinstance(found, Matrices)
+    ((constant, elements),) = found.constants
+    assert constant is bias
+    assert elements.shape == (2, 2, 5, 5)
+    assert elements[1, 1, 0].tolist() == [25, 26, 27, 28, 29]
+    assert effect(ATTENTION, (2, 2, 5, 3), query, query, query, mask).constants == ()
+
+
+def test_one_head_needs_all_channels() -> None:
+    one = of_heads(1)
+    assert effect(ATTENTION, (2, 1, 5, 3), one, one, one) == Whole()
+    tokens = Channels(per_channel(2, 5, 3, axis=2))
+    assert effect(aten.bmm.default, (2, 5, 5), tokens, Channels(tokens.ids.mT)) == Whole()
+
+
+def test_products_of_matrices() -> None:
+    left, right = of_heads(2), Channels(of_heads(2).ids.mT)
+    merged = Channels(left.ids.reshape(4, 5, 3)), Channels(right.ids.reshape(4, 3, 5))
+    for operator, shape, operands in (
+        (aten.matmul.default, (2, 2, 5, 5), (left, right)),
+        (aten.bmm.default, (4, 5, 5), merged),
+        (aten.baddbmm.default, (4, 5, 5), (Constant((1, 5, 5)), *merged)),
+    ):
+        found = effect(operator, shape, *operands)
+        assert isinstance(found, Matrices)
+        assert [ids.shape[:-2] for ids in found.operands] == [shape[:-2]] * 2
+
+
+def test_a_product_with_one_matrix_is_a_linear_layer() -> None:
+    weight = Constant((3, 7), frozenset({"w"}))
+    assert isinstance(effect(aten.matmul.default, (2, 2, 5, 7), of_heads(2), weight), Mix)
+    vector = Channels(per_channel(3, axis=0))
+    assert effect(aten.matmul.default, (2, 2, 5), of_heads(2), vector) == Whole()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"is_causal": True},
+        {"scale": 0.2},
+        {"attn_mask": torch.randn(5, 4, dtype=torch.float64)},
+        {"attn_mask": torch.arange(20).reshape(5, 4) % 7 > 3},  # one token sees nothing
+        {"enable_gqa": True},
+    ],
+    ids=lambda given: ", ".join(given) or "plain",
+)
+def test_an_attention_with_dropout_is_that_of_torch(given: dict[str, object]) -> None:
+    shared = 2 if "enable_gqa" in given else 4
+    torch.manual_seed(0)
+    query = torch.randn(2, 4, 5, 3, dtype=torch.float64)
+    key, value = (torch.randn(2, shared, 4, 3, dtype=torch.float64) for _ in range(2))
+    torch.manual_seed(1)
+    expected = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.4, **given)  # type: ignore[arg-type]
+    torch.manual_seed(1)
+    found = attention_with_dropout(query, key, value, dropout_p=0.4, **given)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, expected)
+
+
+def test_an_attention_without_dropout_stays_one_operator() -> None:
+    tokens = torch.zeros(1, 1, 2, 2)
+    assert attention_with_dropout(tokens, tokens, tokens) is NotImplemented

@@ -79,7 +79,8 @@ class Layer:
     name : str
         Unique: the module path of the first operator.
     kind : str
-        input, parameter, dense, linear, grouped, depthwise, same index, reduce, whole or output.
+        input, parameter, dense, linear, grouped, depthwise, same index, matrices, reduce, whole or
+        output.
     operators : tuple of str
         Names of the graph nodes that the layer computes, in order; the first is its head, the
         others are fused into it.

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from hgpart.arrays import Int64
-from hgpart.operators.ids import NO_CHANNEL, constant_along
-from hgpart.sequences import distinct
+from hgpart.operators.ids import NO_CHANNEL, constant_along, core, mix_all
+from hgpart.sequences import distinct, equal_rows
 
 
 def channel_axis(shape: Sequence[int], operands: Sequence[torch.Tensor]) -> int:
@@ -31,6 +31,24 @@ def narrowed(tensors: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], int]:
             repeats *= cut[0].shape[dim]
             cut = [tensor.narrow(dim, 0, 1) for tensor in cut]
     return cut, repeats
+
+
+def sets_at_places(
+    ids: torch.Tensor, first: int
+) -> tuple[torch.Tensor, dict[int, tuple[Int64, Int64]]]:
+    """The set of ids in the last two dimensions at each place along the others.
+
+    Returns the number of the set at each place, counted from `first`, and for each number the
+    channels and how often each occurs. Where every set is one id, that is its number.
+    """
+    cut = core(ids)
+    matrices = cut.flatten(-2).flatten(0, -2)
+    if bool((matrices == matrices[:, :1]).all()):
+        return ids[..., 0, 0], {}
+    numbers, examples = equal_rows(matrices.numpy().astype(np.int64))
+    places = torch.from_numpy(first + numbers).to(torch.int32).reshape(cut.shape[:-2])
+    sets = {first + at: mix_all(matrices[example]) for at, example in enumerate(examples.tolist())}
+    return places.expand(ids.shape[:-2]), sets
 
 
 def distinct_places(operands: Sequence[torch.Tensor]) -> tuple[Int64, Int64, Int64]:

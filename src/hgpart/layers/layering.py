@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,13 @@ from torch.utils import _pytree as pytree
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Read
 from hgpart.layers.constants import constant_of, integers, with_origins
-from hgpart.layers.element_owners import channel_axis, cross, distinct_places, owned_by_one_task
+from hgpart.layers.element_owners import (
+    channel_axis,
+    cross,
+    distinct_places,
+    owned_by_one_task,
+    sets_at_places,
+)
 from hgpart.layers.holdings import Use, tasks_met, tasks_of_slices
 from hgpart.layers.made_weights import makes_weights
 from hgpart.layers.numbering import numbered_graph
@@ -28,6 +34,7 @@ from hgpart.operators.effects import (
     Channels,
     Constant,
     Effect,
+    Matrices,
     Mix,
     Reindex,
     SameIndex,
@@ -50,6 +57,8 @@ from hgpart.tracing.traced_nodes import (
 )
 
 REDUCE = "reduce"
+
+_Set = tuple[Int64, Int64]  # channels, and the number of features of each
 
 
 def channel_graph(traced: TracedModel) -> ChannelGraph:
@@ -147,6 +156,8 @@ class _Layering:
             return Channels(effect.ids)
         if isinstance(effect, SameIndex):
             ids = self._same_index(call, effect)
+        elif isinstance(effect, Matrices):
+            ids = self._matrices(call, effect)
         elif isinstance(effect, Mix):
             ids = self._mix(call, effect)
         else:
@@ -182,37 +193,71 @@ class _Layering:
             if self._is_held(constant, elements, operands):
                 held.append((constant, elements))
             else:
-                layers = map(self._parameter_layer, _each_origin(constant))
-                operands += [ids.expand(call.shape) for ids in layers]
+                operands += self._parameter_layers(constant, call.shape)
+        return self._meeting(call, operands, held, {})
+
+    def _matrices(self, call: Call, effect: Matrices) -> torch.Tensor:
+        operands, sets = list[torch.Tensor](), dict[int, _Set]()
+        for constant, _ in effect.constants:
+            operands += self._parameter_layers(constant, call.shape[:-2])
+        for ids in effect.operands:
+            numbers, sets_of_operand = sets_at_places(ids, self.layers.width + len(sets))
+            if len({len(channels) for channels, _ in sets_of_operand.values()}) > 1:
+                return self._whole(call, known=False)
+            operands.append(numbers)
+            sets |= sets_of_operand
+        return self._meeting(call, operands, [], sets)
+
+    def _meeting(
+        self,
+        call: Call,
+        operands: list[torch.Tensor],
+        held: Sequence[tuple[Constant, torch.Tensor]],
+        sets: Mapping[int, _Set],
+    ) -> torch.Tensor:
+        """Ids of a result with a task for each combination of ids that meet at a place.
+
+        The places are those of the result, or the matrices in its last two dimensions. Ids of
+        operands may be numbers of sets of channels.
+        """
+        places = tuple(operands[0].shape)
         tuples, labels, counts = distinct_places(operands)
         met: dict[int, Int64] = {}  # operand of a single task -> all its channels, as each is met
         if cross(tuples):
             met = self.layers.single_tasks(tuples)
             for single, channels in met.items():
                 operands[single] = torch.full((), int(channels[0]), dtype=torch.int32)
-                operands[single] = operands[single].expand(call.shape)
+                operands[single] = operands[single].expand(places)
             tuples, labels, counts = distinct_places(operands)
         numbers = torch.from_numpy(labels).to(torch.int32)
+        divided = _in_shape(numbers.expand(places), call.shape)
         # No task would compute what is made from constants alone, such as the sigmoid of padding.
         equal = len(counts) > 0 and bool((counts == counts[0]).all() and (numbers >= 0).all())
-        if not equal or cross(tuples) or not self._divides(call.node, numbers.expand(call.shape)):
+        if not equal or cross(tuples) or not self._divides(call.node, divided):
             return self._whole(call, known=False)
         fuses = call.node.name not in self.exceptions.unfused
-        joined = self.layers.join(call.node, tuples) if fuses else None
+        joined = self.layers.join(call.node, tuples, sets) if fuses else None
         if joined is not None:
             owner, own = joined
             tuples = tuples[np.argsort(tuples[:, own])]
-            ids = operands[own]
+            ids = _in_shape(operands[own], call.shape)
         else:
-            owner, own = self.layers.begin("same index", call.node, len(tuples), single=False), -1
-            owner.partial_elements = self.layers.per_sample(int(counts[0]))
-            ids = (numbers + owner.start).expand(call.shape)
+            kind = "matrices" if len(places) < len(call.shape) else "same index"
+            owner, own = self.layers.begin(kind, call.node, len(tuples), single=False), -1
+            elements = int(counts[0]) * math.prod(call.shape[len(places) :])
+            owner.partial_elements = self.layers.per_sample(elements)
+            ids = _in_shape((numbers + owner.start).expand(places), call.shape)
+        if len(places) < len(call.shape):
+            macs = multiply_accumulates(call) // self.layers.batch
+            owner.macs += macs if owner.single else -(-macs // len(tuples))
         for column in range(tuples.shape[1]):
             channels = tuples[:, column]
             if own >= 0:  # what a task makes itself it does not read
                 channels = np.where(channels == tuples[:, own], NO_CHANNEL, channels)
             if column in met:
                 owner.reads.append(Read(met[column], _ones(len(met[column]))))
+            elif int(channels[0]) in sets:
+                self._sets_read(owner, [sets[number] for number in channels.tolist()])
             elif (channels != NO_CHANNEL).any():
                 self._same_index_read(owner, channels)
         numbers = (core(ids) - owner.start).expand(call.shape)
@@ -241,6 +286,21 @@ class _Layering:
             owner.reads.append(Read(channels, _ones(len(channels))))
         else:
             owner.reads.append(Read(channels, _ones(len(channels)), len(channels)))
+
+    def _sets_read(self, owner: OpenLayer, sets: Sequence[_Set]) -> None:
+        """A read of a set of channels by each task, in as few groups as there can be."""
+        channels, sizes = (np.stack(numbers) for numbers in zip(*sets, strict=True))
+        tasks, width = channels.shape
+        if owner.single:
+            every, first = np.unique(channels, return_index=True)
+            owner.reads.append(Read(every, sizes.ravel()[first]))
+            return
+        for groups in (count for count in range(1, tasks + 1) if tasks % count == 0):
+            of_groups = channels.reshape(groups, -1, width)
+            if (of_groups == of_groups[:, :1]).all():
+                own = sizes.reshape(groups, -1, width)[:, 0]
+                owner.reads.append(Read(of_groups[:, 0].ravel(), own.ravel(), groups))
+                return
 
     def _mix(self, call: Call, mix: Mix) -> torch.Tensor:
         tasks = 1 if mix.axis is None else call.shape[mix.axis]
@@ -334,6 +394,11 @@ class _Layering:
             self.parameter_layers[constant.origins] = layer
         return torch.full((), layer.start, dtype=torch.int32)
 
+    def _parameter_layers(self, constant: Constant, shape: tuple[int, ...]) -> list[torch.Tensor]:
+        """Ids in a shape of each of the parameters that a constant is made from."""
+        layers = map(self._parameter_layer, _each_origin(constant))
+        return [ids.expand(shape) for ids in layers]
+
     def _with_parameter_layers(self, call: Call) -> Call:
         def layered(value: Any) -> Any:
             if isinstance(value, Constant) and value.origins:
@@ -367,6 +432,11 @@ class _Layering:
                 reads=[Read(read, _ones(len(read)))] if len(read) else [],
             )
         )
+
+
+def _in_shape(ids: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Ids of places, which may lack the last dimensions of a shape, in all of it."""
+    return ids.reshape(*ids.shape, *[1] * (len(shape) - ids.dim())).expand(shape)
 
 
 def _has_parameters(value: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,17 +95,25 @@ class OpenLayers:
             node.name: node for node in traced.graph_module.graph.find_nodes(op="placeholder")
         }
 
-    def join(self, node: fx.Node, tuples: Int64) -> tuple[OpenLayer, int] | None:
-        """The layer that a same-index operator joins, and the operand that is that layer's map.
+    def join(
+        self, node: fx.Node, tuples: Int64, sets: Mapping[int, tuple[Int64, Int64]]
+    ) -> tuple[OpenLayer, int] | None:
+        """The layer that an operator joins, and the operand that is that layer's map.
 
         A layer whose task j would read what task i makes is ruled out: another operand may be the
         map again, channel for channel as in ``x * x``, but not reordered as in ``x + x.flip(1)``.
+        So is a layer of which a set of channels has any.
         """
+        in_sets = np.concatenate(
+            [np.zeros(0, np.int64), *(channels for channels, _ in sets.values())]
+        )
         candidates = []
         for column in range(tuples.shape[1]):
             ids = tuples[:, column]
             owner = self.sole_owner(ids, node)
             if owner is None or not len(ids) == owner.channels == len(distinct(ids)):
+                continue
+            if ((in_sets >= owner.start) & (in_sets < owner.start + owner.channels)).any():
                 continue
             own = (tuples >= owner.start) & (tuples < owner.start + owner.channels)
             if (own <= (tuples == ids[:, None])).all():

@@ -2,6 +2,7 @@ from .channelwise import same_place as same_place
 from .effects import Call as Call
 from .effects import Channels as Channels
 from .effects import Constant as Constant
+from .effects import Matrices as Matrices
 from .effects import Mix as Mix
 from .effects import Reindex as Reindex
 from .effects import SameIndex as SameIndex

@@ -25,7 +25,7 @@ from hgpart.operators.effects import (
 from hgpart.operators.ids import constant_along, in_order, mix_all
 
 
-def _elements(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
+def elements_of(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
     """Numbers of a constant's elements, viewed in a shape that broadcasts to the result."""
     numbers = torch.arange(math.prod(constant.shape), dtype=torch.int32)
     return numbers.reshape(tuple(constant.shape if shape is None else shape))
@@ -42,7 +42,7 @@ def same_place(call: Call) -> Effect:
             value.ids.expand(call.shape) for value in values if isinstance(value, Channels)
         ),
         constants=tuple(
-            (value, _elements(value))
+            (value, elements_of(value))
             for value in values
             if isinstance(value, Constant) and value.origins
         ),
@@ -78,7 +78,7 @@ def along(
             *(operand.ids.reshape(tuple(shape)).expand(call.shape) for operand in varying),
         ),
         constants=tuple(
-            (operand, _elements(operand, shape))
+            (operand, elements_of(operand, shape))
             for operand in constants_and_ids
             if isinstance(operand, Constant) and operand.origins
         ),
@@ -135,7 +135,7 @@ def fractional_pool(count: int) -> Rule:
         effect, samples = over_last(count)(call), call.argument("random_samples")
         if not isinstance(effect, SameIndex) or not samples.origins:
             return effect
-        of_maps = _elements(samples).reshape(*call.shape[:-count], *[1] * count, count)
+        of_maps = elements_of(samples).reshape(*call.shape[:-count], *[1] * count, count)
         numbers_of_maps = tuple((samples, numbers) for numbers in of_maps.unbind(-1))
         return SameIndex(effect.operands, (*effect.constants, *numbers_of_maps))
 

@@ -6,6 +6,7 @@ such as padding). A channel rule reads the ids of the operands and answers with 
 
 * `Reindex`: computes nothing, only moves elements about (view, concatenation, split, shuffle);
 * `SameIndex`: works channel by channel (activation, pooling, batch norm, residual add);
+* `Matrices`: works matrix by matrix (attention of several heads, a batched product);
 * `Mix`: task j reads one group of channels (convolution, linear, group norm, reduction);
 * `Whole`: mixes channels in a way that no rule knows.
 """
@@ -100,6 +101,20 @@ class SameIndex:
 
 
 @dataclass(frozen=True)
+class Matrices:
+    """Each matrix of the result depends only on the matrices of operands at its own place.
+
+    Matrices lie in the last two dimensions; the dimensions before them tell places apart, such as
+    the heads of an attention. `operands` are ids, `constants` pairs of a constant and the numbers
+    of its elements at each place; all of them have the places of the result, and matrices of any
+    size.
+    """
+
+    operands: tuple[torch.Tensor, ...]
+    constants: tuple[tuple[Constant, torch.Tensor], ...] = ()
+
+
+@dataclass(frozen=True)
 class Mix:
     """Task j of T reads ``channels[g * C // groups : (g + 1) * C // groups]``, g = j * groups // T.
 
@@ -137,7 +152,7 @@ class Whole:
     known: bool = False
 
 
-Effect = Reindex | SameIndex | Mix | Whole
+Effect = Reindex | SameIndex | Matrices | Mix | Whole
 Rule = Callable[[Call], Effect]
 
 

@@ -1,4 +1,7 @@
-"""Product: a convolution, or a product with a matrix, whose weight has a slice for each task."""
+"""Products: a convolution, or a product with a matrix, whose weight has a slice for each task.
+
+And products that work matrix by matrix: of many matrices, and attention.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,22 @@ from typing import Any
 import numpy as np
 import torch
 
-from hgpart.operators.effects import Call, Channels, Constant, Effect, Mix, Whole, alone, has_slices
-from hgpart.operators.ids import NO_CHANNEL, in_order, mix_all
+from hgpart.operators.channelwise import elements_of
+from hgpart.operators.effects import (
+    Call,
+    Channels,
+    Constant,
+    Effect,
+    Matrices,
+    Mix,
+    Whole,
+    alone,
+    has_slices,
+)
+from hgpart.operators.ids import NO_CHANNEL, constant_along, in_order, mix_all
 from hgpart.operators.samples import convolution, product_of_matrices
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -33,7 +49,8 @@ class Product:
         Whether arguments ``alpha`` and ``beta`` scale the product and the bias.
     multiplies_maps : bool
         Whether the weight may be a map just like the operand. Then a product that makes the
-        weight makes neurons; otherwise all of it goes to the one task that multiplies by it.
+        weight makes neurons; otherwise all of it goes to the one task that multiplies by it. There
+        may also be many matrices on both sides.
     """
 
     operand: str = "input"
@@ -55,10 +72,13 @@ class Product:
         return 1 if call.argument("transposed") else self.row_dim
 
     def __call__(self, call: Call) -> Effect:
-        """Each task reads all channels of the operand, or those of its group."""
+        """Each task reads all channels of the operand, or those of its group.
+
+        What multiplies many matrices works matrix by matrix.
+        """
         value, weight, bias = map(call.argument, (self.operand, self.weight, self.bias))
         if not alone(value, call) or (self.is_matrix and len(weight.shape) != 2):
-            return Whole()
+            return matrix_by_matrix(call, value, weight, bias) if self.multiplies_maps else Whole()
         ids, rows, groups = value.ids, self.rows(call), call.argument("groups", 1)
         axis = len(call.shape) + 1 - len(weight.shape)  # 0 where there is no batch
         features = ids.dim() + 1 - len(weight.shape)
@@ -152,3 +172,84 @@ def padding_by_numbers(convolve: Any) -> Callable[..., torch.Tensor]:
         return result
 
     return convolution
+
+
+# ------------------------------------------------------------------ matrix by matrix
+
+
+def matrix_by_matrix(call: Call, *values: Channels | Constant | None) -> Effect:
+    """Operands whose matrices, in the last two dimensions, meet those at the same place.
+
+    Whole if channels do not tell places apart: every matrix then needs all channels.
+    """
+    if any(value is not None and len(value.shape) < 2 for value in values):
+        return Whole()
+    operands, constants = [], []
+    for value in values:
+        if isinstance(value, Channels):
+            operands.append(_at_places(value.ids, call))
+        elif value is not None and value.origins:
+            constants.append((value, _at_places(elements_of(value), call)))
+    places = range(len(call.shape) - 2)
+    if all(constant_along(ids, dim) for ids in operands for dim in places):
+        return Whole()
+    return Matrices(tuple(operands), tuple(constants))
+
+
+def _at_places(numbers: torch.Tensor, call: Call) -> torch.Tensor:
+    """Numbers of a tensor's elements, with all places of a call's result.
+
+    Heads may share keys and values: as many heads, next to each other, as each of these has.
+    """
+    if numbers.dim() > 2 and numbers.shape[-3] not in (1, call.shape[-3]):
+        numbers = numbers.repeat_interleave(call.shape[-3] // numbers.shape[-3], -3)
+    return numbers.expand(*call.shape[:-2], *numbers.shape[-2:])
+
+
+def batched_product(call: Call) -> Effect:
+    """Products of many matrices; what is added to them may come first."""
+    added = call.argument("self") if call.argument("batch1") is not None else None
+    left = call.argument("self") if added is None else call.argument("batch1")
+    return matrix_by_matrix(call, left, call.argument("mat2", call.argument("batch2")), added)
+
+
+def attention_with_dropout(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Any:
+    """An attention as its products, softmax and dropout, for tracing; NotImplemented without any.
+
+    They are those that torch itself computes on a CPU, in the same order: dropout drops the same.
+    """
+    if dropout_p == 0:
+        return NotImplemented
+    if enable_gqa:
+        key, value = (
+            shared.repeat_interleave(query.shape[-3] // shared.shape[-3], -3)
+            for shared in (key, value)
+        )
+    factor = (query.shape[-1] ** -0.5 if scale is None else scale) ** 0.5
+    weights = torch.matmul(query * factor, (key * factor).transpose(-2, -1))
+    if is_causal:
+        attn_mask = torch.ones(weights.shape[-2:], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is None:
+        weights = weights.softmax(-1)
+    else:
+        if attn_mask.dtype == torch.bool:
+            weights = weights.masked_fill(~attn_mask, -math.inf)
+        else:
+            weights = weights + attn_mask
+        weights = aten._safe_softmax(weights, -1)
+    return torch.matmul(aten.native_dropout(weights, dropout_p, True)[0], value)
+
+
+def attention(call: Call) -> Effect:
+    """An attention of each head; several heads may share keys and values."""
+    return matrix_by_matrix(call, *map(call.argument, ("query", "key", "value", "attn_mask")))

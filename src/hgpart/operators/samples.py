@@ -133,6 +133,13 @@ def over_last_two(call: Call) -> Effect:
     return together(call, ids_of_operands)
 
 
+def attention(call: Call) -> Effect:
+    """An attention; where heads share keys and values, samples may not lie along heads."""
+    if not call.argument("enable_gqa"):
+        return over_last_two(call)
+    return together(call, [alone_along(operand.ids, (-3, -2, -1)) for operand in operands_of(call)])
+
+
 def factors(call: Call) -> Effect:
     """Several results of each matrix; matrices lie in the last two dimensions."""
     ids = without(call.args[0].ids, (-2, -1))

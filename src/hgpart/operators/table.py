@@ -16,7 +16,15 @@ import torch
 from torch import fx
 
 from hgpart.errors import ArgumentError, TraceError, not_one_of
-from hgpart.operators import channelwise, complex_numbers, moving, sample_places, samples, spatial
+from hgpart.operators import (
+    channelwise,
+    complex_numbers,
+    moving,
+    products,
+    sample_places,
+    samples,
+    spatial,
+)
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
@@ -176,11 +184,16 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         Operator(Product("mat1", "mat2", "self", row_dim=1, is_scaled=True, multiplies_maps=True)),
         aten.addmm,
     ),
-    (Operator(samples=samples.matrices), aten.bmm, aten.baddbmm, aten.mv, aten.dot),
+    (Operator(products.batched_product, samples=samples.matrices), aten.bmm, aten.baddbmm),
+    (Operator(samples=samples.matrices), aten.mv, aten.dot),
     (Operator(samples=samples.einsum), aten.einsum),
     (
+        Operator(products.attention, samples=samples.attention),
+        aten.scaled_dot_product_attention,
+    ),
+    (
         Operator(samples=samples.over_last_two),
-        aten.scaled_dot_product_attention, aten.cdist, aten.tril, aten.triu,
+        aten.cdist, aten.tril, aten.triu,
         aten.linalg_inv, aten.inverse, aten.linalg_pinv, aten.linalg_cholesky, aten.cholesky,
         aten.cholesky_solve, aten.cholesky_inverse, aten.linalg_solve_triangular,
         aten.linalg_det, aten.det, aten.logdet, aten.linalg_eigvalsh, aten.linalg_svdvals,
@@ -300,7 +313,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(channelwise.weight_norm), aten._weight_norm, aten._weight_norm_interface),
     (
         Operator(channelwise.softmax),
-        aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax,
+        aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax, aten._safe_softmax,
     ),
     (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
     (
@@ -365,7 +378,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(samples=samples.recurrent), aten.rnn_tanh.input, aten.rnn_relu.input),
     (
         Operator(samples=moving.on_ids),
-        aten.unfold, aten.repeat_interleave.self_int, aten.diagonal, aten.rot90,
+        aten.unfold, aten.diagonal, aten.rot90,
         aten.fliplr, aten.flipud, aten.swapaxes, aten.swapdims, aten.unsafe_split,
         aten.broadcast_to, aten.expand_as, aten.view_as, aten.reshape_as,
     ),
@@ -432,7 +445,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle,
     ),
     (Operator(moving.on_ids, "expand"), aten.expand),
-    (Operator(moving.on_ids), aten.repeat, aten.tile),
+    (Operator(moving.on_ids), aten.repeat, aten.tile, aten.repeat_interleave.self_int),
     (Operator(moving.on_ids, of_complex=complex_numbers.slice_written), aten.slice_scatter),
     (Operator(moving.on_ids, of_complex=complex_numbers.position_written), aten.select_scatter),
     (Operator(moving.on_ids, of_complex=complex_numbers.diagonal_written), aten.diagonal_scatter),
@@ -464,6 +477,7 @@ TRACED_AS: Mapping[Any, Callable[..., torch.Tensor]] = {
     aten.conv1d.padding: padding_by_numbers(aten.conv1d),
     aten.conv2d.padding: padding_by_numbers(aten.conv2d),
     aten.conv3d.padding: padding_by_numbers(aten.conv3d),
+    aten.scaled_dot_product_attention.default: products.attention_with_dropout,
 }
 _records: dict[Any, Operator] = {
     operator: record for record, *operators in _ATEN for operator in operators
@@ -520,11 +534,12 @@ def channel_rule(
     """Register what operators are, as ``@channel_rule(torch.ops.my_library.my_operator)``.
 
     An operator is a ``torch.ops`` packet (all overloads) or one overload. The rule gets a `Call`,
-    with `Channels` and `Constant` for tensors, and returns `Reindex`, `SameIndex`, `Mix` or
-    `Whole`. If it works channel by channel, that alone says how a part's share is cut. The rule of
-    a convolution, or of a product with a matrix, is a `Product`: it says how shares are cut and
-    counts multiply-accumulates. All these are in `hgpart`, as are the rules `same_place` and
-    `moved`; the other rules are in `hgpart.operators.channelwise` and `hgpart.operators.moving`.
+    with `Channels` and `Constant` for tensors, and returns `Reindex`, `SameIndex`, `Matrices`,
+    `Mix` or `Whole`. If it works channel by channel, or matrix by matrix, that alone says how a
+    part's share is cut. The rule of a convolution, or of a product with a matrix, is a `Product`:
+    it says how shares are cut and counts multiply-accumulates. All these are in `hgpart`, as are
+    the rules `same_place` and `moved`; the other rules are in `hgpart.operators.channelwise` and
+    `hgpart.operators.moving`.
 
     A later rule replaces an earlier one, with its `cut` and `macs`. Everything else known of an
     ATen operator stays: how its elements move, what computes it in place, which results are
@@ -602,7 +617,7 @@ def effect_of(call: Call) -> Effect:
     effect, where = _answer(call, "channel rule", rule)
     if not isinstance(effect, Effect):
         raise TraceError(
-            f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Mix and Whole"
+            f"{where} returns {effect!r}: accepted are Reindex, SameIndex, Matrices, Mix and Whole"
         )
     return effect
 

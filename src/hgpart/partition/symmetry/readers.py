@@ -13,8 +13,10 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.numbering import Numbering
 from hgpart.sequences import Sequences, distinct, distinct_pairs, starts_of_runs
 
-# Tasks x channels of a group that is one unit; larger groups are divided like dense layers.
+# Tasks x channels of a group that is one unit; larger groups are divided like dense layers. So are
+# heads of an attention, which read more channels than these: each would be a vertex type.
 LARGEST_LOCAL_GROUP = 64
+MOST_LOCAL_CHANNELS = 8
 MOST_LOCAL_SETS = 4  # of one read, for a map; a map that more of them read is one for all
 
 
@@ -90,5 +92,6 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
 
 
 def _is_local(layer: Layer, read: Read) -> bool:
-    group = (layer.tasks // read.groups) * (len(read.channels) // read.groups)
-    return read.groups > 1 and group <= LARGEST_LOCAL_GROUP
+    tasks, channels = layer.tasks // read.groups, len(read.channels) // read.groups
+    is_small = tasks * channels <= LARGEST_LOCAL_GROUP and channels <= MOST_LOCAL_CHANNELS
+    return read.groups > 1 and is_small

@@ -65,6 +65,11 @@ class CutGraph(StepGraph):
         return self._known[key]
 
     def _value(self, node: fx.Node, box: Box) -> fx.Node:
+        for dim, kept in box.items():
+            distinct, places = np.unique(kept, return_inverse=True)
+            if len(distinct) < len(kept):  # as heads of an attention share keys and values
+                result = self.value(node, {**box, dim: distinct})
+                return self.take(result, dim, places, len(distinct))
         if node in self.sources:
             return self._from_source(node, box)
         # Dropout takes a mask instead.

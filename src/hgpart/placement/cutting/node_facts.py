@@ -20,7 +20,7 @@ from hgpart.errors import TraceError
 from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, Mixing
 from hgpart.layers.mixed_samples import numbers_of_samples
 from hgpart.layers.row_windows import RowsInside
-from hgpart.operators.effects import Call, Channels, Constant, SameIndex
+from hgpart.operators.effects import Call, Channels, Constant, Matrices, SameIndex
 from hgpart.operators.ids import constant_along, core, in_order
 from hgpart.operators.rows import OperatorRows
 from hgpart.operators.table import effect_of
@@ -94,6 +94,7 @@ class NodeFacts:
     _varying: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
     _aligned: dict[tuple[fx.Node, int], Aligned | None] = field(default_factory=dict)
     _layouts: dict[fx.Node, ChannelLayout] = field(default_factory=dict)
+    _by_matrix: dict[fx.Node, bool] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Find out whether the results of layers can be cut in the same way for every batch."""
@@ -245,18 +246,24 @@ class NodeFacts:
     def _align(self, node: fx.Node, axis: int) -> Aligned | None:
         shape, numbering = self.shape(node), _Numbering([], [])
         effect, origins = self._position_effect(node, axis, numbering)
-        if not isinstance(effect, SameIndex):
+        if isinstance(effect, Matrices) and axis < len(shape) - 2:
+            operands = [ids[..., 0, 0] for ids in effect.operands]
+        elif isinstance(effect, SameIndex):
+            operands = [ids.expand(shape) for ids in effect.operands]
+        else:
             return None
         maps, constants = [], []
-        for ids in effect.operands:
-            along = _along(ids.expand(shape), axis)
+        for ids in operands:
+            along = _along(ids, axis)
             if along is None:
                 return None
             operand, places = numbering.of(along)
             if axes := self._told_apart(operand, node, axis):
                 maps.append((operand, axes[0], places))
         for constant, elements in effect.constants:
-            moved = core(elements.expand(shape).movedim(axis, 0))
+            if isinstance(effect, SameIndex):
+                elements = elements.expand(shape)
+            moved = core(elements.movedim(axis, 0))
             numbers = moved.reshape(moved.shape[0], -1).numpy()
             constants.append((origins[min(constant.origins)], numbers))
         places_of = [places for _, _, places in maps] + [numbers for _, numbers in constants]
@@ -284,7 +291,8 @@ class NodeFacts:
         has_maps = any(operand.name in self.graph.ids for operand in node.all_input_nodes)
         known = self.graph.ids if has_maps else self.graph.rows
         operands = (operand for operand in node.all_input_nodes if operand.name in known)
-        if any(len(self.varying(operand)) > 1 for operand in operands):
+        several = any(len(self.varying(operand)) > 1 for operand in operands)
+        if several and not self._works_by_matrix(node):
             return None, {}
 
         def positions(operand: fx.Node) -> torch.Tensor | None:
@@ -330,9 +338,17 @@ class NodeFacts:
         """
         axes, shape = self.varying(operand), self.shape(operand)
         same = axis - len(self.shape(node)) + len(shape)
+        if self._works_by_matrix(node):
+            return (same,) if same >= 0 and shape[same] > 1 else ()
         if not axes and same >= 0 and shape[same] == self.shape(node)[axis] > 1:
             return (same,)
         return axes
+
+    def _works_by_matrix(self, node: fx.Node) -> bool:
+        """Whether an operator makes matrices, each from those at its own place."""
+        if node not in self._by_matrix:
+            self._by_matrix[node] = isinstance(self.effect(node)[0], Matrices)
+        return self._by_matrix[node]
 
 
 def _along(ids: torch.Tensor, axis: int) -> Int64 | None:

@@ -13,7 +13,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import argument
-from hgpart.operators.effects import Mix, SameIndex
+from hgpart.operators.effects import Matrices, Mix, SameIndex
 from hgpart.operators.rows import EvenSpans
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
@@ -108,7 +108,7 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
     boxes: dict[fx.Node, Box] = {}
     for operand, dim, along in aligned.maps:
         wanted = along[kept] if len(along) > 1 else along
-        if len(wanted) != len(kept) or (np.diff(wanted) <= 0).any():
+        if len(wanted) != len(kept) or (np.diff(wanted) < 0).any():
             return None
         if operand in boxes and not np.array_equal(boxes[operand][dim], wanted):
             return None
@@ -183,6 +183,8 @@ def _slice_of_tasks(step: StepGraph, node: fx.Node, operand: fx.Node) -> Box:
     if isinstance(effect, Mix):
         named = [dim for name, dim in effect.slices.items() if argument(node, name) is operand]
         axes = named[:1] or axes
+    elif isinstance(effect, Matrices):
+        axes = []  # a place may need all elements
     if len(axes) > 1 and operand.name in step.traced.parameters:
         raise PlacementError(
             f"{step.layer.name}: which dimension of {step.traced.parameters[operand.name]} "
