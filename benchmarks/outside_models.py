@@ -81,7 +81,7 @@ EFFORT = 0.05
 MOST_ROUNDING = 1e-5
 CPU_SECONDS = 240
 WALL_SECONDS = 1800  # for a process that hangs without computing
-MEMORY = 8 * 10**9
+MEMORY = 16 * 10**9
 MOST_WEIGHTS = MEMORY // 48  # 8 bytes, four times, and half as much again for the rest
 
 
