@@ -9,7 +9,7 @@ from toy_programs import Cut, cuts
 
 from hgpart.execution.outlines import outline
 from hgpart.run.processes.map_types import MapTypes
-from hgpart.run.processes.rank_messages import RankMessages
+from hgpart.run.processes.rank_messages import MessageSizes, RankMessages
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.mail import mail
@@ -52,7 +52,9 @@ def test_it_is_what_a_post_holds(cut: Cut, rule: str, micro_batches: int, sample
     sizes = [samples] * micro_batches
     for part in range(cut.k):
         transfers = cut.placed.programs[part].transfers
-        post = RankMessages(Nowhere(), MapTypes(transfers), mail(made, part), sizes)  # type: ignore[arg-type]
+        types, own = MapTypes(transfers), mail(made, part)
+        known = MessageSizes.of(own, types, sizes, None, {})
+        post = RankMessages(Nowhere(), types, own, sizes, known)  # type: ignore[arg-type]
         found = message_bytes(made, part, sizes)
         for action, (during, after) in zip(made.sequences[part], found, strict=True):
             forward = action.direction is Direction.FORWARD

@@ -436,7 +436,7 @@ class _Layering:
 
 def _in_shape(ids: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Ids of places, which may lack the last dimensions of a shape, in all of it."""
-    return ids.reshape(*ids.shape, *[1] * (len(shape) - ids.dim())).expand(shape)
+    return ids.reshape((*ids.shape, *[1] * (len(shape) - ids.dim()))).expand(shape)
 
 
 def _has_parameters(value: Any) -> bool:

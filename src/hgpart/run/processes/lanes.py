@@ -24,7 +24,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from hgpart._native import publish, wait_for
+from hgpart import _native
 from hgpart.errors import RunError
 
 INBOX = 2**23  # bytes of memory for all that comes to a process
@@ -74,7 +74,7 @@ class Lane:
 
         >>> memory = torch.zeros(WORDS * 8 + 1024, dtype=torch.uint8)
         >>> sorted(Lane(memory, lambda: False, 1.0).fitting({7: 300, 8: 100, 9: 400}))
-        [8, 7]
+        [7, 8]
         """
         fitting, taken = set[int](), 0
         for number, size in sorted(sizes.items(), key=lambda item: (item[1], item[0])):
@@ -106,7 +106,7 @@ class Lane:
         for piece in pieces:
             self._ring[at : at + len(piece)].copy_(piece)
             at += len(piece)
-        publish(self._words, WRITTEN, self._said)
+        _native.publish(self._words, WRITTEN, self._said)
 
     def expect(self, nbytes: int) -> int:
         """Say the next message that is to come; returns where it begins, for `receive`."""
@@ -136,11 +136,11 @@ class Lane:
         self._coming[begin] = True
         for first in [*takewhile(self._coming.__getitem__, self._coming)]:
             del self._coming[first]
-        publish(self._words, TAKEN, next(iter(self._coming), self._said))
+        _native.publish(self._words, TAKEN, next(iter(self._coming), self._said))
 
     def close(self) -> None:
         """Let the other end wait no more."""
-        publish(self._words, CLOSED, 1)
+        _native.publish(self._words, CLOSED, 1)
 
     def _next(self, nbytes: int) -> int:
         """Where a message begins."""
@@ -152,9 +152,9 @@ class Lane:
 
     def _wait(self, word: int, number: int) -> None:
         end = time.monotonic() + self._timeout
-        while not wait_for(self._words, word, number, CLOSED, min(LOOK, self._timeout)):
-            gone = wait_for(self._words, CLOSED, 1, CLOSED, 0) or self._is_gone()
-            if gone and not wait_for(self._words, word, number, CLOSED, 0):
+        while not _native.wait_for(self._words, word, number, CLOSED, min(LOOK, self._timeout)):
+            gone = _native.wait_for(self._words, CLOSED, 1, CLOSED, 0) or self._is_gone()
+            if gone and not _native.wait_for(self._words, word, number, CLOSED, 0):
                 raise RuntimeError("Connection closed by the other process")
             if time.monotonic() > end:
                 raise RuntimeError("Timed out waiting for the other process")
@@ -197,7 +197,7 @@ def lanes_of(
         Seconds that an end of a lane waits for the other.
     """
     machines = gather(_machine())
-    here = [each for each in range(k) if machines[each] == machines[rank] is not None]
+    here = [peer for peer in range(k) if machines[peer] == machines[rank] is not None]
     others = len(here) - 1
     inbox, inboxes = None, dict[int, Inbox]()
     if others > 0 and INBOX // others >= LEAST:
@@ -210,12 +210,12 @@ def lanes_of(
             with suppress(OSError):
                 inboxes[peer] = Inbox.of(address)
     reached = gather(len(inboxes) == others)
-    if inbox is None or not all(reached[each] for each in here):
+    if inbox is None or not all(reached[peer] for peer in here):
         return {}
     lanes = {}
     for peer, outbox in inboxes.items():
-        there = outbox.part([each for each in here if each != peer].index(rank), others)
-        back = inbox.part([each for each in here if each != rank].index(peer), others)
+        there = outbox.part([sender for sender in here if sender != peer].index(rank), others)
+        back = inbox.part([sender for sender in here if sender != rank].index(peer), others)
         ends = outbox.is_gone, timeout
         lanes[peer] = Lanes(Lane(there, *ends), Lane(back, *ends), inbox)
     return lanes

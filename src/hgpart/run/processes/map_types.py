@@ -123,7 +123,7 @@ class _Layout:
 
     @staticmethod
     def of(transfer: Transfer, samples: int) -> _Layout:
-        """That of a number of samples."""
+        """Find where the tensors of so many samples lie."""
         tensors = transfer.tensors
         return _Layout(
             tuple(tensor.dtype for tensor in tensors),

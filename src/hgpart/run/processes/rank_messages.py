@@ -67,8 +67,8 @@ class MessageSizes:
         }
         small = set[int]()
         for peer, pair in lanes.items():
-            going = {one.number for one in messages if one.receiver == peer}
-            coming = {one.number for one in messages if one.sender == peer}
+            going = {message.number for message in messages if message.receiver == peer}
+            coming = {message.number for message in messages if message.sender == peer}
             for lane, numbers in ((pair.there, going), (pair.back, coming)):
                 small |= lane.fitting({number: of_messages[number] for number in numbers})
         return MessageSizes(of_pieces, of_messages, frozenset(small))
@@ -113,7 +113,8 @@ class RankMessages(Mailbox):
         self._travelling, self._in_place = travelling, in_place
         # Messages lie on this device while they are sent.
         self._place = connection.device if connection.nccl else torch.device("cpu")
-        self._coming: dict[int, Callable[[], Tensor]] = {}
+        # The memory of messages that come, None for those in lanes, and what waits for them.
+        self._coming: dict[int, tuple[Tensor | None, Callable[[Tensor], object]]] = {}
         self._arrived: dict[Piece, Sequence[Tensor]] = {}
         self._begun: dict[int, dict[Piece, list[Tensor]]] = {}
         self._going: dict[int, tuple[Tensor, dist.Work | None]] = {}
@@ -163,7 +164,10 @@ class RankMessages(Mailbox):
         return self._arrived.pop(piece)
 
     def _open(self, message: Message) -> None:
-        body = self._coming.pop(message.number)()
+        memory, wait = self._coming.pop(message.number)
+        # From a lane never into the memory of a copy: autograd would notice the write.
+        body = self._new(self._sizes.of_messages[message.number]) if memory is None else memory
+        wait(body)
         self.came(message)
         body = body.to(self._connection.device)
         if message.is_of_weights:
@@ -196,26 +200,15 @@ class RankMessages(Mailbox):
         if message.number in self._sizes.small:
             lane = self._connection.lanes[message.sender].back
             begin = lane.expect(self._sizes.of_messages[message.number])
-
-            def taken() -> Tensor:
-                # Not the memory of a copy: autograd would notice what is written there.
-                memory = self._new(self._sizes.of_messages[message.number])
-                call = partial(lane.receive, begin, message.number, memory)
-                self._connection.guard(call, *words)
-                return memory
-
-            self._coming[message.number] = taken
+            take = partial(lane.receive, begin, message.number)
+            guard = self._connection.guard
+            self._coming[message.number] = None, lambda memory: guard(partial(take, memory), *words)
             return
         body = self._memory(message)
         group = self._connection.group(message.sender, message.receiver)
         call = partial(dist.irecv, body, message.sender, group, message.number)
         work = self._connection.guard(call, *words)
-
-        def received() -> Tensor:
-            self._wait(work, message, message.sender)
-            return body
-
-        self._coming[message.number] = received
+        self._coming[message.number] = body, lambda _: self._wait(work, message, message.sender)
 
     def _memory(self, message: Message) -> Tensor:
         """The memory that a message is received into."""

@@ -45,7 +45,7 @@ WAITS_LEGEND = {
 }
 
 
-class Lane(NamedTuple):
+class Strip(NamedTuple):
     """Where in a part's row something is drawn: from its middle down, and how high."""
 
     name: str
@@ -54,7 +54,7 @@ class Lane(NamedTuple):
 
 
 ALONE = 0.0, 0.85
-PLANNED, MEASURED = Lane("planned", -0.31, 0.2), Lane("measured", 0.1, 0.5)
+PLANNED, MEASURED = Strip("planned", -0.31, 0.2), Strip("measured", 0.1, 0.5)
 
 
 class Box(NamedTuple):
@@ -96,13 +96,13 @@ def timeline_figure(
     both = bool(measured and planned)
     room = NUMBERED * max(map(milliseconds_of, (measured, planned)))
     data, shown = list[dict[str, Any]](), set[Direction]()
-    for events, lane in ((planned, PLANNED), (measured, MEASURED)):
+    for events, strip in ((planned, PLANNED), (measured, MEASURED)):
         if events:
             least = SHORTEST * milliseconds_of(events) if events is measured else 0.0
             drawn = boxes(events, least)
             shown |= {box.first.direction for box in drawn}
             timed = events is measured or not is_stretched
-            data.append(_boxes(drawn, lane if both else Lane(lane.name, *ALONE), room, timed))
+            data.append(_boxes(drawn, strip if both else Strip(strip.name, *ALONE), room, timed))
     data += [_legend(*LOOKS[direction]) for direction in LOOKS if direction in shown]
     if waits := long_waits(measured, SHORTEST * milliseconds_of(measured)):
         offset = MEASURED.offset if both else ALONE[0]
@@ -179,7 +179,7 @@ def milliseconds_of(events: Sequence[Event]) -> float:
     return (max((event.end for event in events), default=0) - _begin(events)) / 1e6
 
 
-def _boxes(drawn: Sequence[Box], lane: Lane, room: float, timed: bool) -> dict[str, Any]:
+def _boxes(drawn: Sequence[Box], strip: Strip, room: float, timed: bool) -> dict[str, Any]:
     looks = [LOOKS[box.first.direction] for box in drawn]
     parts = [box.first.part for box in drawn]
     numbers = {
@@ -191,19 +191,19 @@ def _boxes(drawn: Sequence[Box], lane: Lane, room: float, timed: bool) -> dict[s
     }
     when = ": from %{base:.4~g} to %{customdata[3]} ms" if timed else ""
     return bars(
-        lane.name,
-        [part + lane.offset for part in parts],
+        strip.name,
+        [part + strip.offset for part in parts],
         [shortened(box.end - box.begin) for box in drawn],
         part_marker(parts, [white for _, white in looks]),
-        f"part %{{customdata[0]}}, {lane.name}: %{{customdata[1]}}<br>%{{customdata[2]}}{when}",
+        f"part %{{customdata[0]}}, {strip.name}: %{{customdata[1]}}<br>%{{customdata[2]}}{when}",
         showlegend=False,
-        width=lane.width,
+        width=strip.width,
         base=[shortened(box.begin) for box in drawn],
         customdata=[
             [box.first.part, name, box.label, f"{box.end:.4g}"]
             for box, (name, _) in zip(drawn, looks, strict=True)
         ],
-        **(numbers if lane.width >= MEASURED.width else {"textposition": "none"}),
+        **(numbers if strip.width >= MEASURED.width else {"textposition": "none"}),
     )
 
 
@@ -230,10 +230,10 @@ def _legend(name: str, white: float) -> dict[str, Any]:
 def _lane_ticks(k: int) -> dict[str, Any]:
     lanes = PLANNED, MEASURED
     return {
-        "tickvals": [part + lane.offset for part in range(k) for lane in lanes],
+        "tickvals": [part + strip.offset for part in range(k) for strip in lanes],
         "ticktext": [
-            lane.name if lane is PLANNED else f"<b>{part}</b> {lane.name}"
+            strip.name if strip is PLANNED else f"<b>{part}</b> {strip.name}"
             for part in range(k)
-            for lane in lanes
+            for strip in lanes
         ],
     }
