@@ -18,7 +18,7 @@ from toy_times import in_proportion
 
 from hgpart import Modelling, Placement, example_inputs, flops, load_model, place, trace
 from hgpart.errors import ArgumentError, PlacementError
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.partition.problem.problem import Problem
@@ -92,7 +92,8 @@ def check_tiles(
         return
     model, images = drawn
     traced, graph = placements.traced_model(model.train(backward), [images])
-    if graph.most_rows == 1:
+    is_refused = "slices" in settings and any(layer.kind == PARAMETER for layer in graph.layers)
+    if graph.most_rows == 1 or is_refused:
         return
     bands = min(2 + seed % 4, graph.most_rows)
     modelling = Modelling(batch_size=samples, bands=bands, training=backward, **settings)
