@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
-from torch import distributed as dist
 
 from hgpart.run.processes.connection import Connection
 from hgpart.work.devices import wait_for
@@ -27,24 +25,15 @@ class Messages:
         # Not zeros: pages that nobody has written to are all the same page.
         self._body = torch.ones(nbytes, dtype=torch.uint8, device=connection.device)
         self._inbox = torch.ones(nbytes, dtype=torch.uint8, device=self._place)
-        lanes = connection.lanes.get(peer)
-        self._is_small = lanes is not None and bool(lanes.there.fitting({0: nbytes}))
         self._doing = f"exchanged messages of {nbytes} bytes with rank {peer}"
 
     def begin_receiving(self) -> Wait:
         """Be ready to receive a message."""
-        if self._is_small:
-            return self._connection.hear(self._peer, self._inbox, self._doing)
-        group = self._connection.group(self._peer, self._connection.rank)
-        return self._begun(partial(dist.irecv, self._inbox, self._peer, group))
+        return self._connection.hear(self._peer, self._inbox, self._doing)
 
     def begin_sending(self) -> Wait:
         """Send a message, without waiting for it."""
-        body = self._body.to(self._place)
-        if self._is_small:
-            return self._connection.tell(self._peer, body, self._doing)
-        group = self._connection.group(self._connection.rank, self._peer)
-        return self._begun(partial(dist.isend, body, self._peer, group))
+        return self._connection.tell(self._peer, self._body.to(self._place), self._doing)
 
     def receive(self, wait: Wait) -> None:
         """Wait until a message is on this process's device."""
@@ -72,9 +61,3 @@ class Messages:
             arriving, departing = self.begin_receiving(), self.begin_sending()
             self.receive(arriving)
             departing()
-
-    def _begun(self, call: Callable[[], dist.Work | None]) -> Wait:
-        guard = partial(self._connection.guard, doing=self._doing, peer=self._peer)
-        work = guard(call)
-        assert work is not None
-        return partial(guard, work.wait)

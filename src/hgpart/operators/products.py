@@ -1,6 +1,6 @@
-"""Products: a convolution, or a product with a matrix, whose weight has a slice for each task.
+"""Products: convolutions, products with a matrix, products of many matrices, and attention.
 
-And products that work matrix by matrix: of many matrices, and attention.
+The weight of the first two has a slice for each task; the others work matrix by matrix.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Product:
     def __call__(self, call: Call) -> Effect:
         """Each task reads all channels of the operand, or those of its group.
 
-        What multiplies many matrices works matrix by matrix.
+        A product of many matrices works matrix by matrix.
         """
         value, weight, bias = map(call.argument, (self.operand, self.weight, self.bias))
         if not alone(value, call) or (self.is_matrix and len(weight.shape) != 2):

@@ -49,7 +49,8 @@ from hgpart.work.figures import Work, seconds_a_unit
 
 # Borders are computed by themselves if the inside takes as many times as long as a message, and as
 # the second call of its operators, which takes some seconds per parameter: 3 to 5e-10 measured for
-# convolutions of 64 to 512 channels (oneDNN), more for larger ones.
+# convolutions of 64 to 512 channels (oneDNN), more for larger ones. How many times is measured by
+# the latency of VGG16 (benchmarks/latency.md).
 MESSAGES_HIDDEN = 10
 CALLS_HIDDEN = 30
 SECONDS_A_PARAMETER_AND_CALL = 5e-10

@@ -155,23 +155,31 @@ class Connection:
         return [heard[rank].tolist() for rank in range(self.k)]
 
     def tell(self, peer: int, numbers: Tensor, doing: str) -> Callable[[], object]:
-        """Begin to send numbers to a process, which hears them; the returned function waits."""
-        if peer in self.lanes:
-            body = numbers.view(torch.uint8)
-            self.guard(partial(self.lanes[peer].there.send, TOLD, [body]), doing, peer)
+        """Begin to send numbers to a process, which hears them; the returned function waits.
+
+        They go through a lane if there is one with room for them, on both sides alike.
+        """
+        body = numbers.view(torch.uint8)
+        if (lanes := self._lanes_with_room(peer, body)) is not None:
+            self.guard(partial(lanes.there.send, TOLD, [body]), doing, peer)
             return _nothing
-        call = partial(dist.isend, numbers, peer, tag=TOLD)
-        work = self.guard(call, doing, peer)
+        group = self.group(self.rank, peer) if numbers.is_cuda else None
+        work = self.guard(partial(dist.isend, numbers, peer, group, TOLD), doing, peer)
         return _nothing if work is None else partial(self.guard, work.wait, doing, peer)
 
     def hear(self, peer: int, numbers: Tensor, doing: str) -> Callable[[], object]:
         """Begin to receive numbers that a process tells; the returned function waits."""
-        if peer in self.lanes:
-            lane, body = self.lanes[peer].back, numbers.view(torch.uint8)
-            call = partial(lane.receive, lane.expect(len(body)), TOLD, body)
+        body = numbers.view(torch.uint8)
+        if (lanes := self._lanes_with_room(peer, body)) is not None:
+            call = partial(lanes.back.receive, lanes.back.expect(len(body)), TOLD, body)
             return partial(self.guard, call, doing, peer)
-        work = self.guard(partial(dist.irecv, numbers, peer, tag=TOLD), doing, peer)
+        group = self.group(peer, self.rank) if numbers.is_cuda else None
+        work = self.guard(partial(dist.irecv, numbers, peer, group, TOLD), doing, peer)
         return _nothing if work is None else partial(self.guard, work.wait, doing, peer)
+
+    def _lanes_with_room(self, peer: int, body: Tensor) -> Lanes | None:
+        lanes = self.lanes.get(peer)
+        return lanes if lanes is not None and lanes.there.fitting({TOLD: len(body)}) else None
 
     def collect(self, value: Any, call: JointCall = JointCall.GATHER) -> list[Any] | None:
         """The values of all processes, in their order, on the first process; None on the others."""

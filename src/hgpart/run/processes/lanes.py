@@ -153,7 +153,7 @@ class Lane:
     def _wait(self, word: int, number: int) -> None:
         end = time.monotonic() + self._timeout
         while not _native.wait_for(self._words, word, number, CLOSED, min(LOOK, self._timeout)):
-            gone = _native.wait_for(self._words, CLOSED, 1, CLOSED, 0) or self._is_gone()
+            gone = self._words[CLOSED] or self._is_gone()
             if gone and not _native.wait_for(self._words, word, number, CLOSED, 0):
                 raise RuntimeError("Connection closed by the other process")
             if time.monotonic() > end:
@@ -290,7 +290,10 @@ class Inbox:
 
 
 def _machine() -> tuple[object, ...] | None:
-    """What processes have in common that are on one machine, see each other's numbers and share."""
+    """What two processes have in common if they can share memory; None if this one can't.
+
+    The user, the machine, and the namespaces of networks and of process numbers.
+    """
     if not hasattr(os, "memfd_create"):
         return None
     try:

@@ -133,19 +133,14 @@ class _Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
-        return self.ends[-1] if self.ends else 0
+        """Bytes of all tensors, of which there is one at least."""
+        return self.ends[-1]
 
     def tensors(self, body: Tensor) -> tuple[Tensor, ...]:
         """The tensors, from their bytes."""
-        if len(self.ends) == 1:
-            return (_as_type(body, self.dtypes[0]).view(self.shapes[0]),)
-        begins = (0, *self.ends)
+        places = zip((0, *self.ends[:-1]), self.ends, self.dtypes, self.shapes, strict=True)
         return tuple(
-            _as_type(body[begin:end], dtype).view(shape)
-            for begin, end, dtype, shape in zip(
-                begins, self.ends, self.dtypes, self.shapes, strict=False
-            )
+            _as_type(body[begin:end], dtype).view(shape) for begin, end, dtype, shape in places
         )
 
 
