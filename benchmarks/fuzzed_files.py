@@ -66,7 +66,9 @@ from hgpart.partition.problem.objectives import over_links
 from hgpart.partition.problem.topology import load_topology
 from hgpart.placement.cutting.slices import Slice
 from hgpart.plan import LARGEST_K
-from hgpart.report import as_json, print_comparison, print_report
+from hgpart.report.comparison import print_comparison
+from hgpart.report.partition.columns import as_json
+from hgpart.report.partition.printing import print_report
 from hgpart.run.training import checkpoints
 from hgpart.run.training import manifest as manifests
 from hgpart.run.training.checkpoints import CheckpointReader, Held

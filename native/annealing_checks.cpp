@@ -149,9 +149,13 @@ void check_nets(const SymmetricModel& model) {
   check_pointers("net_pointers", model.net_pointers, kEachNetHasARoot, model.net_pins.size,
                  "the number of net_pins");
   check_below("net_pins", model.net_pins, 2 * model.types());
+  std::vector<std::int64_t> first(model.sets(), -1);  // net of each set
   for (std::int64_t net = 0; net < nets; ++net) {
-    if (model.net_gathers[net] && model.net_sets[net] > 0) {
-      fail("net_gathers", net, 1, "0: nets with a set do not gather");
+    auto& other = first[model.net_sets[net]];
+    if (other < 0) other = net;
+    if (model.net_sets[net] > 0 && model.net_gathers[net] != model.net_gathers[other]) {
+      fail("net_gathers", net, model.net_gathers[net],
+           std::to_string(model.net_gathers[other]) + ", like other nets of its set");
     }
     const auto root = model.net_pointers[net];
     if (model.net_crossings[net] >= 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace hgpart {
 
@@ -30,7 +31,13 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
       words_((k_ + 63) / 64),
       work_(goal.capacities, k_),
       memory_(goal.memory, k_) {
-  if (has_traffic(goal)) traffic_.emplace(goal, model.sets(), memory_);
+  if (has_traffic(goal)) {
+    std::vector<char> gathers(model.sets(), false);
+    for (std::int64_t net = 0; net < model.nets(); ++net) {
+      gathers[model.net_sets[net]] = model.net_gathers[net];
+    }
+    traffic_.emplace(goal, std::move(gathers), memory_);
+  }
   if (objective_ == Objective::kTime) time_.emplace(goal);
   first_row_.push_back(0);
   for (std::int64_t c = 0; c < model.classes(); ++c) {

@@ -10,8 +10,9 @@ namespace hgpart {
 // A vertex type has a vertex for each unit of one class, or for each pair of units of two (the
 // cells of a task matrix). A net type has a net for each unit of its class: its pins are the unit's
 // vertices of some types, its root's first, and all vertices of the types of a set (the readers of a
-// dense layer). A net without a set may gather: its root receives from its other pins; and it may be
-// of each pair of units of two classes, whose cells in all slices are its pins.
+// dense layer). A net may gather: its root receives from its other pins; the nets of a set all do, or
+// none. One without a set may be of each pair of units of two classes, whose cells in all slices are
+// its pins.
 struct SymmetricModel {
   Span<std::int64_t> class_units;
   Span<std::int64_t> type_weights;

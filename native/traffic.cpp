@@ -1,16 +1,18 @@
 #include "traffic.hpp"
 
 #include <algorithm>
+#include <utility>
 
 namespace hgpart {
 
-Traffic::Traffic(const Goal& goal, std::int64_t sets, Budget& memory)
+Traffic::Traffic(const Goal& goal, std::vector<char> gathers, Budget& memory)
     : k_(static_cast<std::int32_t>(goal.capacities.size)),
       by_links_(goal.objective == Objective::kTime),
       links_(goal.links),
       memory_(memory),
-      rooted_(sets * k_, 0),
-      pinned_(static_cast<std::size_t>(sets) * k_ * k_, 0),
+      gathers_(std::move(gathers)),
+      rooted_(gathers_.size() * k_, 0),
+      pinned_(gathers_.size() * k_ * k_, 0),
       exchanged_(k_, 0) {}
 
 std::int64_t Traffic::largest() const {
@@ -38,14 +40,14 @@ void Traffic::root(std::int32_t set, std::int32_t part, std::int64_t cost,
   if (set == 0) return;
   rooted_[at(set, part)] += cost;
   for (std::int32_t other = 0; other < k_; ++other) {
-    if (support[other] > 0) exchange(part, other, cost, false, true);
+    if (support[other] > 0) exchange(part, other, cost, gathers_[set], true);
   }
 }
 
 void Traffic::support(std::int32_t set, std::int32_t part, int sign) {
   for (std::int32_t root = 0; root < k_; ++root) {
     const auto cost = rooted_[at(set, root)] - pinned_[at(set, root) * k_ + part];
-    if (cost != 0) exchange(root, part, sign * cost, false, true);
+    if (cost != 0) exchange(root, part, sign * cost, gathers_[set], true);
   }
 }
 

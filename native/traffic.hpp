@@ -30,9 +30,12 @@ double smooth_largest(std::int32_t k, OfPart of_part) {
 // have a pin in p beside the set, part r sends to part p of these nets
 //
 //   R(A, r) where p holds a vertex of the set, P(A, r, p) where it doesn't.
+//
+// Where the nets of a set gather, p sends as much to r.
 class Traffic {
  public:
-  Traffic(const Goal& goal, std::int64_t sets, Budget& memory);
+  // `gathers`: whether the nets of each set do.
+  Traffic(const Goal& goal, std::vector<char> gathers, Budget& memory);
 
   std::int64_t links() const { return links_cost_; }
   std::int64_t largest() const;
@@ -62,6 +65,7 @@ class Traffic {
   const bool by_links_;  // `exchanged_` is
   const Span<std::int64_t> links_;
   Budget& memory_;
+  std::vector<char> gathers_;  // of each set
   std::vector<std::int64_t> rooted_, pinned_;  // R and P
   std::vector<std::int64_t> exchanged_;        // of each part
   std::int64_t links_cost_ = 0;

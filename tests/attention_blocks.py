@@ -12,6 +12,12 @@ from torch.nn import functional
 FEATURES, TOKENS, WINDOW = 5, 6, 3
 
 
+def repeated(shared: Tensor, count: int) -> Tensor:
+    """Keys or values of heads that share them, for each head."""
+    samples, heads, *rest = shared.shape
+    return shared[:, :, None].expand(-1, -1, count, -1, -1).reshape(samples, heads * count, *rest)
+
+
 @dataclass(frozen=True)
 class Attention:
     """How a block attends.
@@ -23,7 +29,7 @@ class Attention:
     sharing : int
         Heads that share keys and values.
     products : str
-        "fused", "matmul" (heads are a dimension) or "bmm" (heads beside samples in one).
+        "fused", "matmul" (heads are a dimension), "einsum" or "bmm" (heads beside samples in one).
     projection : str
         Queries, keys and values by one linear layer, whose features are divided first by these
         three ("split") or by head ("mixed"), or by three layers ("apart").
@@ -53,12 +59,12 @@ class Attention:
 @st.composite
 def attentions(draw: st.DrawFn) -> Attention:
     """Any way to attend."""
-    heads = draw(st.sampled_from([2, 3, 4, 6]))
+    heads = draw(st.sampled_from([1, 2, 3, 4, 6]))
     return Attention(
         heads=heads,
-        width=draw(st.integers(1, 4)),
+        width=draw(st.integers(1 if heads > 1 else 2, 4)),  # the norm of one feature is zero
         sharing=draw(st.sampled_from([one for one in range(1, heads + 1) if not heads % one])),
-        products=draw(st.sampled_from(["fused", "matmul", "bmm"])),
+        products=draw(st.sampled_from(["fused", "matmul", "einsum", "bmm"])),
         projection=draw(st.sampled_from(["split", "mixed", "apart"])),
         mask=draw(st.sampled_from(["", "causal", "chosen", "added", "learned", "table"])),
         in_windows=draw(st.booleans()),
@@ -132,10 +138,12 @@ class AttentionBlock(nn.Module):
                 enable_gqa=own.sharing > 1,
             )
         if own.sharing > 1:
-            key, value = (one.repeat_interleave(own.sharing, 1) for one in (key, value))
+            key, value = (repeated(one, own.sharing) for one in (key, value))
         query = query * own.width**-0.5
         if own.products == "matmul":
             weights = query @ key.transpose(2, 3)
+        elif own.products == "einsum":
+            weights = torch.einsum("bhid,bhjd->bhij", query, key)
         else:
             query, key, value = (one.reshape(-1, count, own.width) for one in (query, key, value))
             if own.mask == "added":
@@ -150,6 +158,8 @@ class AttentionBlock(nn.Module):
         weights = functional.dropout(weights.softmax(3), dropout, self.training)
         if own.products == "matmul":
             return weights @ value
+        if own.products == "einsum":
+            return torch.einsum("bhij,bhjd->bhid", weights, value)
         return torch.bmm(weights.view(-1, count, count), value).view(
             -1, own.heads, count, own.width
         )
@@ -161,3 +171,22 @@ class AttentionBlock(nn.Module):
         if kind == "table":
             return self.table[self.places].view(count, count, -1).permute(2, 0, 1)
         return None if not kind else getattr(self, kind)
+
+
+class Patches(nn.Module):
+    """A vision transformer of one block: patches become tokens, behind two learned ones."""
+
+    def __init__(self, attention: Attention, is_pooled: bool) -> None:
+        super().__init__()
+        self.patches, self.is_pooled = nn.Conv2d(3, FEATURES, 2, 2), is_pooled
+        self.first = nn.Parameter(torch.randn(1, 2, FEATURES))
+        self.places = nn.Parameter(torch.randn(1, TOKENS, FEATURES))
+        self.block, self.last = AttentionBlock(attention), nn.Linear(3, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Scores of each image."""
+        patches = self.patches(images).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.first.expand(len(patches), -1, -1), patches], 1) + self.places
+        tokens = self.block(tokens)
+        scores: Tensor = self.last(tokens.mean(1) if self.is_pooled else tokens[:, 0])
+        return scores

@@ -18,6 +18,9 @@ from hgpart.zoo import load_model
 # A chain, residual adds, branches.
 REPRESENTATIVE = ("lenet5", "resnet18", "squeezenet1_1")
 
+# Those that take longest.
+DEEP = ("densenet121", "inception_resnet_v2")
+
 # One of each family: the others have the same layers, more of them or in other sizes.
 FAMILIES = (
     *("lenet5", "alexnet", "vgg11_bn", "resnet18", "resnet50", "squeezenet1_1", "googlenet"),
@@ -46,7 +49,7 @@ def each_model(
         pytest.param(
             name,
             *more,
-            marks=[] if name in quick else [pytest.mark.full],
+            marks=[] if name in quick else [pytest.mark.full, *[pytest.mark.long] * (name in DEEP)],
         )
         for name in (FAMILIES if names is None else names)
     ]

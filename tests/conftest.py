@@ -4,15 +4,19 @@ CI runs full tests but for those that are also `long`; these are run before a re
 
 Each process of the runner computes in one thread, and so do the commands that tests start: the
 machines that run the tests are shared, and busy at times. Hypothesis has no deadline for that
-reason. Ctrl-C arrives: a runner in the background ignores it, and the commands would too. Garbage
-is looked for less often than Python does: each time it goes through all that torch holds.
+reason. A model of the zoo is traced once for all processes: what they keep lies in a folder of this
+run's own, and the user's folder of caches is left alone. Ctrl-C arrives: a runner in the background
+ignores it, and the commands would too. Garbage is looked for less often than Python does: each time
+it goes through all that torch holds.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections import Counter, defaultdict
 
 import pytest
@@ -22,6 +26,9 @@ from hgpart.work import watching
 from hgpart.work.watching import Spent
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
+os.environ["HGPART_TRACES"] = "keep"
+if "PYTEST_XDIST_WORKER" not in os.environ:  # the first process; the others inherit its folder
+    os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="hgpart-tests-")
 
 for name, examples in (("quick", 3), ("full", 8)):
     settings.register_profile(
@@ -43,12 +50,14 @@ def _idle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Choose how many examples Hypothesis tries, and how traces are made."""
+    """Choose how many examples Hypothesis tries."""
     settings.load_profile("full" if _is_full(config) else "quick")
-    if not config.getoption("numprocesses", None):  # the one that runs tests
-        import kept_overrides
 
-        kept_overrides.keep()
+
+def pytest_unconfigure() -> None:
+    """Remove the traces of this run."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -65,7 +65,7 @@ class Counts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = self.scale.clone()
         x = self.first(x) * before
-        x = self.second(x.relu()) + before
+        x = self.second(x.relu()).tanh() + before
         self.scale += 0.5
         return x
 

@@ -13,7 +13,7 @@ from hgpart.partition.baselines.random_parts import random_parts
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
-from hgpart.report import Report
+from hgpart.report.partition.record import Report
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import flops
 

@@ -18,6 +18,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.tracing.traced_model import TracedModel, trace
 
 TRIES = 40
+aten = torch.ops.aten
 
 
 class Calls(nn.Module):
@@ -62,7 +63,8 @@ def seen(traced: TracedModel, graph: ChannelGraph, at: int, seed: int) -> dict[i
             sources[node] = _layer_of(run, node)
     for step in run.steps:
         args, kwargs = fx.map_arg((step.args, dict(step.kwargs)), values.__getitem__)
-        values[step] = step.target(*args, **kwargs)
+        is_view = step.target is aten.view.default  # of values in another order in memory
+        values[step] = (aten.reshape.default if is_view else step.target)(*args, **kwargs)
     dependence: dict[int, list[set[int]]] = {}
     result = values[run.ends[0]]
     lines = result.flatten()[None] if own.dim is None else result.movedim(own.dim, 0)

@@ -36,7 +36,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import kept_overrides
 import placements
 import torch
 from changed_models import CHANGES, change, freeze, taught
@@ -93,7 +92,6 @@ def main(beside: str, file: str, *cases: str) -> None:
         lanes.LEAST, lanes.INBOX = 0, 2**12
     rank, k = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     found: dict[str, list[str]] = {}
-    kept_overrides.keep()
     messages.SMALL = 16  # so that some tensors travel by themselves
     messages.BUCKET = 24  # and that the others are several buckets
     joining.end_of = lambda units, order: 0.0  # shares wait for each other where they can be one

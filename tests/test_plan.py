@@ -334,7 +334,7 @@ def test_what_does_not_fit_the_model_is_refused(
     [
         ('"hgpart plan 1"', '"hgpart plan 9"', 2, 'accepted: "format": "hgpart plan 1"'),
         ('"file.py:make"', "7", 3, '"model": a text'),
-        ('"input_shape": [3, 8, 8]', '"input_shape": [3, 8, "8"]', 4, '"input_shape": whole'),
+        ('"input_shape": [3, 8, 8]', '"input_shape": [3, 8, "8"]', 4, '"input_shape": sizes'),
         ('"versions": {', '"version": {', 1, 'found no "versions"'),
         ('"grain": "coarse"', '"grain": "medium"', 7, "accepted are coarse and fine"),
         ('"linear": "neuron"', '"linear": "cell"', 8, "accepted are neuron and layer"),

@@ -14,9 +14,21 @@ import hgpart
 ROOT = Path(hgpart.__file__).parent
 
 ORDER = [
-    *("errors", "analytic", "arrays", "terminal", "cores", "freed_memory", "processes"),
+    *("errors", "specs", "analytic", "arrays", "terminal", "cores", "freed_memory", "processes"),
     *("sequences", "files", "summary"),
-    *("operators", "tracing", "layers", "transformation", "zoo.architectures", "zoo", "work"),
+    *(
+        "operators.norms",
+        "operators",
+        "tracing.code",
+        "tracing.cache",
+        "tracing",
+        "layers",
+        "layers.cache",
+        "transformation",
+        "zoo.architectures",
+        "zoo",
+        "work",
+    ),
     *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem.objectives", "partition.problem", "partition.external"),
     *("partition.baselines", "partition.symmetry"),

@@ -6,9 +6,12 @@ The public names, in the order of the stages, are listed in ``__init__.pyi``::
         --cnn_hypergraph--> CnnHypergraph --partition_graph--> Partition --save_plan--> plan file
 """
 
+import time
 from typing import Any
 
 import lazy_loader
+
+_STARTED = time.time()  # before any other file of hgpart, or of a model's package, is read
 
 # A name is imported when it is asked for: torch takes a second, which `hgpart --help` and a wrong
 # option need not wait for, and Ctrl-C meets a command that can answer.

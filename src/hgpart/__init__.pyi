@@ -66,3 +66,4 @@ from .plotting import plot as plot
 from .errors import HgpartError as HgpartError
 
 __version__: str
+_STARTED: float

@@ -96,7 +96,7 @@ class PartitionedModel:
         Raises
         ------
         ArgumentError
-            If the model is called with anything but one tensor: a plan file has the shape of that.
+            If the model is called with anything but tensors of samples, such as a list.
         OutputError
             If the file can't be written.
         """

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError
@@ -13,9 +12,12 @@ from hgpart.partition import Partition
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement import Placement, restored
 from hgpart.plan import Plan, PlanFile
-from hgpart.report import Report
 from hgpart.report.page.plan import plan_page
-from hgpart.zoo import is_user_code, load_model
+from hgpart.report.partition.record import Report
+from hgpart.specs.models import is_user_code
+from hgpart.tracing.arguments import Arguments
+from hgpart.tracing.input_shape import InputShape
+from hgpart.zoo import load_model
 
 
 def plot(
@@ -55,7 +57,7 @@ def plot(
     elif isinstance(found, Placement):
         report = _of_placement(found)
     else:
-        shape = _shape(found.traced.example[0])
+        shape = _sample_shape(found.traced.arguments)
         report = Report(found.partition, found.name, shape, found.layerwise, found.seconds)
     page = plan_page(report)
     if path is not None:
@@ -82,11 +84,11 @@ def _of_placement(placed: Placement) -> Report:
             f"{first.said_beside(now)}, which it was placed for, as its work is of these"
         )
     programs = placed.programs
-    shape = _shape(programs.blueprint.traced.example[0])
+    shape = _sample_shape(programs.arguments)
     return _report(programs.partition, programs.arguments.model, shape)
 
 
-def _report(partition: Partition, model: str, shape: tuple[int, ...]) -> Report:
+def _report(partition: Partition, model: str, shape: InputShape | None) -> Report:
     asked = partition.problem
     cut = evaluate_layerwise(
         asked.graph, asked.work, asked.modelling, asked.k, asked.speeds, asked.eps
@@ -94,6 +96,9 @@ def _report(partition: Partition, model: str, shape: tuple[int, ...]) -> Report:
     return Report(partition, model, shape, cut, {})
 
 
-def _shape(value: object) -> tuple[int, ...]:
-    """Shape of one sample of the first input."""
-    return tuple(value.shape[1:]) if isinstance(value, torch.Tensor) else ()
+def _sample_shape(arguments: Arguments) -> InputShape | None:
+    """The inputs that the model takes for each sample, unless that can't be written."""
+    try:
+        return arguments.sample_shape()
+    except ArgumentError:
+        return None

@@ -56,6 +56,7 @@ def fails(capfd, status, said, code):
     assert out == ""
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     model, ways = toy(tmp_path), "single,ddp,ps-sync:distributed,horizontal:1f1b:2"

@@ -100,12 +100,23 @@ def test_each_process_is_given_what_the_command_was(line):
 
 def test_what_was_typed_goes_on_to_the_next_command():
     """And no default, which the next command has, too."""
-    line = ["m.py:f", "--input-shape", "3,8,8", "--format", "hmetis", "-o", "x y"]
+    line = [
+        "m.py:f",
+        "--input-shape",
+        "3,8,8",
+        "--input-shape",
+        "y=:int64:9",
+        "--format",
+        "hmetis",
+        "-o",
+        "x y",
+    ]
     line += ["--modelling", "training=no"]
     command = typer.main.get_command(app).commands["export"]
     context = command.make_context("export", line)
     names = ("modelling", "output", "input_shape", "slices")
-    assert typed(context, *names) == " --modelling training=no --output 'x y' --input-shape 3,8,8"
+    inputs = " --input-shape 3,8,8 --input-shape y=:int64:9"
+    assert typed(context, *names) == f" --modelling training=no --output 'x y'{inputs}"
 
 
 @pytest.mark.parametrize(

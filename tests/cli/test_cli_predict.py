@@ -124,6 +124,7 @@ def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):
     assert said in err
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_partition_of_least_time_is_one_that_predict_finds_as_fast(files, capfd, tmp_path):
     plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"

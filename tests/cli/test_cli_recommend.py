@@ -16,6 +16,7 @@ from hgpart.layers.layering import channel_graph
 from hgpart.plan import load_plan
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.trials import trials
+from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.layer_times import save_layer_times
 
@@ -28,7 +29,7 @@ def _alone(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(module, "trials", lambda k, heights: trials(k)[:2])
+    monkeypatch.setattr(module, "trials", lambda k, *_, **__: trials(k)[:2])
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,9 @@ def test_what_comes_next_is_what_the_model_can_do():
     """A model without class scores was to be trained, which failed."""
     with torch.device("meta"):
         scores, boxes = nn.Linear(4, 3), nn.Sequential(nn.Linear(4, 6), nn.Unflatten(1, (3, 2)))
-    assert then_of_plan(scores, (4,), "--plan p") == "hgpart train --plan p"
-    assert then_of_plan(boxes, (4,), "--plan p") == "hgpart run --plan p --backward"
+    shape = InputShape((4,))
+    assert then_of_plan(scores, shape, "--plan p") == "hgpart train --plan p"
+    assert then_of_plan(boxes, shape, "--plan p") == "hgpart run --plan p --backward"
 
 
 def test_a_plan_of_inference_is_run_forward(files, capfd):
@@ -100,6 +102,7 @@ def test_json_on_standard_output_is_all_there_is(files, capfd):
     assert load_plan(files / "best.json").k == 1
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_processes_train_by_the_plan_alone(files, capfd):
     assert hgpart_recommend(files, "--measure", 1) == 0

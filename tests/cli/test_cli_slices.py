@@ -176,6 +176,7 @@ def test_slices_of_a_plan_for_inference_need_nothing_of_each_other(tmp_path, cap
     assert said_by(verified, capsys)["passed"]
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_training_goes_on_by_another_plan(divided, tmp_path, capsys):
     """With other slices, or none, on another number of parts; the loss is that of one device."""

@@ -874,6 +874,7 @@ def test_mistakes_are_one_line(options, status, message, plans, capsys):
 MADE_HERE = "train", "lenet5", "--backend", "threads", "--steps", "1", "--batch-size", "2"
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_a_plan_is_made_within_memory(capsys):
     training = MADE_HERE
@@ -916,7 +917,7 @@ def test_a_plan_is_made_within_memory(capsys):
 )
 def test_mistakes_are_found_before_a_plan_is_searched(options, status, message, capsys):
     """A search of minutes came first, or a traceback, or a training on one device."""
-    with patch("hgpart.cli.commands.train.traced_model", side_effect=AssertionError):
+    with patch("hgpart.cli.named_model.NamedModel", side_effect=AssertionError):
         assert run([*MADE_HERE, *options]) == status
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -57,7 +57,8 @@ def test_other_ways(capfd, grain, way):
     assert found["failures"] == found["misplaced"] == []
     assert found["forward_bytes"] == found["planned_forward_bytes"] > 0
     assert found["backward_messages"] == found["planned_backward_messages"] > 0
-    assert found["outputs_difference"] <= found["tolerance"] == 1e-10
+    assert found["outputs_difference"] <= found["outputs_tolerance"] == 1e-10
+    assert found["gradients_tolerance_because"] == "for float64"
 
 
 def test_micro_batches(capfd):
@@ -84,7 +85,8 @@ def test_a_plan_in_float32_and_evaluation(capfd, tmp_path):
     assert verify("--plan", plan, "--dtype", "float32", "--eval", "--json", figures) == 0
     assert capfd.readouterr().out.startswith("PASS: lenet5 in 2 parts")
     found = json.loads(figures.read_text())
-    assert (found["training"], found["dtype"], found["tolerance"]) == (False, "float32", 1e-4)
+    assert (found["training"], found["dtype"]) == (False, "float32")
+    assert (found["buffers_tolerance"], found["buffers_tolerance_because"]) == (1e-4, "for float32")
     assert found["forward_bytes"] == load_plan(plan).volume_bytes
     assert verify("--plan", plan) == 0  # in float64, twice the bytes
     assert "PASS" in capfd.readouterr().out

@@ -47,7 +47,7 @@ from hgpart.partition.stages import solve
 from hgpart.partition.step_traffic import step_flows
 from hgpart.partition.ways.catalogue import partition_by, ways
 from hgpart.partition.ways.way import Way
-from hgpart.report import Report
+from hgpart.report.partition.record import Report
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.work.figures import Work, flops, whole_work
 

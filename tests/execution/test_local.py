@@ -385,10 +385,10 @@ def test_a_second_backward_is_refused() -> None:
 
 
 def test_a_dropped_loss_frees_the_batch() -> None:
-    seen: list[weakref.ref[Tensor]] = []
+    seen: list[weakref.ref[object]] = []
 
     def watch(x: Tensor) -> Tensor:
-        seen.append(weakref.ref(x))
+        seen.append(weakref.ref(x.grad_fn))  # lives as long as the graph
         return torch.tanh(x)
 
     runtime = there_and_back(Call(watch))

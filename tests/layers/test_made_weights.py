@@ -22,18 +22,18 @@ def per_sample(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return made.reshape(count, 6, 8, 8)
 
 
-@pytest.mark.few(1)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
-    "make",
+    ("make", "kind"),
     [
-        lambda net, code: code @ net.experts,
-        lambda net, code: torch.tanh(code @ net.experts),
-        lambda net, code: F.linear(code, net.experts.t()).view(-1, 6, 36),
-        lambda net, code: torch.cat((code @ net.experts).chunk(2, 1), 1),
+        (lambda net, code: code @ net.experts, "linear"),
+        (lambda net, code: torch.tanh(code @ net.experts), "linear"),
+        (lambda net, code: F.linear(code, net.experts.t()).view(-1, 6, 36), "linear"),
+        (lambda net, code: torch.cat((code @ net.experts).chunk(2, 1), 1), "whole"),  # in any order
     ],
 )
-def test_a_product_that_makes_filters_is_one_task_with_their_convolution(
-    make: Callable[..., Any],
+def test_a_product_that_makes_filters_has_a_task_for_each_with_its_convolution(
+    make: Callable[..., Any], kind: str
 ) -> None:
     """Each element of the filters was a task: 2.7 million in timm's efficientnet_cc_b0_4e."""
     graph = modelled(
@@ -44,10 +44,16 @@ def test_a_product_that_makes_filters_is_one_task_with_their_convolution(
             last=nn.Conv2d(6, 5, 1),
         )
     )
-    assert [layer.kind for layer in graph.layers] == [
-        *("input", "same index", "linear", "whole", "dense", "output")
+    apart = [] if kind == "linear" else [("matrices", 6)]  # the convolution, by filters
+    assert [(layer.kind, layer.tasks) for layer in graph.layers] == [
+        ("input", 1),
+        ("same index", 4),
+        ("linear", 3),
+        (kind, 6 if kind == "linear" else 1),
+        *apart,
+        ("dense", 5),
+        ("output", 1),
     ]
-    assert [layer.tasks for layer in graph.layers] == [1, 4, 3, 1, 5, 1]
     assert graph.layers[3].parameter_names == ("experts",)
 
 

@@ -261,6 +261,7 @@ def test_what_the_graph_says_is_what_samples_show(name: str) -> None:
     assert bool(said[name]) == shown[name], said[name]
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_the_operator_its_module_and_line_are_named() -> None:
     said, _ = branches()

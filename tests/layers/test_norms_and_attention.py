@@ -195,10 +195,69 @@ def test_values_of_another_width_than_keys() -> None:
     ]
 
 
-def test_an_attention_of_one_head_is_kept_whole() -> None:
+def test_an_attention_of_one_head_has_tasks_for_queries_and_for_features() -> None:
     def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
         tokens = net.a(x).flatten(2).mT
         return F.scaled_dot_product_attention(tokens, tokens, tokens)
 
     graph = modelled(Net(forward, a=nn.Conv2d(4, 6, 1)), counted=False)
-    assert list(kinds(graph).values()) == ["dense", "whole"]
+    a, *scaled, scores, made = graph.layers[1:-1]
+    assert {layer.kind for layer in scaled} <= {"same index"}
+    assert (a.tasks, scores.kind, scores.tasks) == (6, "dense", 64)
+    assert (made.kind, made.tasks, made.macs) == ("matrices", 6, 64 * 64)
+
+
+def test_norms_of_many_channels_are_a_statistic_and_a_task_for_each_channel() -> None:
+    graph = modelled(
+        Net(
+            lambda net, x: net.norm(net.a(x).permute(0, 2, 3, 1)).permute(0, 3, 1, 2),
+            a=nn.Conv2d(4, 6, 1),
+            norm=nn.LayerNorm(6),
+        ),
+        counted=False,
+    )
+    assert kinds(graph) == {"a": "dense", "norm.statistics": "statistics", "norm": "same index"}
+    own = layer_of(graph, "norm.statistics")
+    assert (own.tasks, own.map_elements, own.partial_elements) == (1, 2 * 64, 2 * 64)
+    assert needs(graph, "norm.statistics") == [maps("a", *range(6))]
+    assert needs(graph, "norm") == [maps("a", at) | maps("norm.statistics", 0) for at in range(6)]
+
+
+def test_group_norms_have_a_statistic_for_each_group() -> None:
+    graph = modelled(nn.Sequential(nn.Conv2d(4, 10, 1), nn.GroupNorm(2, 10)), counted=False)
+    assert layer_of(graph, "1.statistics").tasks == 2
+    assert needs(graph, "1.statistics") == [maps("0", *range(5)), maps("0", *range(5, 10))]
+    assert needs(graph, "1")[7] == maps("0", 7) | maps("1.statistics", 1)
+
+
+def test_norms_of_heads_have_a_statistic_for_each_head() -> None:
+    def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+        heads = net.a(x).flatten(2).transpose(1, 2).unflatten(2, (2, 5)).transpose(1, 2)
+        return net.norm(heads)
+
+    norm = nn.LayerNorm(5, elementwise_affine=False)
+    graph = modelled(Net(forward, a=nn.Conv2d(4, 10, 1), norm=norm), counted=False)
+    assert needs(graph, "norm.statistics") == [maps("a", *range(5)), maps("a", *range(5, 10))]
+    assert needs(graph, "norm")[7] == maps("a", 7) | maps("norm.statistics", 1)
+
+
+def test_tokens_of_parameters_join_the_maps_of_their_channels() -> None:
+    """They were one task that read all channels, whatever came behind them."""
+
+    class Tokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Conv2d(4, 6, 1)
+            self.token, self.registers, self.places = (
+                nn.Parameter(torch.randn(1, count, 6)) for count in (1, 3, 68)
+            )
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            tokens = self.a(x).flatten(2).transpose(1, 2)
+            more = (own.expand(len(x), -1, -1) for own in (self.token, self.registers))
+            return torch.cat([*more, tokens], 1) + self.places
+
+    graph = modelled(Tokens(), counted=False)
+    assert kinds(graph) == {"token": "parameter", "registers": "parameter", "a": "dense"}
+    assert layer_of(graph, "a").tasks == 6
+    assert layer_of(graph, "a").map_elements == 68

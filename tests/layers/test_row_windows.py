@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from attention_blocks import TOKENS, Attention, Patches
 from builtin_graphs import builtin_graph, each_model, unlike
 from hypothesis import given
 from hypothesis import strategies as st
@@ -202,7 +203,8 @@ STEPS = {
 def test_rows_are_exactly_those_that_a_row_depends_on(network: tuple[Net, int]) -> None:
     model, height = network
     traced, graph = traced_graph(model, CHANNELS, height, WIDTH)
-    assert {rows.ended_by for rows in graph.layer_rows} == {""}
+    reasons = {rows.reason for rows in graph.layer_rows if rows.ended_by}
+    assert reasons <= {"its channels lie along its rows"}  # behind a shuffle
     check_rows(traced, graph)
 
 
@@ -280,13 +282,15 @@ def test_a_mean_over_samples_and_rows_is_no_error() -> None:
     assert channel_graph(traced).most_rows == 12
 
 
-def test_tokens_of_a_transformer_have_no_bands() -> None:
+def test_tokens_of_a_transformer_begin_new_rows() -> None:
     _, graph = traced_graph(VisionTransformer(), 3, 16, 16)
-    rows = dict(zip((layer.name for layer in graph.layers), graph.layer_rows, strict=True))
-    banded = {name: own.height for name, own in rows.items() if own.height is not None}
-    assert banded == {"image": 16, "patches": 4}
-    ends = {own.reason for own in rows.values() if own.ended_by}
-    assert ends == {"flatten merges rows with other dimensions"}
+    heights = {
+        layer.name: rows.height for layer, rows in zip(graph.layers, graph.layer_rows, strict=True)
+    }
+    assert (heights.pop("image"), heights.pop("patches")) == (16, 4)
+    assert (heights.pop("head"), heights.pop("output")) == (None, None)
+    assert heights.pop("encoder.self_attn#3") is None  # of tokens and samples in one dimension
+    assert set(heights.values()) == {16}
 
 
 def test_a_model_without_rows_has_no_bands() -> None:
@@ -411,13 +415,14 @@ def test_a_moving_operator_of_the_user_moves_rows_if_its_rule_says_so(
 
     monkeypatch.setattr(table, "_users", {})
     channel_rule(operators.turned)(moved)
-    assert turned_rows().reason == "no rule for row_tests.turned"
     order = np.arange(4)
+    of_all = {0: [order.tolist()] * 4}  # rows begin anew behind it
+    assert said(turned_rows()) == of_all
     windows = Windows.of_pairs(order, order[::-1], 4, 4)
     channel_rule(operators.turned, rows=lambda call: Local(2, (windows,)))(moved)
     assert said(turned_rows()) == {0: [[3], [2], [1], [0]]}
     channel_rule(operators.turned, rows=lambda call: AllRows("turns round"))(moved)
-    assert turned_rows().reason == "turns round"
+    assert said(turned_rows()) == of_all
 
 
 @pytest.mark.parametrize(
@@ -439,3 +444,23 @@ def test_a_wrong_rule_of_the_user_is_told(
     channel_rule(operators.blur, rows=rule)(same_place)
     with pytest.raises(TraceError, match=message):
         rows_of_blurred()
+
+
+@pytest.mark.parametrize("is_pooled", [True, False])
+@pytest.mark.parametrize(
+    "attention",
+    [
+        Attention(),
+        Attention(products="matmul", mask="added"),
+        Attention(products="bmm", sharing=2),
+        Attention(heads=1, products="einsum"),
+    ],
+)
+def test_tokens_are_rows(attention, is_pooled):
+    torch.manual_seed(0)
+    traced, graph = traced_graph(Patches(attention, is_pooled), 3, 4, 4)
+    check_rows(traced, graph)
+    heights = {
+        layer.name: rows.height for layer, rows in zip(graph.layers, graph.layer_rows, strict=True)
+    }
+    assert heights["patches"] == heights["block.project"] == TOKENS

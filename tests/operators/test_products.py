@@ -5,14 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from operator_calls import effect, per_channel
 from torch import fx
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from hgpart.operators.effects import Call, Channels, Constant, Matrices, Mix, Whole
+from hgpart.operators.effects import Call, Channels, Constant, Matrices, Mix, SameIndex, Whole
 from hgpart.operators.ids import compact
-from hgpart.operators.products import attention_with_dropout
+from hgpart.operators.products import attention_as_products, einsum_as_product
 from hgpart.operators.table import macs_of
 
 aten = torch.ops.aten
@@ -100,9 +102,17 @@ def test_a_weight_has_columns_of_channels_along_the_contracted_dimension_alone()
 COMPUTED = Constant((5, 4), frozenset({"w"}), computed=True)
 
 
-@pytest.mark.parametrize("weight", [Channels(per_channel(5, 4)), COMPUTED])
-def test_weights_that_are_not_parameters_are_whole(weight: Any) -> None:
+def test_weights_that_are_maps_are_whole() -> None:
+    weight = Channels(per_channel(5, 4))
     assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), weight) == Whole()
+
+
+def test_weights_computed_from_all_rows_are_shared() -> None:
+    """They were kept whole, and so were weights that a scale of all of them normalises."""
+    found = effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), COMPUTED)
+    assert isinstance(found, Mix)
+    assert (found.axis, found.partial, found.shared) == (1, False, (COMPUTED,))
+    assert "weight" not in found.slices
 
 
 def test_weights_computed_row_by_row_are_handed_out_row_by_row() -> None:
@@ -110,17 +120,19 @@ def test_weights_computed_row_by_row_are_handed_out_row_by_row() -> None:
     found = effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), by_row)
     assert isinstance(found, Mix)
     assert not found.partial  # a row was made of all its columns: they can't be held apart
+    assert found.shared == ()
     for rows in (per_channel(5, 4, axis=0).flip(0), per_channel(5, 4)):
         other = dataclasses.replace(COMPUTED, rows=rows)
-        assert effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), other) == Whole()
+        found = effect(aten.linear.default, (2, 5), Channels(per_channel(2, 4)), other)
+        assert found.shared == (other,)
 
 
 def test_rows_of_a_square_weight_count_tasks_along_one_dimension_alone() -> None:
     # mm's tasks have columns: its rows were taken for them where there are as many.
     square = Constant((4, 4), frozenset({"w"}), True, rows=per_channel(4, 4, axis=0))
     operand = Channels(per_channel(2, 4))
-    assert effect(aten.mm.default, (2, 4), operand, square) == Whole()
-    assert isinstance(effect(aten.linear.default, (2, 4), operand, square), Mix)
+    assert effect(aten.mm.default, (2, 4), operand, square).shared == (square,)
+    assert effect(aten.linear.default, (2, 4), operand, square).shared == ()
 
 
 @pytest.mark.parametrize(
@@ -206,8 +218,60 @@ def test_a_parameter_that_is_added_to_scores() -> None:
 def test_one_head_needs_all_channels() -> None:
     one = of_heads(1)
     assert effect(ATTENTION, (2, 1, 5, 3), one, one, one) == Whole()
+
+
+def test_scores_of_one_head_have_a_task_for_each_query() -> None:
+    query, key = of_heads(1), of_heads(1, tokens=4, first=3)
+    found = effect(aten.matmul.default, (2, 1, 5, 4), query, Channels(key.ids.mT))
+    assert isinstance(found, Mix)
+    assert (found.channels.tolist(), found.groups, found.axis) == ([0, 1, 2, 3, 4, 5], 1, 2)
+    one_query = Channels(query.ids[:, :, :1])
+    found = effect(aten.matmul.default, (2, 1, 1, 4), one_query, Channels(key.ids.mT))
+    assert found.axis == 3
+
+
+def lines_of(ids: torch.Tensor) -> list[list[int]]:
+    return [line.unique().tolist() for line in ids[0, 0]]
+
+
+def test_values_of_one_head_have_a_task_for_each_column() -> None:
+    scores, values = Channels(per_channel(2, 1, 5, 4, axis=2)), of_heads(1, tokens=4, first=5)
+    found = effect(aten.matmul.default, (2, 1, 5, 3), scores, values)
+    assert isinstance(found, Matrices)
+    assert (found.within, found.places) == ((-2,), (0, 1, 3))
+    own, others = found.operands
+    assert (lines_of(own), lines_of(others)) == ([[5], [6], [7]], [[0, 1, 2, 3, 4]] * 3)
+
+
+def test_a_product_with_what_channels_do_not_tell_apart_is_by_rows() -> None:
+    rows, others = Channels(per_channel(2, 1, 5, 4, axis=2)), Channels(per_channel(2, 1, 4, 3))
+    found = effect(aten.matmul.default, (2, 1, 5, 3), rows, others)
+    assert (found.within, found.places) == ((-1,), (0, 1, 2))
+    assert lines_of(found.operands[0]) == [[0], [1], [2], [3], [4]]
+
+
+def test_a_product_along_a_dimension_without_channels_shares_its_weight() -> None:
+    """A mixer of tokens was whole from its residual add on."""
+    weight, bias = Constant((7, 5), frozenset({"w"})), Constant((7,), frozenset({"b"}))
+    maps = Channels(per_channel(2, 3, 5))
+    found = effect(aten.linear.default, (2, 3, 7), maps, weight, bias)
+    assert isinstance(found.by_place, SameIndex)
+    assert found.by_place.shared == (weight, bias)
+    assert torch.equal(found.by_place.operands[0], per_channel(2, 3, 7))
     tokens = Channels(per_channel(2, 5, 3, axis=2))
-    assert effect(aten.bmm.default, (2, 5, 5), tokens, Channels(tokens.ids.mT)) == Whole()
+    along = effect(aten.linear.default, (2, 5, 4), tokens, Constant((4, 3), frozenset({"w"})))
+    assert along.by_place is None
+
+
+def test_a_lookup_has_a_task_for_each_column_of_its_table() -> None:
+    table, places = Constant((9, 4), frozenset({"w"})), Channels(per_channel(2, 5))
+    found = effect(aten.embedding.default, (2, 5, 4), table, places)
+    assert isinstance(found, Mix)
+    assert (found.channels.tolist(), found.axis) == ([0, 1, 2, 3, 4], 2)
+    assert (found.slices, found.shared) == ({"weight": 1}, ())
+    computed = dataclasses.replace(table, computed=True)
+    assert effect(aten.embedding.default, (2, 5, 4), computed, places).shared == (computed,)
+    assert effect(aten.embedding.default, (2, 5, 4), table, places, sparse=True) == Whole()
 
 
 def test_products_of_matrices() -> None:
@@ -242,7 +306,7 @@ def test_a_product_with_one_matrix_is_a_linear_layer() -> None:
     ],
     ids=lambda given: ", ".join(given) or "plain",
 )
-def test_an_attention_with_dropout_is_that_of_torch(given: dict[str, object]) -> None:
+def test_an_attention_as_products_is_that_of_torch(given: dict[str, object]) -> None:
     shared = 2 if "enable_gqa" in given else 4
     torch.manual_seed(0)
     query = torch.randn(2, 4, 5, 3, dtype=torch.float64)
@@ -250,10 +314,72 @@ def test_an_attention_with_dropout_is_that_of_torch(given: dict[str, object]) ->
     torch.manual_seed(1)
     expected = functional.scaled_dot_product_attention(query, key, value, dropout_p=0.4, **given)  # type: ignore[arg-type]
     torch.manual_seed(1)
-    found = attention_with_dropout(query, key, value, dropout_p=0.4, **given)  # type: ignore[arg-type]
+    found = attention_as_products(query, key, value, dropout_p=0.4, **given)  # type: ignore[arg-type]
     torch.testing.assert_close(found, expected)
 
 
-def test_an_attention_without_dropout_stays_one_operator() -> None:
-    tokens = torch.zeros(1, 1, 2, 2)
-    assert attention_with_dropout(tokens, tokens, tokens) is NotImplemented
+def test_an_attention_of_one_head_is_traced_as_its_products() -> None:
+    torch.manual_seed(0)
+    for shape in ((2, 1, 5, 3), (2, 5, 3)):
+        query, key, value = torch.randn(3, *shape, dtype=torch.float64)
+        expected = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        found = attention_as_products(query, key, value, is_causal=True)
+        torch.testing.assert_close(found, expected)
+
+
+def test_an_attention_of_several_heads_without_dropout_stays_one_operator() -> None:
+    tokens = torch.zeros(1, 2, 2, 2)
+    assert attention_as_products(tokens, tokens, tokens) is NotImplemented
+
+
+# ------------------------------------------------------------------ sums by letters
+
+SIZES = {"a": 2, "b": 3, "c": 4, "d": 1, "e": 5}
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@given(
+    terms=st.lists(
+        st.lists(st.sampled_from([*SIZES]), min_size=1, max_size=4, unique=True),
+        min_size=2,
+        max_size=2,
+    ),
+    data=st.data(),
+)
+def test_any_sum_of_two_operands(terms: list[list[str]], data: st.DataObject) -> None:
+    letters = sorted({*terms[0], *terms[1]})
+    made = data.draw(st.lists(st.sampled_from(letters), unique=True))
+    equation = f"{','.join(map(''.join, terms))}->{''.join(made)}"
+    operands = [random(*(SIZES[letter] for letter in term)) for term in terms]
+    expected = torch.einsum(equation, operands)
+    torch.testing.assert_close(einsum_as_product(equation, operands), expected)
+
+
+@given(
+    left=st.integers(0, 2), right=st.integers(0, 2), has_arrow=st.booleans(), summed=st.booleans()
+)
+def test_dots_stand_for_the_dimensions_that_have_no_letter(
+    left: int, right: int, has_arrow: bool, summed: bool
+) -> None:
+    assume(left == right or left * right == 0)  # else torch aligns those of fewer with the last
+    sizes = [3, 2]
+    operands = [random(*sizes[:left], 4, 5), random(*sizes[:right], 5, 6)]
+    equation = "...ij,...jk" + ("->...ik" if summed else "->...ijk") * has_arrow
+    found = einsum_as_product(equation, operands)
+    torch.testing.assert_close(found, torch.einsum(equation, operands))
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 5)]),
+        ("ii,i->i", [(3, 3), (3,)]),
+        ("ij->ji", [(2, 3)]),
+        ("ij,j->i", [(2, 3), (1,)]),  # torch repeats a size of 1
+    ],
+)
+def test_other_sums_stay_one_operator(equation: str, shapes: list[tuple[int, ...]]) -> None:
+    assert einsum_as_product(equation, [random(*shape) for shape in shapes]) is NotImplemented

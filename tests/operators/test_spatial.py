@@ -116,13 +116,7 @@ LOCAL: dict[str, tuple[tuple[int, ...], Function, int]] = {
     "circular": ((2, 5, 4), lambda x: functional.pad(x, (0, 0, 2, 1), "circular"), 8),
     "columns alone": ((2, 5, 4), lambda x: functional.pad(x, (2, 2, 0, 0), "reflect"), 5),
     "channels alone": ((2, 5, 4), lambda x: functional.pad(x, (0, 0, 0, 0, 1, 1)).relu(), 5),
-    "pixel_shuffle": ((8, 4, 3), lambda x: functional.pixel_shuffle(x, 2).exp(), 8),
     "pixel_unshuffle": ((2, 6, 4), lambda x: functional.pixel_unshuffle(x, 2).exp(), 3),
-    "views that shuffle": (
-        (8, 4, 3),
-        lambda x: x.view(-1, 2, 2, 2, 4, 3).permute(0, 1, 4, 2, 5, 3).reshape(-1, 2, 8, 6).exp(),
-        8,
-    ),
     "views that unshuffle": (
         (2, 6, 4),
         lambda x: x.view(-1, 2, 3, 2, 2, 2).permute(0, 1, 3, 5, 2, 4).reshape(-1, 8, 3, 2).exp(),
@@ -176,6 +170,13 @@ LOCAL: dict[str, tuple[tuple[int, ...], Function, int]] = {
     "broadcast column": ((3, 5, 4), lambda x: x * x[:, :, :, :1], 5),
     "cumsum along columns": ((3, 5, 4), lambda x: x.cumsum(3), 5),
     "lrn": ((3, 5, 4), lambda x: functional.local_response_norm(x, 2), 5),
+    # Rows begin anew where those of the image are merged, or all are read.
+    "channels and rows": ((2, 5, 4), lambda x: x.flatten(1, 2).exp(), 4),
+    "tokens": ((2, 5, 4), lambda x: x.flatten(2).transpose(1, 2).exp(), 20),
+    "linear over rows": ((2, 4, 5), lambda x: x.transpose(2, 3) @ weight(4, 3), 5),
+    "attention": ((2, 5, 4), lambda x: functional.scaled_dot_product_attention(x, x, x), 5),
+    "x + x transposed": ((2, 4, 4), lambda x: x + x.transpose(2, 3), 4),
+    "product of maps": ((2, 5, 4), lambda x: x @ x.transpose(2, 3), 5),
 }
 
 # name: (shape of a sample, function, reason)
@@ -185,34 +186,33 @@ ENDED: dict[str, tuple[tuple[int, ...], Function, str]] = {
         lambda x: functional.linear(x.flatten(1), weight(3, 40)),
         "flatten merges rows with other dimensions",
     ),
-    "channels and rows": (
-        (2, 5, 4),
-        lambda x: x.flatten(1, 2).exp(),
-        "flatten merges rows with other dimensions",
-    ),
-    "tokens": (
-        (2, 5, 4),
-        lambda x: x.flatten(2).transpose(1, 2).exp(),
-        "flatten merges rows with other dimensions",
-    ),
     "window partition": (
         (2, 6, 4),
         lambda x: x.view(-1, 2, 3, 2, 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(-1, 2, 2, 2).exp(),
         "flatten merges rows with other dimensions",
     ),
-    "linear over rows": ((2, 4, 5), lambda x: x.transpose(2, 3) @ weight(4, 3), "matmul needs"),
     "softmax": ((2, 5, 4), lambda x: x.softmax(2), "softmax needs all rows"),
     "group norm": ((2, 5, 4), lambda x: functional.group_norm(x, 1), "group_norm needs all rows"),
     "instance norm": ((2, 5, 4), functional.instance_norm, "instance_norm needs all rows"),
     "layer norm": (
         (2, 5, 4),
         lambda x: functional.layer_norm(x, (5, 4)),
-        "layer_norm needs all rows",
+        "hgpart.layer_statistics needs all rows",
     ),
-    "attention": (
+    "pixel_shuffle": (
+        (8, 4, 3),
+        lambda x: functional.pixel_shuffle(x, 2).exp(),
+        "its channels lie along its rows",
+    ),
+    "views that shuffle": (
+        (8, 4, 3),
+        lambda x: x.view(-1, 2, 2, 2, 4, 3).permute(0, 1, 4, 2, 5, 3).reshape(-1, 2, 8, 6).exp(),
+        "its channels lie along its rows",
+    ),
+    "causal attention": (
         (2, 5, 4),
-        lambda x: functional.scaled_dot_product_attention(x, x, x),
-        "scaled_dot_product_attention needs all rows",
+        lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+        "attention to the places before each place",
     ),
     "maximum": ((2, 5, 4), lambda x: x.amax((2, 3)), "amax needs all rows"),
     "adaptive maximum": (
@@ -226,12 +226,6 @@ ENDED: dict[str, tuple[tuple[int, ...], Function, str]] = {
         (2, 8, 8),
         lambda x: functional.fractional_max_pool2d(x, 2, output_size=4),
         "its windows are drawn",
-    ),
-    "im2col": ((2, 5, 4), lambda x: functional.unfold(x, 3), "im2col needs all rows"),
-    "x + x transposed": (
-        (2, 4, 4),
-        lambda x: x + x.transpose(2, 3),
-        "add needs all rows: rows of its operands lie along different dimensions",
     ),
     "a weight of rows": (
         (3, 3, 3),

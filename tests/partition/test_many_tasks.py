@@ -37,7 +37,8 @@ from hgpart.partition.ways.catalogue import partition_by, ways
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements
 from hgpart.plan import Plan, load_plan, restore, save_plan
-from hgpart.report import Report, as_json
+from hgpart.report.partition.columns import as_json
+from hgpart.report.partition.record import Report
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
 
@@ -67,6 +68,7 @@ def kept(found: Partition, graph: ChannelGraph, work: Work, path: Path) -> Parti
     return restore(load_plan(path), graph)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["native", "kahypar"])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
@@ -105,6 +107,7 @@ def test_the_tables_of_a_random_partition(tmp_path: Path) -> None:
     assert figures["pins"] == sum(one * (1 + other) for one, other in pairwise(rows))
 
 
+@pytest.mark.long
 @pytest.mark.full
 @pytest.mark.parametrize(
     "name", [name for name in ways() if name not in ("coarse", "fine", "sliced")]

@@ -16,7 +16,10 @@ from hgpart.partition.problem.search import Search
 from hgpart.work.figures import flops
 
 
-@pytest.mark.parametrize(("limit", "tries"), [(None, True), (1e-3, False), (3600.0, True)])
+@pytest.mark.parametrize(
+    ("limit", "tries"),
+    [pytest.param(None, True, marks=pytest.mark.full), (1e-3, False), (3600.0, True)],
+)
 def test_numbers_are_tried_as_far_as_there_is_time_for_all(
     limit: float | None, tries: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

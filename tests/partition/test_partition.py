@@ -273,8 +273,8 @@ def test_any_graph_is_within_eps_whatever_the_backend_returns_or_it_is_said_why_
     [
         ("single", 3, "coarse", "a filter of 0"),
         ("single", 7, "coarse", "a filter of 0"),
-        ("heavy", 2, "coarse", "all of bmm"),
-        ("heavy", 3, "fine", "all of bmm"),
+        ("heavy", 2, "coarse", "all of normed"),
+        ("heavy", 3, "fine", "all of normed"),
         ("residual", 20, "coarse", "a filter of body.0"),
         ("tied", 7, "coarse", "a filter of shared"),
         ("grouped", 19, "coarse", "a filter of 0"),
@@ -308,7 +308,7 @@ def test_an_eps_that_cannot_be_met_on_unequal_devices_names_one_that_can() -> No
 
 
 def test_best_effort_returns_the_best_and_marks_it() -> None:
-    """One product is 73 % of all work: no part of two can have less, and the other has the rest."""
+    """One task is 73 % of all work: no part of two can have less, and the other has the rest."""
     graph = graph_of("heavy")
     work = flops(graph)
     found = partition_graph(graph, work, 2, 0.1, best_effort=True)

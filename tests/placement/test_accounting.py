@@ -12,12 +12,14 @@ import pytest
 import torch
 from partitioned_models import MODELS
 from placed_models import model_of, placed
+from placements import of_single_tasks, traced_model
 from torch import nn
 
+from hgpart import place
 from hgpart.errors import ArgumentError
 from hgpart.execution.engine import PartRun
-from hgpart.execution.instructions import Graph
 from hgpart.execution.step_run import PartOnDevice, StepRun
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.placement.accounting import (
     OPTIMIZER_STATES,
     account,
@@ -57,6 +59,17 @@ def test_two_layers_by_hand():
     assert report.sent_bytes.tolist() == report.received_bytes.tolist() == [[0, maps], [0, 0]]
     assert report.sent_messages.tolist() == report.received_messages.tolist() == [[0, 1], [0, 0]]
     assert not report.uncounted_bytes.any()
+
+
+def test_maps_that_are_put_together_are_kept_once():
+    """Pieces of them were kept besides, as leaves of graphs that only copy from them."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 1))
+    images = torch.zeros(2, 3, 6, 6)
+    traced, graph = traced_model(model, [images])
+    placement = place(model, of_single_tasks(traced, graph, Modelling(), 2, seed=0))
+    kept = sum(figures.activation_bytes for figures in account(placement, 5).parts)
+    image, maps = 4 * 5 * 3 * 36, 4 * 5 * 8 * 36
+    assert kept == 2 * (image + maps)  # the image on both, the maps and the result on one
 
 
 def test_the_plans_batch_size_is_the_default():
@@ -105,10 +118,6 @@ def really_kept(placement, part, values, wires):
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         run = PartRun(placement.programs.parts[part], wires, torch.device("cpu"), placement.k)
         results = run.forward(values)
-    for kept in run.saved.values():
-        if isinstance(kept, Graph):  # of a step: what it read
-            for _, tensor in kept.leaves:
-                note(tensor)
     for result in results:
         note(result)
     for own in (*module.parameters(), *module.buffers()):

@@ -45,6 +45,22 @@ class Sized(nn.Module):
         return self.head(functional.adaptive_avg_pool2d(maps, 2).flatten(1)), maps
 
 
+class Tokens(nn.Module):
+    """An attention of one head, whose scores have a task for each place of a map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.joint = nn.Conv2d(3, 4, 2, 2), nn.Conv2d(4, 12, 1)
+        self.project, self.head = nn.Conv2d(4, 4, 1), nn.Linear(4, 3)
+
+    def forward(self, image):
+        maps = self.embed(image)
+        query, key, value = (one.flatten(2).mT for one in self.joint(maps).chunk(3, 1))
+        scores = functional.dropout((query @ key.mT).softmax(-1), 0.1, self.training)
+        maps = maps + self.project((scores @ value).mT.reshape(maps.shape))
+        return self.head(maps.mean((2, 3)))
+
+
 class Deeper(nn.Module):
     """Larger images go through one more layer."""
 
@@ -84,6 +100,23 @@ def takes(model, inputs):
 
 
 TAKEN = {"residual", "grouped", "depthwise", "single", "branches", "heavy", "pooling", "sized"}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_other_sizes_have_other_numbers_of_tokens(training):
+    """They would be refused: a layer of the scores has as many tasks as there are tokens."""
+    torch.manual_seed(1)
+    model, inputs = Tokens().double().train(training), [torch.randn(3, 3, 8, 8).double()]
+    traced, graph = placements.traced_model(model, inputs)
+    assert 16 in [layer.tasks for layer in graph.layers]
+    for seed in range(3):
+        modelling = Modelling(batch_size=3)
+        plan = placements.of_single_tasks(traced, graph, modelling, 3, seed)
+        placed, original = hgpart.place(model, plan), copy.deepcopy(model)
+        for size in ((8, 8), (4, 6), (12, 10)):
+            placed.zero_grad()
+            original.zero_grad()
+            placements.check_as(original, placed, resized(inputs, *size), seed)
 
 
 @pytest.mark.full

@@ -7,14 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from placed_models import model_of, placed
+from placements import of_single_tasks, traced_model
 from sliced_placements import sliced
+from torch import Tensor, nn
 from toy_times import UNIT, in_proportion
 
-from hgpart import Placement, peak_bytes
+from hgpart import Placement, peak_bytes, place
 from hgpart.errors import ArgumentError, PlanError, RunError
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.machines.machine import Device, Link, Machine
 from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.prediction.actions import Planned
@@ -185,6 +189,34 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
     some = placed(*model_of("residual"), parts=[0]).train()
     with pytest.raises(RunError, match="holds 1 of 3 parts"):
         predict(some, made, machine_of(3, FAST), layer_times)
+
+
+class ClassToken(nn.Module):
+    """Of one sample, its graph is another: the token is not copied."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+        self.token = nn.Parameter(torch.zeros(1, 1, 8))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Scores of a sample, from its class token."""
+        token = self.token.expand(len(tokens), -1, -1)
+        scores: Tensor = self.head(torch.cat([token, self.embed(tokens)], 1)[:, 0])
+        return scores
+
+
+def test_a_batch_of_another_graph_with_the_same_layers_is_predicted() -> None:
+    """recommend dropped one device for vit_base at a batch of 1, "as times were measured" for 2."""
+    model, tokens = ClassToken(), torch.zeros(2, 5, 4)
+    traced, graph = traced_model(model, [tokens])
+    placement = place(
+        model, of_single_tasks(traced, graph, Modelling("coarse", batch_size=1), 2, seed=0)
+    )
+    placement.for_batch(1)
+    assert placement.forms.present.batch_size == 1
+    made, layer_times = schedule(placement, "gpipe", 1), in_proportion(graph)
+    assert predict(placement, made, machine_of(2, FAST), layer_times).seconds > 0
 
 
 @pytest.mark.full

@@ -8,6 +8,7 @@ from recommended import machine, recommended, traced_network
 from toy_times import in_proportion
 
 from hgpart.machines.machine import Device, Link, Machine
+from hgpart.partition.baselines.spatial import heights_of
 from hgpart.recommendation import ways as module
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.ranking import Recommendation
@@ -32,7 +33,7 @@ def any_times(seed: int) -> LayerTimes:
 
 def ranked(on: Machine, times: LayerTimes) -> Recommendation:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "trials", lambda k, heights: trials(k)[:6])
+        patch.setattr(module, "trials", lambda k, *_, **__: trials(k)[:6])
         model, traced, graph = traced_network()
         return module.rank_ways(model, traced, graph, times, on, batch_size=8, time_limit=1e5)
 
@@ -43,6 +44,24 @@ def test_no_way_is_simulated_faster(seed: int) -> None:
     times, on = any_times(seed), machine(2, FAST)
     least = least_seconds(times, traced_network()[2], on, 8)
     assert 0 < least <= min(way.simulated_seconds for way in ranked(on, times).ranked)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.few(1)
+def test_no_bands_of_a_sample_are_simulated_faster(seed: int) -> None:
+    """A sample in bands took less than the bound, which knew shares of filters alone."""
+    times, on = any_times(seed), machine(2, FAST)
+    model, traced, graph = traced_network()
+    with pytest.MonkeyPatch.context() as patch:
+        of_rows = trials(2, heights_of(graph))
+        named = [trial for trial in of_rows if trial.way.name in ("single", "spatial")]
+        patch.setattr(module, "trials", lambda k, *_, **__: named)
+        found = module.rank_ways(
+            model, traced, graph, times, on, batch_size=1, time_limit=1e5, goal="latency"
+        )
+    least = least_seconds(times, graph, on, 1, training=False)
+    assert len(found.ranked) == 2
+    assert 0 < least <= min(way.simulated_seconds for way in found.ranked)
 
 
 def test_work_over_speeds_and_the_slow_down_of_a_node() -> None:
@@ -70,7 +89,7 @@ def test_many_devices_wait_for_the_path_of_a_sample() -> None:
     times = in_proportion(graph)
     bounds = [least_seconds(times, graph, machine(k), 8) for k in (2, 4096, 8192)]
     assert bounds[1] < bounds[0]
-    assert bounds[1] == bounds[2]  # each layer has its filters to be divided, and no more
+    assert bounds[1] == bounds[2]  # each layer has its filters and rows to be divided, and no more
 
 
 def test_a_batch_that_cant_be_divided_takes_longer() -> None:

@@ -29,7 +29,7 @@ def _few() -> Iterator[None]:
         patch.setattr(
             module,
             "trials",
-            lambda k, heights: [one for one in trials(k) if one.k in (1, k) and one.name in named],
+            lambda k, *_, **__: [one for one in trials(k) if one.k in (1, k) and one.name in named],
         )
         yield
 
@@ -74,7 +74,9 @@ def test_one_image_is_divided_by_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Half of the rows take half of the time on each of two devices; words say what that is."""
     names = ("single", "layerwise", "spatial", "spatial-6")
     listed = [one for one in trials(2, (4, 6, 8)) if one.name in names]
-    monkeypatch.setattr(module, "trials", lambda k, heights: listed if heights == (4, 6, 8) else [])
+    monkeypatch.setattr(
+        module, "trials", lambda k, heights, **_: listed if heights == (4, 6, 8) else []
+    )
     found = recommended(machine(2), goal="latency", scale=1e5, batch_size=1)
     assert [one.trial.name for one in found.ranked[:2]] == ["spatial", "spatial-6"]
     assert found.best.partition.modelling.bands == 2

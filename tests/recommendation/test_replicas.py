@@ -37,7 +37,7 @@ def found(lenet, monkeypatch, devices: int, batch_size: int, names: str):
         for one in ways.trials(devices)
         if one.k == 1 or (one.k == devices and one.name in names.split(","))
     ]
-    monkeypatch.setattr(search, "trials", lambda devices, heights: wanted)
+    monkeypatch.setattr(search, "trials", lambda devices, heights, has_heads: wanted)
     times = in_proportion(graph)
     machine = load_machine("10gbe", devices)
     return search.rank_ways(

@@ -47,8 +47,13 @@ def test_rows_are_divided_where_there_are_any() -> None:
     assert not any(one.way.bands for one in trials(2))
 
 
+def test_heads_are_divided_where_there_are_any() -> None:
+    assert "tensor-parallel" in [one.name for one in trials(2, has_heads=True)]
+    assert "tensor-parallel" not in [one.name for one in trials(2)]
+
+
 @pytest.mark.full
-@pytest.mark.parametrize("division", trials(4, (4, 6)), ids=lambda one: one.text)
+@pytest.mark.parametrize("division", trials(4, (4, 6), has_heads=True), ids=lambda one: one.text)
 def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> None:
     try:
         found = division.partition(problem, Search(effort=0), named_machine("10gbe:4"))
@@ -67,7 +72,7 @@ def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> Non
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("division", trials(4, (4, 6)), ids=lambda one: one.text)
+@pytest.mark.parametrize("division", trials(4, (4, 6), has_heads=True), ids=lambda one: one.text)
 def test_each_divides_among_devices_that_differ(division, problem: Problem) -> None:
     devices = tuple(Device("board", speed=speed) for speed in (1.0, 1.0, 2.0, 4.0))
     boards = Machine("boards", devices, (4,), Link.of(latency=1e-6, bandwidth=1e9))

@@ -35,7 +35,7 @@ SLOW = Link.of(latency=1.0, bandwidth=1.0)
 def _few() -> Iterator[None]:
     """Three divisions of each number of devices, and four micro-batches at most."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "trials", lambda k, heights: trials(k)[:4])
+        patch.setattr(module, "trials", lambda k, *_, **__: trials(k)[:4])
         patch.setattr(
             module, "orders", lambda *asked, **how: [orders(*asked, **how)[at] for at in (0, -1)]
         )

@@ -20,11 +20,12 @@ from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
-from hgpart.report import Report, print_report
 from hgpart.report.page.drawing.boxes import MOST_TILES, LayerBox
 from hgpart.report.page.drawing.network import network
 from hgpart.report.page.plan import plan_page
 from hgpart.report.partition.divided_layers import divided_layers
+from hgpart.report.partition.printing import print_report
+from hgpart.report.partition.record import Report
 from hgpart.work.figures import flops
 
 K = 3

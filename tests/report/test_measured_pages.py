@@ -329,7 +329,7 @@ def test_chunks_of_a_pass_are_one_box_unless_something_lies_between() -> None:
 @pytest.fixture(scope="module")
 def found() -> Iterator[Recommendation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "trials", lambda k, heights: trials(k)[:3])
+        patch.setattr(module, "trials", lambda k, *_, **__: trials(k)[:3])
         yield recommended(machine(2))
 
 

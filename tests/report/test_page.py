@@ -26,13 +26,13 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.comparison_files import comparison_json
 from hgpart.compare.outcomes import Failed, NotApplicable, Outcome
+from hgpart.files.columns import UNITS
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.ways.catalogue import ways
-from hgpart.report import UNITS, as_json
 from hgpart.report.page.comparison import MOST_LINES, comparison_page, lines_figure
 from hgpart.report.page.drawing.boxes import MOST_SHARES, OTHERS
 from hgpart.report.page.drawing.figures import load_figure, memory_figure
@@ -51,6 +51,7 @@ from hgpart.report.page.drawing.network import (
     traffic_of_layers,
 )
 from hgpart.report.page.plan import plan_page, step_figure
+from hgpart.report.partition.columns import as_json
 from hgpart.report.partition.looks import part_colour
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs

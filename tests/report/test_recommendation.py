@@ -20,7 +20,7 @@ from hgpart.terminal import PlainConsole
 @pytest.fixture(scope="module")
 def found() -> Iterator[Recommendation]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "trials", lambda k, heights: trials(k)[:3])
+        patch.setattr(module, "trials", lambda k, *_, **__: trials(k)[:3])
         yield recommended(machine(2))
 
 
@@ -85,7 +85,7 @@ def test_what_disturbed_it_stands_right_under_the_answer(
     found: Recommendation, capsys, monkeypatch
 ) -> None:
     """With other work on the cores "no split is faster" was all that was said."""
-    monkeypatch.setattr(module, "trials", lambda k, heights: trials(k)[:1])
+    monkeypatch.setattr(module, "trials", lambda k, *_, **__: trials(k)[:1])
     disturbed = recommended(replace(machine(2), disturbed="others ran"))
     said = shown(disturbed, capsys).splitlines()
     assert said[1].startswith("The machine's figures can't be trusted: others ran while")

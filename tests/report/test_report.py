@@ -16,6 +16,7 @@ from random_reports import changed
 from rich.console import Console
 from torch import nn
 
+from hgpart.files.columns import UNITS
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
@@ -23,8 +24,11 @@ from hgpart.layers.layering import channel_graph
 from hgpart.partition import partition_graph
 from hgpart.partition.problem.objectives import LARGEST
 from hgpart.partitioned_model import evaluate_layerwise
-from hgpart.report import UNITS, Report, as_csv, as_json, print_models, print_report, print_trace
-from hgpart.report.models import model_summary
+from hgpart.report.layers import print_trace
+from hgpart.report.models import model_summary, print_models
+from hgpart.report.partition.columns import as_csv, as_json
+from hgpart.report.partition.printing import print_report
+from hgpart.report.partition.record import Report
 from hgpart.report.partition.slice_shares import who_has
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops, measured

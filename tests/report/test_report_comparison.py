@@ -11,7 +11,8 @@ from rich.console import Console
 
 from hgpart.compare.comparison import verdict
 from hgpart.compare.outcomes import Failed, NotApplicable
-from hgpart.report import UNITS, print_comparison
+from hgpart.files.columns import UNITS
+from hgpart.report.comparison import print_comparison
 
 MEGA = 10**6
 KS = (2, 4, 8, 16, 32)

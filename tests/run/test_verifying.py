@@ -21,6 +21,7 @@ from hgpart.placement.programs import Programs
 from hgpart.report.verifying import print_verification
 from hgpart.run import verifying
 from hgpart.run.verifying import verify
+from hgpart.schedule_wanted import Scheduling
 
 
 def spoiled(placement, part, name, change):
@@ -116,7 +117,7 @@ def test_placements_pass(name, grain):
     assert found.passed
     assert found.failures == found.misplaced == ()
     assert (found.k, found.batch_size, found.training) == (3, 2, True)
-    assert (found.dtype, found.tolerance) == (torch.float64, 1e-10)
+    assert (found.dtype, found.outputs.tolerance) == (torch.float64, 1e-10)
     expected = placement.programs.expected(2)
     assert found.traffic.forward_bytes.sum() == expected.volume
     # What comes back is what went there, but for the images.
@@ -134,7 +135,7 @@ def test_evaluation_mode_float32_and_one_part():
     model, inputs = model.float().eval(), [one.float() for one in inputs]
     found = verify(model, placed(model, inputs), inputs)
     assert found.passed
-    assert (found.dtype, found.tolerance, found.training) == (torch.float32, 1e-4, False)
+    assert (found.dtype, found.gradients.tolerance, found.training) == (torch.float32, 1e-4, False)
     assert verify(model, placed(model, inputs, k=1), inputs).passed
 
 
@@ -202,6 +203,71 @@ def test_the_same_seed_gives_the_same_figures_and_the_random_state_stays():
     assert second.passed  # the statistics of both moved on alike
 
 
+# ------------------------------------------------------------------ what is only rounding
+
+
+class Rounded(nn.Sequential):
+    """A norm and what amplifies rounding by 10^9, or computes in float32 in between."""
+
+    def __init__(self, between):
+        super().__init__(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 3, 1))
+        self.between = between
+
+    def forward(self, image):
+        return self[3](self.between(self[2](self[1](self[0](image)))))
+
+
+def amplified(maps):
+    return (maps * 1e9).sin()
+
+
+def narrowed(maps):
+    return maps.float().double()
+
+
+@pytest.mark.parametrize("scheduling", [None, Scheduling("greedy", 2)])
+@pytest.mark.parametrize(
+    ("between", "rounding", "error", "rounded"),
+    [
+        (amplified, 2**-52, 1e-12, ""),
+        (narrowed, 1e-8, 1e-5, ", some of them to float32"),
+    ],
+)
+def test_tolerances_follow_the_models_own_rounding(between, rounding, error, rounded, scheduling):
+    """skresnext50 and danet passed or failed by what rounding alone makes of their results."""
+    torch.manual_seed(0)
+    model, inputs = Rounded(between).double(), [torch.randn(4, 3, 5, 5).double()]
+    traced, graph = placements.traced_model(model, inputs)
+    placement = place(model, placements.of_single_tasks(traced, graph, Modelling(), 2, seed=1))
+    gain = held(placement, "1.weight")
+    spoiled(placement, *gain, lambda gain: gain.mul_(1 + rounding))
+    found = verify(model, placement, inputs, scheduling=scheduling)
+    assert found.failures == ()
+    assert 1e-10 < found.outputs.value <= found.outputs.tolerance <= 1e-4
+    assert found.outputs.because.startswith("10 times the ")
+    assert found.outputs.because.endswith(f"numbers are rounded in another way{rounded}")
+    assert (found.buffers.tolerance, found.buffers.because) == (1e-10, "for float64")
+    spoiled(placement, *gain, lambda gain: gain.mul_(1 + error))
+    found = verify(model, placement, inputs, scheduling=scheduling)
+    assert found.failures[0].startswith("outputs differ by ")
+    assert found.outputs.because in found.failures[0]
+
+
+def test_the_model_stays_as_the_pass_left_it():
+    torch.manual_seed(0)
+    model, inputs = Rounded(amplified).double(), [torch.randn(4, 3, 5, 5).double()]
+    placement = placed(model, inputs)
+    weights = [weight.detach().clone() for weight in model.parameters()]
+    spoiled(placement, *held(placement, "1.weight"), lambda gain: gain.mul_(1 + 2**-52))
+    assert verify(model, placement, inputs).outputs.tolerance > 1e-10
+    assert all(map(torch.equal, weights, model.parameters()))
+    assert model[1].num_batches_tracked == 1
+    gradients = [weight.grad for weight in model.parameters()]
+    model.load_state_dict({**model.state_dict(), **nn.BatchNorm2d(4).state_dict(prefix="1.")})
+    assert verify(model, placed(model, inputs), inputs, tolerance=1.0).passed
+    assert all(map(torch.equal, gradients, (weight.grad for weight in model.parameters())))
+
+
 # ------------------------------------------------------------------ what is wrong
 
 
@@ -214,6 +280,8 @@ def test_a_wrong_weight_fails():
     assert found.outputs.name == "result"
     assert 1e-9 < found.outputs.value < 1e-4
     assert found.failures[0].startswith("outputs differ by ")
+    assert found.failures[0].endswith(", accepted is 1e-10 (for float64)")
+    assert verify(model, placement, inputs, tolerance=1e-3).outputs.because == "as asked for"
     assert verify(model, placement, inputs, tolerance=1e-3).passed
 
 

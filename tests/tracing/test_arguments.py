@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError, TraceError
-from hgpart.tracing.arguments import arguments_of
+from hgpart.tracing.arguments import Arguments, arguments_of
 from hgpart.tracing.traced_model import trace
 
 IMAGE, MASK, OTHER = (torch.zeros(2, channels, 4, 4) for channels in (3, 1, 5))
@@ -149,22 +150,46 @@ def test_some_may_be_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("example", "alone"),
+    "example",
     [
-        (IMAGE, True),
-        ([IMAGE], True),
-        ({"image": IMAGE}, True),
-        ({"image": IMAGE, "scale": 1.0, "mask": None}, True),
-        ({"image": IMAGE, "scale": 2.0}, False),
-        ({"image": IMAGE, "mask": MASK}, False),
+        IMAGE,
+        [IMAGE],
+        {"image": IMAGE},
+        {"image": IMAGE, "scale": 1.0, "mask": None},
     ],
 )
-def test_a_call_that_is_one_tensor_by_position(example: Any, alone: bool) -> None:
-    found = arguments_of(Masked(), example)
-    if alone:
-        assert found.sample_shape() == (3, 4, 4)
-        return
+def test_a_call_of_one_image_has_its_sizes(example: Any) -> None:
+    assert arguments_of(Masked(), example).sample_shape() == (3, 4, 4)
+
+
+def test_a_call_of_several_tensors_has_their_texts() -> None:
+    labels = torch.zeros(2, dtype=torch.int64)
+    found = arguments_of(Masked(), {"mask": labels, "image": IMAGE, "scale": IMAGE[:, 0]})
+    assert found.sample_shape() == ("image=3,4,4", "mask=:int64", "scale=4,4")
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        {"image": IMAGE, "scale": 2.0},
+        {"image": IMAGE, "sides": [IMAGE]},
+        {"image": IMAGE, "mask": torch.ones(3)},
+        {"image": IMAGE, "mask": MASK.to(torch.complex64)},
+    ],
+)
+def test_a_call_that_no_plan_file_holds(example: dict[str, Any]) -> None:
     with pytest.raises(ArgumentError, match=r"^Masked is called with image, .*: accepted for a pl"):
+        arguments_of(Masked(), example).sample_shape()
+
+
+def test_tensors_that_forward_takes_as_many_as_there_are_have_no_names() -> None:
+    class Some(nn.Module):
+        def forward(self, *images, weight=None): ...
+
+    assert arguments_of(Some(), [IMAGE, MASK]).sample_shape() == ("3,4,4", "1,4,4")
+    signature = inspect.signature(Some().forward)
+    found = Arguments("Some", signature, {"images": (IMAGE,), "weight": MASK}, (True, True))
+    with pytest.raises(ArgumentError, match="accepted for a plan file are tensors with samples"):
         found.sample_shape()
 
 

@@ -281,6 +281,17 @@ class OneWay(Function):
         return x.relu()
 
 
+class Shake(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor) -> Tensor:
+        return alpha * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        beta = torch.rand(gradient.shape[0], dtype=gradient.dtype).view(-1, 1, 1, 1)
+        return beta * gradient, None
+
+
 def with_hook(net: nn.Module, x: Tensor) -> Tensor:
     if x.requires_grad:
         x.register_hook(lambda gradient: 2 * gradient)
@@ -308,6 +319,10 @@ LOST: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     ),
     "in place": (lambda net, x: InPlace.apply(x * 2), "InPlace.* changes its argument"),
     "one way": (lambda net, x: OneWay.apply(x), "OneWay.* fails without data"),
+    "drawing": (
+        lambda net, x: Shake.apply(x, torch.ones((), dtype=x.dtype)),
+        r"Shake, .* draws random numbers in its backward pass at .*test_autograd_functions.py:\d+",
+    ),
     "hook": (with_hook, "a hook on a tensor"),
     "detached": (lambda net, x: x * (x * 2).detach_(), "Tensor.detach_"),
     "gradient": (with_gradient, "torch.autograd.grad"),
@@ -368,22 +383,60 @@ def test_hooks_of_modules_and_parameters_are_refused_by_name(at: str) -> None:
 
 @pytest.mark.full
 def test_random_functions_are_refused_by_name_and_divided_all_the_same() -> None:
-    class Shake(Function):
+    class Mixed(Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
             alpha = torch.rand(x.shape[0], 1, 1, 1, dtype=x.dtype)
+            ctx.save_for_backward(alpha)
             return alpha * x + (1 - alpha) * y
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-            beta = torch.rand(gradient.shape[0], dtype=gradient.dtype).view(-1, 1, 1, 1)
-            return beta * gradient, (1 - beta) * gradient
+            (alpha,) = ctx.saved_tensors
+            return alpha * gradient, (1 - alpha) * gradient
 
-    model = Net(lambda net, x: Shake.apply(x, x.relu())).double()
+    model = Net(lambda net, x: Mixed.apply(x, x.relu())).double()
     graph = channel_graph(trace(model, IMAGES))
     assert [layer.tasks for layer in graph.layers[1:-1]] == [6, 6, 4]
-    with pytest.raises(PlacementError, match=r"^\S*\.Shake\(_, _\) of .*draws random numbers"):
+    with pytest.raises(PlacementError, match=r"^\S*\.Mixed\(_, _\) of .*draws random numbers"):
         place(model, of_random_parts(model, IMAGES))
+
+
+class Triangle(Function):
+    """The upper triangle of matrices, as covariance pooling takes it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        places = torch.ones(x.shape[1:]).triu().flatten().nonzero().squeeze(1)
+        ctx.save_for_backward(x, places)
+        return x.flatten(1)[:, places]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        x, places = ctx.saved_tensors
+        made = torch.zeros_like(x).flatten(1)
+        made[:, places] = 2 * gradient
+        return made.view(x.shape)
+
+
+def test_sizes_that_constants_decide_are_known_in_functions() -> None:
+    """Their symbols were not in the results, which torch.export took amiss."""
+
+    class Covariance(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 4, 1), nn.Linear(10, 3)
+
+        def forward(self, image: Tensor) -> Tensor:
+            maps = self.a(image).flatten(2)
+            picked = Triangle.apply(maps @ maps.transpose(1, 2))
+            return self.b(picked * torch.arange(picked.shape[1]))
+
+    torch.manual_seed(0)
+    model = Covariance().double()
+    placements.check_equal(
+        model, [torch.randn(3, 3, 6, 6).double()], of_random_parts(model, IMAGES)
+    )
 
 
 def test_a_trace_under_no_grad_is_the_same() -> None:

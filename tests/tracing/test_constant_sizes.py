@@ -85,6 +85,43 @@ def test_places_in_a_triangle():
     assert on_meta.fingerprint == graph.fingerprint
 
 
+class Counted(Triangle):
+    """The same, with a size and a number that its code goes on with in Python."""
+
+    def forward(self, image):
+        maps = self.a(image).flatten(2)
+        places = torch.ones(4, 4).triu().view(16).nonzero().squeeze(1)
+        weights = torch.stack([torch.tensor(float(at)) for at in range(places.shape[0])])
+        weights = weights * int(torch.full((3,), 2).sum())
+        products = (maps @ maps.transpose(1, 2)).reshape(-1, 16)[:, places]
+        return self.b(products * weights)
+
+
+@pytest.mark.few(1)
+def test_what_the_code_asks_of_constants_is_known():
+    """torch.export said that it could not guard on an expression of u0."""
+    torch.manual_seed(0)
+    model, inputs = Counted().double(), [torch.randn(3, 3, 4, 4).double()]
+    traced, _ = placements.traced_model(model, inputs)
+    assert traced.has_dynamic_batch
+    plan = placements.of_single_tasks(*placements.traced_model(model, inputs), Modelling(), 2, 1)
+    placements.check_equal(model, inputs, plan)
+
+
+class Replaced(Triangle):
+    """A constant that data change before its values decide a size."""
+
+    def forward(self, image):
+        kept = torch.ones(4, 4)
+        kept.view(16)[0] = image.mean()
+        return image.flatten()[: int(kept.sum())]
+
+
+def test_constants_that_data_change_decide_nothing():
+    with pytest.raises(TraceError, match="it needs the values of tensors, as a number"):
+        trace(Replaced(), torch.zeros(2, 3, 4, 4))
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "pick",

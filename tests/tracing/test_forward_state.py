@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import random
 import re
 from collections.abc import Callable
@@ -142,10 +143,43 @@ def test_what_no_trace_holds_is_refused_by_name_when_placed(name: str) -> None:
     beside, said = UNHELD[name]
     model = model_of(beside)
     traced, graph = placements.traced_model(model, [IMAGES])
-    assert traced.unheld == (said,)
+    (fact,) = traced.unheld
+    assert re.sub(r" \(read at .*test_forward_state.py:\d+\)$", "", fact) == said
     plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
-    with pytest.raises(PlacementError, match=f"^{said} in each forward pass"):
+    with pytest.raises(PlacementError, match=f"^{re.escape(fact)} in each forward pass"):
         place(model, plan)
+
+
+def drawing_for_training(module: Any, x: Tensor) -> Any:
+    drawn = np.random.randint(0, 3, size=(2,)), random.random()  # noqa: NPY002 (as models draw)
+    return float(drawn[0].sum() + drawn[1]) if module.training else 1.0
+
+
+@pytest.mark.few(1)
+def test_a_draw_that_nothing_reads_is_no_obstacle() -> None:
+    """It was refused, though only training has a use for it."""
+    model = model_of(drawing_for_training)
+    line = inspect.getsourcelines(drawing_for_training)[1] + 2
+    drawn = [f"0 draws from {name}'s generator" for name in ("Python", "NumPy")]
+    assert trace(model, IMAGES).unheld == tuple(f"{d} (read at {__file__}:{line})" for d in drawn)
+    before = random.getstate()
+    traced, graph = placements.traced_model(model.eval(), [IMAGES])
+    assert random.getstate() == before
+    assert traced.unheld == ()
+    plan = placements.of_single_tasks(traced, graph, Modelling(), 2, 0)
+    placements.check_equal(model, [torch.randn(5, 3, 6, 6, dtype=torch.float64)], plan)
+
+
+def drawing_by_another_name(module: Any, x: Tensor) -> Any:
+    return DRAW()
+
+
+DRAW = random.random
+
+
+def test_a_draw_that_can_not_be_followed_counts_as_read() -> None:
+    drawn = model_of(drawing_by_another_name)
+    assert trace(drawn, IMAGES).unheld == ("0 draws from Python's generator",)
 
 
 def cached(module: Any, x: Tensor) -> Any:

@@ -30,6 +30,33 @@ def quantising() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 4, 3), torch.ao.quantization.default_fake_quant())
 
 
+class Dropping(nn.Conv2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        drawn = torch.bernoulli(torch.full((1,), 0.5))
+        return super().forward(x) * float(drawn)
+
+
+class Freeing(nn.Conv2d):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made = super().forward(x).relu()
+        x.data.set_()
+        return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "said"),
+    [
+        (Dropping, 2, r"it needs the values of tensors, as a number \(float\(\), int"),
+        (Freeing, 2, r"it gives a tensor other memory, or none, by set_\(\): accepted are"),
+    ],
+)
+def test_its_line_and_what_that_does_are_said(kind: type[nn.Conv2d], line: int, said: str) -> None:
+    """Stochastic depth and reversible blocks: the words were of guards and constants."""
+    at = kind.forward.__code__.co_firstlineno + line
+    with pytest.raises(TraceError, match=f"input 2x3x6x6 at {__file__}:{at}: {said}"):
+        trace(kind(3, 4, 3), IMAGES)
+
+
 @pytest.mark.few(2)
 @pytest.mark.filterwarnings("ignore")  # torch's own, of what is to be deprecated
 @pytest.mark.parametrize(

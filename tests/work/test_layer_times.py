@@ -150,14 +150,18 @@ def test_layers_that_compute_nothing_take_no_time() -> None:
     assert {TIMES.seconds(at, which, 0.3, 4) for at in (0, 3) for which in Pass} == {0.0}
 
 
+def test_a_tile_without_rows_takes_no_time() -> None:
+    """A slice's second band of a layer with one row: estimates refused its 0 samples."""
+    assert TIMES.seconds(1, Pass.FORWARD, 0.3, 0) == 0.0
+
+
 @pytest.mark.parametrize(
     ("share", "samples", "message"),
     [
         (0.0, 1, "share 0.0 of a layer: accepted is more than 0, at most 1"),
         (1.5, 1, "share 1.5 of a layer"),
         (math.nan, 1, "share nan of a layer"),
-        (0.5, 0, "0 samples: accepted are more than 0"),
-        (0.5, -3, "-3 samples"),
+        (0.5, -3, "-3 samples: accepted are 0 or more"),
         (0.5, math.inf, "inf samples"),
         (0.5, math.nan, "nan samples"),
     ],
@@ -195,7 +199,7 @@ def test_work_comes_from_either_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch_size", [0, -1])
 def test_work_of_no_batch(batch_size: int) -> None:
-    with pytest.raises(ArgumentError, match=f"{batch_size} samples"):
+    with pytest.raises(ArgumentError, match=f"a batch of {batch_size} samples"):
         training_work(TIMES, GRAPH, batch_size)
 
 

@@ -13,6 +13,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.ways.needs import layers_that_compute
 from hgpart.plan import Plan, check_is_for
+from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import TracedModel
 
 HEADS = ("dense", "linear", "grouped", "depthwise")  # layers that begin with an operator of weights
@@ -24,7 +25,7 @@ class Subject:
 
     Attributes
     ----------
-    input_shape : tuple of int
+    input_shape : InputShape
     problem : Problem
         With a part for each process, and the batch of a step.
     effort : float
@@ -32,7 +33,7 @@ class Subject:
     """
 
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     traced: TracedModel
     problem: Problem
     seed: int

@@ -25,6 +25,7 @@ from hgpart.run.learner import Learner
 from hgpart.run.training.data import Data
 from hgpart.run.training.scores import accuracy
 from hgpart.schedules.rules import LONGEST
+from hgpart.tracing.input_shape import InputShape
 from hgpart.work.watching import Watch
 
 FORMAT = "hgpart race 1"
@@ -95,7 +96,7 @@ class Races:
     """
 
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     fingerprint: str
     batch_size: int
     processes: int

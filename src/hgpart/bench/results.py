@@ -19,6 +19,7 @@ from hgpart.files.columns import BYTES, Column, fields_of
 from hgpart.files.fields import csv_text
 from hgpart.files.json_files import JsonObject
 from hgpart.files.row_files import resumed_rows, rows_json
+from hgpart.tracing.input_shape import InputShape
 from hgpart.work.watching import caution
 
 FORMAT = "hgpart bench 1"
@@ -164,7 +165,7 @@ class Bench:
 
     Attributes
     ----------
-    input_shape : tuple of int
+    input_shape : InputShape
     fingerprint : str
         Fingerprint of the model's ChannelGraph.
     batch_size : int
@@ -192,7 +193,7 @@ class Bench:
     """
 
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     fingerprint: str
     batch_size: int
     processes: int

@@ -14,7 +14,7 @@ import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
@@ -31,6 +31,7 @@ from hgpart.bench.ways.way import Layout, TrainingWay
 from hgpart.bench.ways.worker import Failure, Lap, Learn, Show
 from hgpart.errors import HgpartError
 from hgpart.run.processes.launch import how_it_ended, new_store, rank_environment
+from hgpart.tracing.input_shape import InputShape
 
 NOTICING = 2.0  # seconds in which another process may still tell the cause of a failure
 ENDING = 3.0  # seconds that processes have to end by themselves
@@ -200,7 +201,7 @@ class Session:
 
 
 def start_server(
-    model: str, input_shape: Sequence[int], threads: int, training: bool = True
+    model: str, input_shape: InputShape, threads: int, training: bool = True
 ) -> ForkServerContext:
     """Let the server that processes are forked from begin, if it is not there; it returns at once.
 

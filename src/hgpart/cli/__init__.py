@@ -19,7 +19,7 @@ from typing import Annotated, Any, TextIO, cast
 import typer
 
 from hgpart.cli.grouping import help_of, with_groups, without_values
-from hgpart.cli.options import Unit
+from hgpart.cli.options import NoCache, Unit
 from hgpart.cli.processes import started_as_rank, tell_torchrun
 from hgpart.cli.spellings import EARLIER_COMMANDS, now_spelled
 from hgpart.errors import (
@@ -34,6 +34,7 @@ from hgpart.errors import (
 from hgpart.files.columns import UNITS
 from hgpart.freed_memory import keep_freed_memory
 from hgpart.terminal import say
+from hgpart.tracing.cache.folder import keeping
 
 INTERRUPTED = 130  # 128 + the signal, as shells say it
 STATUSES = "; ".join(
@@ -87,7 +88,9 @@ def _hgpart(
         ),
     ] = False,
     unit: Unit = None,
+    no_cache: NoCache = False,
 ) -> None:
+    context.with_resource(keeping(not no_cache))
     if unit is not None and unit not in UNITS:
         raise not_one_of("unit", unit, UNITS)
     context.obj = unit
@@ -160,10 +163,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def options_first(arguments: Sequence[str]) -> list[str]:
-    """The same with --unit, an option of all commands, in front, where typer reads it.
+    """The same with options of all commands, --unit and --no-cache, in front, as typer needs them.
 
-    >>> options_first(["trace", "lenet5", "--unit", "GB"])
-    ['--unit', 'GB', 'trace', 'lenet5']
+    >>> options_first(["trace", "lenet5", "--unit", "GB", "--no-cache"])
+    ['--unit', 'GB', '--no-cache', 'trace', 'lenet5']
     >>> options_first([])
     ['--help']
     """
@@ -174,7 +177,8 @@ def options_first(arguments: Sequence[str]) -> list[str]:
         if word == "--unit":
             first += [word, *islice(words, 1)]
         else:
-            (first if word.startswith("--unit=") else others).append(word)
+            is_first = word == "--no-cache" or word.startswith("--unit=")
+            (first if is_first else others).append(word)
     return [*first, *others] or ["--help"]
 
 

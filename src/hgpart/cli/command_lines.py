@@ -36,6 +36,8 @@ def _words(context: typer.Context, name: str) -> list[str]:
         return [str(value)]
     if value is True:
         return [parameter.opts[0]]
+    if parameter.multiple:
+        return [word for item in value for word in (parameter.opts[0], str(item))]
     if isinstance(value, tuple):
         return [parameter.opts[0], ",".join(map(str, value))]
     return [parameter.opts[0], str(value)]

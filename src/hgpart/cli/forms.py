@@ -9,6 +9,7 @@ from typing import Any, Literal
 import typer
 
 from hgpart.errors import ArgumentError
+from hgpart.tracing.input_shape import input_tensor
 
 
 def integers(text: str) -> tuple[int, ...]:
@@ -19,12 +20,12 @@ def integers(text: str) -> tuple[int, ...]:
         raise typer.BadParameter(f"{text!r}: write whole numbers with commas between") from None
 
 
-def shape(text: str) -> tuple[int, ...]:
-    """Whole numbers of a shape."""
+def input_text(text: str) -> str:
+    """What a model takes as one of its inputs, as `InputShape` takes it."""
     try:
-        return integers(text)
-    except typer.BadParameter as error:
-        raise typer.BadParameter(f"{error}, as in 3,224,224") from None
+        return str(input_tensor(text))
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def numbers(text: str) -> tuple[float, ...]:

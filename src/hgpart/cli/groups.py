@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import hgpart
 from hgpart.cli.forms import keyed, one_value, yes_or_no
 from hgpart.cli.grouping import Options
-from hgpart.cli.options import InputShape, Names, Timeout, Whole, WholeOrAuto
+from hgpart.cli.options import InputTexts, Names, Timeout, Whole, WholeOrAuto
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, not_one_of
@@ -18,7 +18,7 @@ from hgpart.run.processes.transports import TRANSPORTS
 from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
-    from torch import nn
+    from hgpart.cli.named_model import NamedModel
 
 
 COUNTED = ("input_shape", "batch_size", "modelling", "work")  # which hypergraph it is, but slices
@@ -49,7 +49,7 @@ class Vertices(Options):
     panel: ClassVar[str] = "What is counted"
     slices: Whole = "1"
     modelling: str | None = None
-    input_shape: InputShape = None
+    input_shape: InputTexts = None
 
     def modelling_of(self, batch_size: int) -> hgpart.Modelling:
         """These options for batches of a size, checked."""
@@ -97,20 +97,20 @@ class Counting(Vertices):
     def measured(
         self,
         stage: Stages,
-        module: nn.Module,
-        traced: hgpart.TracedModel,
-        graph: hgpart.ChannelGraph,
+        named: NamedModel,
     ) -> hgpart.Work:
         """The work that --work asks for, kept in a file where that is asked for, too."""
         from hgpart.work.layer_times import load_any_work
 
         source, device, kept = self.work_asked()
+        graph = named.graph
+        profiled = (named.module, named.traced) if source == "profile" else None
         with stage("work", spinner=False):  # profiling shows its own progress
             if source == "flops":
                 work = hgpart.flops(graph)
-            elif source == "profile":
+            elif profiled is not None:
                 size, where = self.batch_size, device or "cpu"
-                work = hgpart.profile(module, traced, graph, batch_size=size, device=where)
+                work = hgpart.profile(*profiled, graph, batch_size=size, device=where)
             else:
                 work = load_any_work(source, graph, self.batch_size)
             if kept is not None:

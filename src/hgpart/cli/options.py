@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import hgpart
-from hgpart.cli.forms import integers, names, numbers, shape, whole, whole_or_auto
+from hgpart.cli.forms import input_text, integers, names, numbers, whole, whole_or_auto
 from hgpart.files.columns import UNITS
 
 Integers = Annotated[Any, typer.Option(parser=integers)]
@@ -31,8 +31,8 @@ Model = Annotated[
         metavar="MODEL",
         autocompletion=_models,
         help="A built-in model (listed by 'hgpart models'), timm:NAME, torchvision:NAME, "
-        "pytorchcv:NAME, path/file.py:factory or package.module:factory. Append +parallel:P, "
-        "+grouped:P or +split:P to change it as 'hgpart transform' does.",
+        "pytorchcv:NAME, hf:CONFIG, path/file.pt2, path/file.py:factory or package.module:factory. "
+        "Append +parallel:P, +grouped:P or +split:P to change it as 'hgpart transform' does.",
     ),
 ]
 PlannedModel = Annotated[
@@ -44,12 +44,16 @@ PlannedModel = Annotated[
         show_default=False,
     ),
 ]
-InputShape = Annotated[
-    Any,
+InputTexts = Annotated[
+    list[Any] | None,
     typer.Option(
-        parser=shape,
-        metavar="C,H,W",
-        help="Shape of one sample. Default: the model's own, if it is known.",
+        parser=input_text,
+        metavar="[NAME=]SIZES[:TYPE[:N]]",
+        help="An input of the model, for one sample: its sizes, as in 3,224,224. Once for each "
+        "input, in the order of forward's parameters or by their names: pixel_values=3,224,224. "
+        "TYPE: float (the default, the type of the weights), int64, int32, uint8 or bool; random "
+        "inputs are of N values from 0, so that labels=:int64:1000 is a label of 0 to 999 a "
+        "sample. Default: the model's own, if they are known.",
     ),
 ]
 Eps = Annotated[
@@ -73,5 +77,13 @@ Unit = Annotated[
         metavar="|".join(UNITS),
         help="Unit of printed bytes, an option of every command. Default: MB; compare takes GB "
         "where there are many.",
+    ),
+]
+NoCache = Annotated[
+    bool,
+    typer.Option(
+        "--no-cache",
+        help="Trace the model anew, an option of every command. By default the trace of a model of "
+        "hgpart or of an installed package that has not changed is read from ~/.cache/hgpart.",
     ),
 ]

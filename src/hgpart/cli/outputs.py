@@ -16,10 +16,11 @@ from hgpart.cli.grouping import Options
 from hgpart.cli.processes import on_several_machines
 from hgpart.errors import ArgumentError, OutputError
 from hgpart.files.writing import write_text
+from hgpart.specs.models import is_user_code
 from hgpart.terminal import PlainConsole
 
 if TYPE_CHECKING:
-    from hgpart.report import Report
+    from hgpart.report.partition.record import Report
 
 GRAPHS = (".dot", ".graphml")
 
@@ -183,7 +184,8 @@ def unit_of(context: typer.Context) -> str:
 
 def show_report(report: Report, unit: str, results: Table, then: str = "") -> None:
     """Write the files, then print, and at the end the command that leads on."""
-    from hgpart.report import as_csv, as_json, print_report
+    from hgpart.report.partition.columns import as_csv, as_json
+    from hgpart.report.partition.printing import print_report
 
     results.write_csv(lambda: as_csv(report))
     if results.want_tables(as_json(report)):
@@ -208,8 +210,6 @@ def of_plan(model: str, plan: Path | str) -> str:
     >>> of_plan("vgg16", "my plan.json"), of_plan("net.py:make", "plan.json")
     ("--plan 'my plan.json'", 'net.py:make --plan plan.json')
     """
-    from hgpart.zoo import is_user_code
-
     named = f"{quote(model)} " if is_user_code(model) else ""
     return f"{named}--plan {quote(str(plan))}"
 

@@ -117,12 +117,15 @@ class Placing:
             If it is not the model of the plan.
         """
         from hgpart.plan import another_model
+        from hgpart.tracing.input_shape import shape_text
 
         module = self._module("meta")
         try:
             return classes_of(module, self.plan.input_shape)
         except TraceError as error:  # the model takes no such images
-            raise another_model(self.plan.model, [self.plan.input_shape], error) from error
+            raise another_model(
+                self.plan.model, shape_text(self.plan.input_shape), error
+            ) from error
 
     def trains(self) -> bool:
         """Whether the model returns what `hgpart train` needs."""
@@ -206,9 +209,11 @@ class Placing:
         import torch
 
         from hgpart.run.measuring import measure
+        from hgpart.run.random_batch import random_batch
 
         torch.manual_seed(self.seed)
-        batch = torch.randn(batch_size, *self.plan.input_shape)
+        signature = placement.programs.arguments.signature
+        batch = random_batch(self.plan.input_shape, signature, batch_size)
         first = connection is None or connection.rank == 0
         with progress("steps", steps, first) as (bar, task):
             measurement = measure(

@@ -1,20 +1,22 @@
-"""The stages of a command, timed and shown on a terminal; the first ones of every command."""
+"""The stages of a command, timed and shown on a terminal; what commands know of a model."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 import hgpart
 from hgpart.errors import ArgumentError, RunError
-from hgpart.terminal import Lines, warn
+from hgpart.specs.models import is_user_code
+from hgpart.terminal import Lines
+from hgpart.tracing.input_shape import InputShape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,6 +39,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
         self.status = Console(stderr=True).status("") if sys.stderr.isatty() else None
         self._now = ""
+        self._inside = 0.0  # seconds of the stages inside the present one
         first = os.environ.get("RANK", "0") == "0"  # of several processes one is enough
         self._lines = Lines(lambda: self._now) if self.status is None and first else None
 
@@ -56,17 +59,21 @@ class Stages:
 
     @contextmanager
     def __call__(self, name: str, spinner: bool = True) -> Iterator[None]:
-        """Time a stage, and show it unless it shows its own progress."""
+        """Time a stage, without those inside it, and show it unless it shows its own progress."""
+        outer, self._now = self._now, name if spinner else ""
+        inside_outer, self._inside = self._inside, 0.0
         if self.status is not None and spinner:
             self.status.update(name)
             self.status.start()
-        self._now = name if spinner else ""
         start = time.perf_counter()
         yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-        self._now = ""
+        seconds = time.perf_counter() - start
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds - self._inside
+        self._now, self._inside = outer, inside_outer + seconds
         if self.status is not None:
-            self.status.stop()
+            self.status.update(outer)
+            if not outer:
+                self.status.stop()
 
     def search(self, done: float, volume: int | None) -> None:
         """Show how far a search is, and the bytes of its best partition so far."""
@@ -80,34 +87,6 @@ class Stages:
         return {**self.seconds, "total": time.perf_counter() - STARTED}
 
 
-def traced_model(
-    stage: Stages,
-    model: str,
-    input_shape: tuple[int, ...] | None,
-    before: Callable[[tuple[int, ...]], object] = lambda shape: None,
-    inference: bool = False,
-) -> tuple[nn.Module, tuple[int, ...], hgpart.TracedModel, hgpart.ChannelGraph]:
-    """Load and trace a model on the meta device: nothing here needs its weights.
-
-    `before` is told the shape of a sample before the model is traced, which takes longest.
-    """
-    with stage("import"):
-        from hgpart.layers.layering import channel_graph
-    with stage("load"):
-        module, own_shape = hgpart.load_model(model, device="meta")
-        module = module.eval() if inference else module
-        shape = shape_of(model, input_shape or own_shape)
-        example = hgpart.example_inputs(module, shape)
-    before(shape)
-    with stage("trace"):
-        traced = hgpart.trace(module, example)
-    for caution in _cautions(traced):
-        warn(caution)
-    with stage("graph"):
-        graph = channel_graph(traced)
-    return module, shape, traced, graph
-
-
 def plan_and_model(path: Path, model: str | None) -> tuple[PlanFile, str]:
     """Read a plan; the model is the given one, or else the plan's."""
     plan = hgpart.files.load_plan(path)
@@ -117,7 +96,6 @@ def plan_and_model(path: Path, model: str | None) -> tuple[PlanFile, str]:
 def trusted_model(plan: PlanFile, path: Path, accepted: str) -> str:
     """The model that a plan names, unless that is code which nobody has asked to be called."""
     from hgpart.files.json_files import quoted
-    from hgpart.zoo import is_user_code
 
     if is_user_code(plan.model):
         raise ArgumentError(
@@ -127,8 +105,8 @@ def trusted_model(plan: PlanFile, path: Path, accepted: str) -> str:
     return plan.model
 
 
-def shape_of(model: str, shape: tuple[int, ...] | None) -> tuple[int, ...]:
-    """The shape of a sample, if it is known.
+def shape_of(model: str, shape: Sequence[Any] | None) -> InputShape:
+    """What a model takes for each sample, if it is known.
 
     Raises
     ------
@@ -139,27 +117,36 @@ def shape_of(model: str, shape: tuple[int, ...] | None) -> tuple[int, ...]:
         raise ArgumentError(
             f"{model} does not say the shape of its input: give it, as in --input-shape 3,224,224"
         )
-    return shape
+    return InputShape(shape)
 
 
-def classes_of(module: nn.Module, shape: tuple[int, ...]) -> int:
+def classes_of(module: nn.Module, shape: InputShape) -> int:
     """Width of a classifier's output.
 
     Raises
     ------
     RunError
-        If it returns no class scores.
+        If it takes something else than images, or returns no class scores.
     """
     from hgpart.run.training.scores import class_scores
-    from hgpart.tracing.traced_model import result_of
+    from hgpart.tracing.traced_model import EXAMPLE_BATCH, result_of
 
+    check_images(shape)
     example = hgpart.example_inputs(module, shape)
     with redirect_stdout(sys.stderr):
         result = result_of(module, example)
-    return class_scores(result, len(example[0])).shape[1]
+    return class_scores(result, EXAMPLE_BATCH).shape[1]
 
 
-def trains(module: nn.Module, shape: tuple[int, ...]) -> bool:
+def check_images(shape: InputShape) -> None:
+    """Raise a RunError for a model that can't be given the images of a data set."""
+    try:
+        shape.image("data")
+    except ArgumentError as error:
+        raise RunError(str(error)) from None
+
+
+def trains(module: nn.Module, shape: InputShape) -> bool:
     """Whether a model returns what `hgpart train` needs."""
     try:
         return classes_of(module, shape) > 0
@@ -167,21 +154,8 @@ def trains(module: nn.Module, shape: tuple[int, ...]) -> bool:
         return False
 
 
-def then_of_plan(module: nn.Module, shape: tuple[int, ...], of_plan: str) -> str:
+def then_of_plan(module: nn.Module, shape: InputShape, of_plan: str) -> str:
     """Command that trains by a plan or, where the model is no classifier, runs its steps."""
     if trains(module, shape):
         return f"hgpart train {of_plan}"
     return f"hgpart run {of_plan} --backward"
-
-
-def _cautions(traced: hgpart.TracedModel) -> Iterator[str]:
-    """Facts about a model that a plan of it would hide."""
-    for fact in traced.unheld:
-        yield f"{fact} in each forward pass: the model can be divided, but not placed"
-    for fact in traced.lost_gradients:
-        yield f"the backward pass has {fact}: in parts the model runs, but can't be trained"
-    if not traced.has_dynamic_batch:
-        yield (
-            f"the model computes with its batch size, here {traced.batch_size}: in parts it takes "
-            "whole batches only, and is traced anew for each other size"
-        )

@@ -10,6 +10,7 @@ import hgpart
 from hgpart.cli.forms import names
 from hgpart.errors import ArgumentError
 from hgpart.terminal import say, warn
+from hgpart.tracing.input_shape import InputShape
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +65,7 @@ class StepTime:
     micro_batches: int | None
 
     def choose(
-        self, module: nn.Module, shape: tuple[int, ...], problem: Problem, search: Search, name: str
+        self, module: nn.Module, shape: InputShape, problem: Problem, search: Search, name: str
     ) -> hgpart.Recommendation:
         """Simulate the ways to divide a model."""
         from hgpart.partition.problem.objectives import MICRO_BATCHES

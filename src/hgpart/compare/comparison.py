@@ -16,6 +16,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.ways.catalogue import way_named, ways
 from hgpart.partition.ways.way import Way
 from hgpart.plan import LARGEST_K
+from hgpart.tracing.input_shape import InputShape
 from hgpart.work.figures import Work
 
 EPOCH_BATCH_SIZES = (16, 32, 64)  # those of thesis table 5.14
@@ -50,7 +51,7 @@ class Comparison:
 
     Attributes
     ----------
-    input_shape : tuple of int
+    input_shape : InputShape
     fingerprint : str
         Fingerprint of the model's ChannelGraph.
     batch_size, bytes_per_element, linear, input_vertex, output_vertex
@@ -71,7 +72,7 @@ class Comparison:
     """
 
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     fingerprint: str
     batch_size: int
     bytes_per_element: int | None

@@ -103,7 +103,6 @@ def _inside(kept: Kept) -> Iterator[Tensor]:
     """Tensors that it keeps."""
     if isinstance(kept, Graph):
         yield from kept_by_graph(edge for _, edge in kept.heads)
-        yield from (leaf for _, leaf in kept.leaves)
     elif isinstance(kept, WeightGradient):
         yield from kept_by_graph(kept.edges)
         yield from kept.gradients

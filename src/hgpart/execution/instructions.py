@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from hgpart.errors import PlacementError, RunError
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, Transfer, pack, receive, send
-from hgpart.execution.weights.gradients import WeightGradient, add_map_gradients
+from hgpart.execution.weights.gradients import WeightGradient, map_gradients
 from hgpart.operators.calls import has_gradients
 
 JOINED_BYTES = 2**24  # most weights of an instruction: their gradients are sent together
@@ -25,10 +25,44 @@ JOINED_BYTES = 2**24  # most weights of an instruction: their gradients are sent
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """A step's autograd graph, which is kept for backward, by its ends and its beginnings."""
+    """A step's autograd graph, which is kept for backward, by its ends and its beginnings.
+
+    Attributes
+    ----------
+    heads : list of (int, GradientEdge)
+        The slot and the edge of each value that the step made.
+    operands : list of (int, GradientEdge)
+        The slot and the edge of each value that the step read.
+    arrived : list of Tensor or None
+        Gradients of the operands, once backward has gone through all of the graph.
+    """
 
     heads: list[tuple[int, GradientEdge]]
-    leaves: list[tuple[int, Tensor]]
+    operands: list[tuple[int, GradientEdge]]
+    arrived: list[Tensor | None]
+
+
+class _GraphOperands(torch.autograd.Function):
+    """Values -> operands of a graph, which keeps those alone that its operators need.
+
+    A leaf would be kept whole, even where an operator only copies from it.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, arrived: list[Tensor | None], start: Tensor, *values: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.arrived = arrived
+        return tuple(value.detach() for value in values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[None, ...]:
+        ctx.arrived[:] = gradients
+        return (None, None, *(None for _ in gradients))
+
+
+_START = torch.empty(0, requires_grad=True)  # so that operands require gradients
 
 
 class Instruction(Protocol):
@@ -130,14 +164,15 @@ class Compute:
         return Compute(tuple(steps), tuple(reads), tuple(sorted(made - inside)))
 
     def forward(self, run: PartState) -> None:
-        """Call the steps on leaves."""
-        values, leaves, known = run.values, [], {}
-        for slot in self.reads:
-            value = values[slot]
-            if run.differentiable[slot]:
-                value = value.detach().requires_grad_()
-                leaves.append((slot, value))
-            known[slot] = value
+        """Call the steps on operands that get gradients of their own."""
+        values = run.values
+        known = {slot: values[slot] for slot in self.reads}
+        learning = [slot for slot in self.reads if run.differentiable[slot]]
+        arrived = list[Tensor | None]()
+        if learning:
+            own = map(known.__getitem__, learning)
+            known.update(zip(learning, _GraphOperands.apply(arrived, _START, *own), strict=True))  # type: ignore[no-untyped-call]
+        edges = [(slot, get_gradient_edge(known[slot])) for slot in learning]
         for step in self.steps:
             operands = [known[slot] for slot in step.operands]
             outputs = run.call(step.find(run.module), operands, run.buffers.get(step, {}))
@@ -153,12 +188,13 @@ class Compute:
         for slot in self.makes:
             value = known[slot]
             if value.requires_grad:
-                run.differentiable[slot] = True
-                heads.append((slot, get_gradient_edge(value)))  # not the map itself
+                if torch.is_grad_enabled():  # a parameter requires a gradient in any mode
+                    run.differentiable[slot] = True
+                    heads.append((slot, get_gradient_edge(value)))  # not the map itself
                 value = value.detach()
             values[slot] = value
         if heads:
-            run.saved[self] = Graph(heads, leaves)
+            run.saved[self] = Graph(heads, edges, arrived)
 
     def backward(self, run: PartState, weights: bool) -> None:
         """Run the graph backward, if gradients for it have come."""
@@ -171,25 +207,24 @@ class Compute:
             if gradient is not None:
                 outputs.append(head)
                 gradients.append(gradient)
+        edges = [edge for _, edge in graph.operands]
+        arrived: Sequence[Tensor | None] = ()
         if run.to_inputs_alone:
-            leaves = [leaf for _, leaf in graph.leaves]
-            if outputs and leaves:  # where weights alone require gradients there are no leaves
-                input_gradients = torch.autograd.grad(outputs, leaves, gradients, allow_unused=True)
-                for leaf, gradient in zip(leaves, input_gradients, strict=True):
-                    leaf.grad = gradient
+            if outputs and edges:  # where weights alone require gradients there are no edges
+                arrived = torch.autograd.grad(outputs, edges, gradients, allow_unused=True)
         # A compiled step can run its graph only once, so weights get their gradients now.
         elif outputs and (self._compiled(run) or (weights and not self._has_products(run))):
             torch.autograd.backward(outputs, gradients)
+            arrived = graph.arrived
         elif outputs:
-            left = add_map_gradients(outputs, gradients, [leaf for _, leaf in graph.leaves])
+            arrived, left = map_gradients(outputs, gradients, edges)
             if weights:
                 self._add(run, left)
             else:
                 run.saved[self] = left
-        for slot, leaf in graph.leaves:
-            if leaf.grad is not None:
-                run.add_gradient(slot, leaf.grad)
-                leaf.grad = None  # what `backward_weights` has still to do may hold the leaf
+        for (slot, _), gradient in zip(graph.operands, arrived, strict=False):
+            if gradient is not None:
+                run.add_gradient(slot, gradient)
 
     def modules(self, module: fx.GraphModule) -> list[nn.Module]:
         """Modules of the steps, in a part's module."""

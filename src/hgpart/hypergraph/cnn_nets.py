@@ -168,7 +168,8 @@ def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
 
 def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """The nets of the first slice, for maps as large as the views say."""
-    sums, maps = _reduction_nets(model, views), _map_nets(model, views)
+    sums = Nets.joined([_reduction_nets(model, views), _statistics_of_channels(model, views)])
+    maps = _map_nets(model, views)
     if model.modelling.bands > 1:
         sums = Nets.joined([_sums_in_bands(model, views, sums), _totals_of_rows(model, views)])
         maps = _maps_in_bands(model, views, maps)
@@ -212,6 +213,34 @@ def _reduction_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Net
         readers=every[:-1],
         lists=Sequences(every, every[:-1]),
         sets=Sequences.of_spans(first, last + 1),
+    )
+
+
+def _statistics_of_channels(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
+    """A net for each block of statistics: its vertex first, then those that take its channels."""
+    finishing = np.concatenate([np.zeros(0, np.int64), *_finishing(model)])
+    costs: dict[tuple[int, int, bytes], int] = {}
+    for view in views:
+        if (statistic := view.statistic) is None:
+            continue
+        groups = np.arange(view.layer.tasks) * statistic.read.groups // view.layer.tasks
+        roots = model.task_vertices[view.at].tolist()
+        for root, group in zip(roots, groups.tolist(), strict=True):
+            key = view.at, root, distinct(finishing[statistic.of_group(group)]).tobytes()
+            costs[key] = costs.get(key, 0) + view.partial_bytes
+    sets = [np.frombuffer(members, dtype=np.int64) for _, _, members in costs]
+    every = np.arange(len(costs) + 1)
+    return Nets(
+        costs=np.array([*costs.values()], dtype=np.int64),
+        gathers=np.ones(len(costs), dtype=np.bool_),
+        layers=np.array([len(views) + at for at, _, _ in costs], dtype=np.int32),
+        roots=np.array([root for _, root, _ in costs], dtype=np.int32),
+        readers=every[:-1],
+        lists=Sequences(every, every[:-1]),
+        sets=Sequences(
+            np.cumsum([0, *map(len, sets)], dtype=np.int64),
+            np.concatenate([np.zeros(0, np.int64), *sets]),
+        ),
     )
 
 
@@ -320,6 +349,8 @@ def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, I
     tasks, runs = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int64)]
     for view in members:
         for read in view.layer.reads:
+            if read is view.read_as_statistic:
+                continue
             known = np.flatnonzero(read.channels >= 0)
             groups = known * read.groups // max(1, len(read.channels))
             per_group = view.layer.tasks // read.groups

@@ -38,7 +38,8 @@ class Modelling:
     ----------
     grain : str
         "coarse", a vertex per filter (thesis 3.4), or "fine", a vertex per filter channel and
-        one per reduction (thesis 3.3).
+        one per reduction (thesis 3.3). Of either, a norm over channels has a vertex for its
+        statistic, to which each part sends that of the channels that it normalises.
     linear : str
         "neuron", a vertex per output feature of a linear layer, or "layer", one for all of
         them, as in the thesis.
@@ -151,6 +152,7 @@ class Modelling:
             exists=self.has_vertices(layer),
             is_solid=self.is_solid(layer),
             split=split,
+            statistic=self._statistic(graph, at),
             total=total,
             map_elements=graph.map_bytes(layer, self.batch_size, 1),
             partial_elements=partial_elements * self.batch_size,
@@ -175,6 +177,28 @@ class Modelling:
         total = graph.layer_rows[at].total
         of_samples = graph.layers[at].fixed_elements == 0
         return total if total is not None and total.ends and of_samples else None
+
+    def _statistic(self, graph: ChannelGraph, at: int) -> Statistic | None:
+        """The statistics that a layer's tasks are, if parts send those of some channels each.
+
+        They send maps where rows are divided, and of an input.
+        """
+        layer = graph.layers[at]
+        read = next((read for read in layer.reads if read.is_statistic), None)
+        if read is None or self.bands > 1:
+            return None
+        if any(graph.layers[source].kind == INPUT for source in graph.sources(layer)):
+            return None
+        first, last = graph.first_channel[at : at + 2]
+        for reader in range(at + 1, len(graph.layers)):
+            reads = graph.layers[reader].reads
+            if any(((own.channels >= first) & (own.channels < last)).any() for own in reads):
+                if any(np.array_equal(own.channels, read.channels) for own in reads):
+                    tasks = np.arange(graph.layers[reader].tasks)
+                    if len(tasks) == len(read.channels):
+                        return Statistic(read, graph.first_task[reader] + tasks)
+                break
+        return Statistic(read, graph.task_of_channel[read.channels])
 
     def _parameters(self, layer: Layer) -> tuple[tuple[int, int], ...]:
         """Numbers of a layer's parameter elements, each with their size; tasks share the sum."""
@@ -205,6 +229,28 @@ class Modelling:
 
 
 @dataclass(frozen=True, eq=False)
+class Statistic:
+    """Statistics of channels, of which each part takes some.
+
+    Attributes
+    ----------
+    read : Read
+        The channels.
+    takers : int64 array, shape (channels,)
+        Number of the task, of all layers, in whose part each channel counts: the task that the
+        statistic is for, which reads this channel, or else the one that makes it.
+    """
+
+    read: Read
+    takers: Int64
+
+    def of_group(self, group: int) -> Int64:
+        """Tasks in whose parts the channels of a group count."""
+        takers: Int64 = self.takers.reshape(self.read.groups, -1)[group]
+        return takers
+
+
+@dataclass(frozen=True, eq=False)
 class LayerVertices:
     """The vertices of a layer.
 
@@ -221,6 +267,9 @@ class LayerVertices:
         Whether all its tasks are one row.
     split : Read or None
         The read whose channels split each task; None where tasks stay whole.
+    statistic : Statistic or None
+        The statistics that its tasks are, if each part sends one of some channels; None if it sends
+        maps.
     total : RowSum or None
         The sum over rows that each task is, if it has a cell for each band and a vertex that adds
         up their partial sums.
@@ -246,6 +295,7 @@ class LayerVertices:
     exists: bool
     is_solid: bool
     split: Read | None
+    statistic: Statistic | None
     total: RowSum | None
     map_elements: int
     partial_elements: int
@@ -265,6 +315,11 @@ class LayerVertices:
     def height(self) -> int:
         """Number of rows of its maps; 1 if they have none."""
         return self.row_cuts[-1]
+
+    @property
+    def read_as_statistic(self) -> Read | None:
+        """The read of channels of which statistics are sent, not maps."""
+        return None if self.statistic is None else self.statistic.read
 
     @property
     def has_cells(self) -> bool:

@@ -6,17 +6,20 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
-import torch
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError
 from hgpart.operators.windows import Windows
 
+if TYPE_CHECKING:
+    import torch
+
 INPUT, PARAMETER, LINEAR, WHOLE, OUTPUT = "input", "parameter", "linear", "whole", "output"
+MATRICES, STATISTICS = "matrices", "statistics"
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,16 @@ class Read:
     partial : bool
         Whether a task is a sum with one term per channel, and each term has columns of the weight
         that no other term needs. Fine-grain can then split it.
+    is_statistic : bool
+        Whether a task needs no more than a statistic of the channels, which follows from those of
+        some channels each. Each part then sends one of what it makes, as large as a task's map.
     """
 
     channels: Int64
     sizes: Int64
     groups: int = 1
     partial: bool = False
+    is_statistic: bool = False
 
     @property
     def kind(self) -> str:
@@ -79,8 +86,8 @@ class Layer:
     name : str
         Unique: the module path of the first operator.
     kind : str
-        input, parameter, dense, linear, grouped, depthwise, same index, matrices, reduce, whole or
-        output.
+        input, parameter, dense, linear, grouped, depthwise, same index, matrices, statistics,
+        reduce, whole or output.
     operators : tuple of str
         Names of the graph nodes that the layer computes, in order; the first is its head, the
         others are fused into it.
@@ -294,6 +301,11 @@ class ChannelGraph:
         return self.find_rows(self)
 
     @property
+    def has_heads(self) -> bool:
+        """Whether a layer multiplies several matrices, as attention in heads does."""
+        return any(layer.kind == MATRICES for layer in self.layers)
+
+    @property
     def most_rows(self) -> int:
         """Rows of the tallest maps that can be divided; 1 if none can."""
         return max(rows.height or 1 for rows in self.layer_rows)
@@ -390,7 +402,9 @@ class ChannelGraph:
             known += [sizes] if {*sizes} - {layer.bytes_per_element} else []
             digest.update(repr(known).encode())
             for read in layer.reads:
-                digest.update(repr((read.groups, read.partial)).encode())
+                known = [read.groups, read.partial]
+                known += [read.is_statistic] if read.is_statistic else []
+                digest.update(repr(tuple(known)).encode())
                 digest.update(read.channels.tobytes())
                 digest.update(read.sizes.tobytes())
         return digest.hexdigest()[:16]

@@ -113,11 +113,11 @@ def tasks_met(constant: Constant, elements: torch.Tensor, tasks: torch.Tensor) -
     return compact(per_element.reshape(constant.shape))
 
 
-def tasks_of_slices(constant: Constant, axis: int, tasks: int) -> torch.Tensor:
+def tasks_of_slices(constant: Constant, axis: int, tasks: int, width: int) -> torch.Tensor:
     """The task of each element of a constant that belongs to tasks in slices along `axis`."""
     view = [1] * len(constant.shape)
-    view[axis] = tasks
-    return torch.arange(tasks, dtype=torch.int32).reshape(view)
+    view[axis] = tasks * width
+    return torch.arange(tasks, dtype=torch.int32).repeat_interleave(width).reshape(view)
 
 
 def tasks_of_channels(ids: torch.Tensor, start: int, shape: tuple[int, ...]) -> torch.Tensor | None:

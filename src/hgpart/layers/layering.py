@@ -13,7 +13,17 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from hgpart.arrays import Int64
-from hgpart.layers.channel_graph import INPUT, LINEAR, OUTPUT, PARAMETER, WHOLE, ChannelGraph, Read
+from hgpart.layers.channel_graph import (
+    INPUT,
+    LINEAR,
+    MATRICES,
+    OUTPUT,
+    PARAMETER,
+    STATISTICS,
+    WHOLE,
+    ChannelGraph,
+    Read,
+)
 from hgpart.layers.constants import constant_of, integers, with_origins
 from hgpart.layers.element_owners import (
     channel_axis,
@@ -23,12 +33,12 @@ from hgpart.layers.element_owners import (
     sets_at_places,
 )
 from hgpart.layers.holdings import Use, tasks_met, tasks_of_slices
-from hgpart.layers.made_weights import makes_weights
+from hgpart.layers.made_weights import elements_of_filter, makes_weights
 from hgpart.layers.numbering import numbered_graph
 from hgpart.layers.open_layers import OpenLayer, OpenLayers
 from hgpart.layers.result_ids import columns_of, numbered, shared_out
 from hgpart.layers.sharing import Exceptions, exceptions_for_sharers
-from hgpart.operators.calls import only_updated
+from hgpart.operators.calls import has_gradients, only_updated
 from hgpart.operators.effects import (
     Call,
     Channels,
@@ -43,6 +53,7 @@ from hgpart.operators.effects import (
 )
 from hgpart.operators.ids import NO_CHANNEL, core, mix_all
 from hgpart.operators.table import effect_of, operator_of
+from hgpart.sequences import distinct
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     all_tensors,
@@ -51,6 +62,7 @@ from hgpart.tracing.traced_nodes import (
     first_tensor,
     is_norms_statistic,
     is_tensor,
+    live_nodes,
     multiply_accumulates,
     results_read,
     shape_of,
@@ -124,7 +136,9 @@ class _Layering:
         if updated or node.name in self.traced.parameters:
             rows = torch.arange(shape[0] if shape else 1, dtype=torch.int32)
             rows = rows.reshape(-1, *[1] * (len(shape) - 1)).expand(shape) if shape else rows[0]
-            return Constant(shape, frozenset({node.name}), rows=None if updated else rows)
+            is_data = node.name in self.exceptions.data  # as if each element were made of all
+            known = None if updated or is_data else rows
+            return Constant(shape, frozenset({node.name}), computed=is_data, rows=known)
         known = self.traced.values.get(node.name) if new is None else None  # in every pass
         return Constant(shape, value=integers(known))
 
@@ -144,8 +158,14 @@ class _Layering:
         call = Call(node, args, kwargs, shape_of(node))
         if known.makes or not operands_of(call):
             return constant_of(call, self.traced.values.get(node.name))
-        undivided = node.name in self.exceptions.whole or makes_weights(node, self.layers.live)
+        width = elements_of_filter(node, self.layers.live) or 1
+        undivided = width == 1 and makes_weights(node, self.layers.live)
+        undivided |= node.name in self.exceptions.whole
         effect: Effect = Whole() if undivided else effect_of(call)
+        if isinstance(effect, Mix) and width > 1:
+            effect = replace(effect, width=width, partial=False)
+        if isinstance(effect, Mix) and any(map(self._has_buffers, effect.shared)):
+            effect = Whole()
         if isinstance(effect, Reindex) and with_origins(call):
             call = self._with_parameter_layers(call)
             effect = effect_of(call)
@@ -154,6 +174,9 @@ class _Layering:
             if isinstance(effect.ids, tuple):
                 return [Channels(ids) for ids in effect.ids]
             return Channels(effect.ids)
+        if isinstance(effect, Mix) and effect.by_place is not None:
+            of_inputs = all(map(self._is_of_inputs, effect.channels.tolist()))
+            effect = effect if of_inputs else effect.by_place
         if isinstance(effect, SameIndex):
             ids = self._same_index(call, effect)
         elif isinstance(effect, Matrices):
@@ -186,6 +209,27 @@ class _Layering:
 
     # -------------------------------------------------------------- the four effects
 
+    def _has_buffers(self, constant: Constant) -> bool:
+        """Whether a constant is computed from parameters and buffers, as by a spectral norm.
+
+        In training such buffers change with each pass. Where the parameters are, they have to be.
+        """
+        if not (constant.origins and constant.computed) or len(constant.shape) < 2:
+            return False
+        nodes = [node for node, value in self.layers.values.items() if value is constant]
+        return any(
+            node.op == "placeholder"
+            and node.name not in self.traced.parameters
+            and has_gradients(node.meta["val"].dtype)
+            for node in live_nodes(nodes)
+            if is_tensor(node.meta.get("val"))
+        )
+
+    def _is_of_inputs(self, channel: int) -> bool:
+        """Whether a channel is that of an input, or computed from these alone, one by one."""
+        maker = self.layers.maker(channel)
+        return channel == NO_CHANNEL or maker.of_inputs or maker.kind == PARAMETER
+
     def _same_index(self, call: Call, effect: SameIndex) -> torch.Tensor:
         operands = [ids.expand(call.shape) for ids in effect.operands]
         held: list[tuple[Constant, torch.Tensor]] = []
@@ -194,19 +238,20 @@ class _Layering:
                 held.append((constant, elements))
             else:
                 operands += self._parameter_layers(constant, call.shape)
-        return self._meeting(call, operands, held, {})
+        for constant in filter(_has_parameters, effect.shared):
+            operands += self._parameter_layers(constant, call.shape)
+        return self._meeting(call, operands, held, {}, ())
 
     def _matrices(self, call: Call, effect: Matrices) -> torch.Tensor:
         operands, sets = list[torch.Tensor](), dict[int, _Set]()
+        places = tuple(call.shape[dim] for dim in effect.places)
         for constant, _ in effect.constants:
-            operands += self._parameter_layers(constant, call.shape[:-2])
+            operands += self._parameter_layers(constant, places)
         for ids in effect.operands:
             numbers, sets_of_operand = sets_at_places(ids, self.layers.width + len(sets))
-            if len({len(channels) for channels, _ in sets_of_operand.values()}) > 1:
-                return self._whole(call, known=False)
             operands.append(numbers)
-            sets |= sets_of_operand
-        return self._meeting(call, operands, [], sets)
+            sets |= _equally_wide(sets_of_operand)
+        return self._meeting(call, operands, [], sets, effect.within)
 
     def _meeting(
         self,
@@ -214,10 +259,11 @@ class _Layering:
         operands: list[torch.Tensor],
         held: Sequence[tuple[Constant, torch.Tensor]],
         sets: Mapping[int, _Set],
+        within: Sequence[int],
     ) -> torch.Tensor:
         """Ids of a result with a task for each combination of ids that meet at a place.
 
-        The places are those of the result, or the matrices in its last two dimensions. Ids of
+        The places are along all dimensions of the result but those `within` a matrix. Ids of
         operands may be numbers of sets of channels.
         """
         places = tuple(operands[0].shape)
@@ -230,27 +276,30 @@ class _Layering:
                 operands[single] = operands[single].expand(places)
             tuples, labels, counts = distinct_places(operands)
         numbers = torch.from_numpy(labels).to(torch.int32)
-        divided = _in_shape(numbers.expand(places), call.shape)
+        divided = _in_shape(numbers.expand(places), call.shape, within)
         # No task would compute what is made from constants alone, such as the sigmoid of padding.
         equal = len(counts) > 0 and bool((counts == counts[0]).all() and (numbers >= 0).all())
         if not equal or cross(tuples) or not self._divides(call.node, divided):
             return self._whole(call, known=False)
-        fuses = call.node.name not in self.exceptions.unfused
+        joining = {call.node, *self.layers.norms_by(call.node)}
+        fuses = self.exceptions.unfused.isdisjoint(node.name for node in joining)
         joined = self.layers.join(call.node, tuples, sets) if fuses else None
         if joined is not None:
             owner, own = joined
             tuples = tuples[np.argsort(tuples[:, own])]
-            ids = _in_shape(operands[own], call.shape)
+            ids = _in_shape(operands[own], call.shape, within)
         else:
-            kind = "matrices" if len(places) < len(call.shape) else "same index"
+            kind = MATRICES if within else "same index"
             owner, own = self.layers.begin(kind, call.node, len(tuples), single=False), -1
-            elements = int(counts[0]) * math.prod(call.shape[len(places) :])
+            owner.of_inputs = not sets and all(map(self._is_of_inputs, tuples[0].tolist()))
+            elements = math.prod(call.shape) // len(tuples)
             owner.partial_elements = self.layers.per_sample(elements)
-            ids = _in_shape((numbers + owner.start).expand(places), call.shape)
-        if len(places) < len(call.shape):
+            ids = _in_shape((numbers + owner.start).expand(places), call.shape, within)
+        if within or operator_of(call.node).product is not None:
             macs = multiply_accumulates(call) // self.layers.batch
             owner.macs += macs if owner.single else -(-macs // len(tuples))
-        for column in range(tuples.shape[1]):
+        columns = np.unique(tuples, axis=1, return_index=True)[1]
+        for column in sorted(columns.tolist()):  # each once
             channels = tuples[:, column]
             if own >= 0:  # what a task makes itself it does not read
                 channels = np.where(channels == tuples[:, own], NO_CHANNEL, channels)
@@ -272,8 +321,6 @@ class _Layering:
         self, constant: Constant, elements: torch.Tensor, operands: Sequence[torch.Tensor]
     ) -> bool:
         """Whether each task holds what it needs of a constant, and no two need the same element."""
-        if constant.origins & self.exceptions.data:
-            return False
         if constant.computed:
             if constant.rows is None or (constant.rows < 0).any():
                 return False
@@ -284,8 +331,13 @@ class _Layering:
         if owner.single:
             channels = np.unique(channels[channels != NO_CHANNEL])
             owner.reads.append(Read(channels, _ones(len(channels))))
-        else:
-            owner.reads.append(Read(channels, _ones(len(channels)), len(channels)))
+            return
+        groups = len(distinct(channels))  # fewer than tasks where a map is spread over several
+        first = channels[:: len(channels) // groups]
+        if np.array_equal(np.repeat(first, len(channels) // groups), channels):
+            channels = first
+        groups = len(channels)
+        owner.reads.append(Read(channels, _ones(groups), groups))
 
     def _sets_read(self, owner: OpenLayer, sets: Sequence[_Set]) -> None:
         """A read of a set of channels by each task, in as few groups as there can be."""
@@ -293,6 +345,7 @@ class _Layering:
         tasks, width = channels.shape
         if owner.single:
             every, first = np.unique(channels, return_index=True)
+            every, first = every[every >= 0], first[every >= 0]
             owner.reads.append(Read(every, sizes.ravel()[first]))
             return
         for groups in (count for count in range(1, tasks + 1) if tasks % count == 0):
@@ -303,14 +356,17 @@ class _Layering:
                 return
 
     def _mix(self, call: Call, mix: Mix) -> torch.Tensor:
-        tasks = 1 if mix.axis is None else call.shape[mix.axis]
-        if not self._divides(call.node, numbered(0, tasks, call.shape, mix.axis)):
+        tasks = 1 if mix.axis is None else call.shape[mix.axis] // mix.width
+        if not self._divides(call.node, numbered(0, tasks, call.shape, mix.axis, mix.width)):
             return self._whole(call, known=False)
         product = operator_of(call.node).product
         undivided = product is None or call.node.name in self.exceptions.undivided
         partial = mix.partial and not undivided
         partial = partial and self.layers.elements(call.node, tasks)[1] == 0
-        if product is not None and product.is_matrix:
+        weight = None if product is None else call.argument(product.weight)
+        if mix.is_statistic:
+            kind = STATISTICS
+        elif isinstance(weight, Constant) and product is not None and product.is_matrix:
             kind = LINEAR
         elif mix.groups == 1:
             kind = "dense"
@@ -319,11 +375,10 @@ class _Layering:
         else:
             kind = "grouped"
         owner = self.layers.begin(kind, call.node, tasks, single=False)
-        owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, partial))
+        owner.reads.append(Read(mix.channels, mix.sizes, mix.groups, partial, mix.is_statistic))
         owner.macs = -(-(multiply_accumulates(call) // max(1, tasks)) // self.layers.batch)
-        if partial and product is not None:
+        if partial and weight is not None:
             owner.columns = columns_of(operands_of(call)[0].ids)
-            weight = call.argument(product.weight)
             owner.weights = math.prod(weight.shape)
             owner.weight_names = weight.origins & self.traced.parameters.keys()
         owner.partial_elements = self.layers.per_sample(math.prod(call.shape)) // tasks
@@ -336,14 +391,14 @@ class _Layering:
         held = [
             (
                 constant,
-                tasks_of_slices(constant, axes[id(constant)], tasks)
+                tasks_of_slices(constant, axes[id(constant)], tasks, mix.width)
                 if id(constant) in axes
                 else None,
             )
             for constant in with_origins(call)
             if all(constant is not shared for shared in mix.shared)
         ]
-        ids = numbered(owner.start, tasks, call.shape, mix.axis)
+        ids = numbered(owner.start, tasks, call.shape, mix.axis, mix.width)
         self.layers.append(owner, call.node, held, ids)
         return ids
 
@@ -434,9 +489,26 @@ class _Layering:
         )
 
 
-def _in_shape(ids: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Ids of places, which may lack the last dimensions of a shape, in all of it."""
-    return ids.reshape((*ids.shape, *[1] * (len(shape) - ids.dim()))).expand(shape)
+def _in_shape(
+    ids: torch.Tensor, shape: tuple[int, ...], within: Sequence[int] = ()
+) -> torch.Tensor:
+    """Ids of places, which lack the dimensions `within` a matrix, in all of a shape."""
+    for dim in sorted(dim % len(shape) for dim in within):
+        ids = ids.unsqueeze(dim)
+    return ids.expand(shape)
+
+
+def _equally_wide(sets: Mapping[int, _Set]) -> dict[int, _Set]:
+    """Sets filled up with constants, such as those at borders of a map."""
+    widest = max((len(channels) for channels, _ in sets.values()), default=0)
+    filled = {}
+    for number, (channels, sizes) in sets.items():
+        missing = (0, widest - len(channels))
+        filled[number] = (
+            np.pad(channels, missing, constant_values=NO_CHANNEL),
+            np.pad(sizes, missing, constant_values=1),
+        )
+    return filled
 
 
 def _has_parameters(value: Any) -> bool:

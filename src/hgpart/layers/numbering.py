@@ -77,6 +77,7 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
                         read.sizes,
                         read.groups,
                         read.partial and tied[at] not in undivided,
+                        read.is_statistic,
                     )
                     for read in layer.reads
                 ),

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from hgpart.arrays import Int64
-from hgpart.layers.channel_graph import INPUT, PARAMETER, Read
+from hgpart.layers.channel_graph import INPUT, PARAMETER, STATISTICS, Read
 from hgpart.layers.holdings import Use, tasks_of_channels
 from hgpart.operators.calls import argument, module_of
 from hgpart.operators.effects import Constant
@@ -48,6 +48,7 @@ class OpenLayer:
     fixed_elements: int = 0
     batch_statistics: int = 0
     sum_bytes: int = 0  # bytes of an element that the head computes
+    of_inputs: bool = False  # its channels are those of inputs, or computed from each of these
     macs: int = 0
     weights: int = 0
     weight_names: frozenset[str] = frozenset()  # parameters that make up these weights
@@ -102,7 +103,8 @@ class OpenLayers:
 
         A layer whose task j would read what task i makes is ruled out: another operand may be the
         map again, channel for channel as in ``x * x``, but not reordered as in ``x + x.flip(1)``.
-        So is a layer of which a set of channels has any.
+        So is a layer of which a set of channels has any. Norms join the layer behind an operator
+        that takes their statistics.
         """
         in_sets = np.concatenate(
             [np.zeros(0, np.int64), *(channels for channels, _ in sets.values())]
@@ -110,7 +112,7 @@ class OpenLayers:
         candidates = []
         for column in range(tuples.shape[1]):
             ids = tuples[:, column]
-            owner = self.sole_owner(ids, node)
+            owner = self.sole_owner(ids, node, self.norms_by(node))
             if owner is None or not len(ids) == owner.channels == len(distinct(ids)):
                 continue
             if ((in_sets >= owner.start) & (in_sets < owner.start + owner.channels)).any():
@@ -120,25 +122,38 @@ class OpenLayers:
                 candidates.append((owner, column))
         return max(candidates, key=lambda pair: pair[0].position) if candidates else None
 
-    def sole_owner(self, ids: Int64, node: fx.Node) -> OpenLayer | None:
-        """The layer that all ids belong to, if `node` is the only reader of its map."""
+    def sole_owner(
+        self, ids: Int64, node: fx.Node, beside: Iterable[fx.Node] = ()
+    ) -> OpenLayer | None:
+        """The layer that all ids belong to, if `node`, and others `beside`, alone read its map."""
         if len(ids) == 0 or ids.min() < 0:
             return None
         owner = self.maker(int(ids[0]))
         if not self.belongs(ids, owner) or owner.kind in (INPUT, PARAMETER):
             return None
-        waiting = [owner.output]
+        waiting, joining = [owner.output], {node, *beside}
         while waiting:
             value = waiting.pop()
             if value in self.traced.results:
                 return None
             for user in value.users:
-                if user is node or user not in self.live:
+                if user in joining or user not in self.live:
                     continue
                 if user not in self.moved:
                     return None
                 waiting.append(user)
         return owner
+
+    @staticmethod
+    def norms_by(node: fx.Node) -> set[fx.Node]:
+        """The nodes that normalise by the statistics that a node takes; none if it takes none."""
+        norms, waiting = set[fx.Node](), [node] * operator_of(node).takes_statistics
+        while waiting:
+            users = set(waiting.pop().users)
+            own = {user for user in users if operator_of(user).normalises}
+            norms |= own
+            waiting += users - own
+        return norms
 
     def maker(self, channel: int) -> OpenLayer:
         """The layer that makes a channel."""
@@ -154,7 +169,7 @@ class OpenLayers:
     def begin(self, kind: str, node: fx.Node, channels: int, single: bool) -> OpenLayer:
         """Begin a layer with a node."""
         layer = OpenLayer(
-            name=self.name(node),
+            name=self.name(node, f".{STATISTICS}" * operator_of(node).takes_statistics),
             kind=kind,
             start=self.width,
             channels=channels,
@@ -164,6 +179,7 @@ class OpenLayers:
             map_elements=0,
             partial_elements=0,
             bytes_per_element=first_tensor(node.meta["val"]).element_size(),
+            of_inputs=kind == INPUT,
         )
         self.number(layer, channels)
         self.all.append(layer)
@@ -223,9 +239,9 @@ class OpenLayers:
         self.makers.append(layer)
         self.width += channels
 
-    def name(self, node: fx.Node) -> str:
+    def name(self, node: fx.Node, suffix: str = "") -> str:
         """A unique name for the layer that a node begins."""
-        name = module_of(node) or self.traced.parameters.get(node.name, node.name)
+        name = (module_of(node) or self.traced.parameters.get(node.name, node.name)) + suffix
         self.names[name] = self.names.get(name, 0) + 1
         return name if self.names[name] == 1 else f"{name}#{self.names[name]}"
 

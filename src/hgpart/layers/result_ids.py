@@ -11,11 +11,13 @@ import torch
 from hgpart.operators.ids import compact, constant_along, core
 
 
-def numbered(start: int, channels: int, shape: Sequence[int], axis: int | None = 1) -> torch.Tensor:
-    """Ids of a new result: its channels along `axis`."""
+def numbered(
+    start: int, channels: int, shape: Sequence[int], axis: int | None = 1, width: int = 1
+) -> torch.Tensor:
+    """Ids of a new result: its channels along `axis`, each at `width` places."""
     if channels == 1 or axis is None or len(shape) <= axis:
         return torch.full((), start, dtype=torch.int32).expand(tuple(shape))
-    numbers = torch.arange(start, start + channels, dtype=torch.int32)
+    numbers = torch.arange(start, start + channels, dtype=torch.int32).repeat_interleave(width)
     view = [1] * len(shape)
     view[axis] = -1
     return numbers.reshape(view).expand(tuple(shape))

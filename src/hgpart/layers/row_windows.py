@@ -8,7 +8,9 @@ them each row of the result needs. Then windows are composed along the operators
 
 Rows are told from columns as well: where a reshape merges a map's rows with its columns or with
 samples, no dimension counts rows any more, and the bands end. Merged with channels, as by a pixel
-shuffle, they go on. A convolution, pooling or interpolation of a map without bands begins new ones.
+shuffle, they go on, but for what computes behind it on channels that lie along rows. An operator
+on maps without rows, or whose rows are merged, may begin new ones, along their places: so the
+patches of a transformer become rows, each of which reads a row of a map.
 """
 
 from __future__ import annotations
@@ -50,6 +52,7 @@ from hgpart.operators.rows import (
 )
 from hgpart.operators.table import effect_of, effect_on_rows, keeps_rows, operator_of, short_name
 from hgpart.operators.windows import Windows
+from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
     computed_nodes,
@@ -261,15 +264,19 @@ class _RowWalk:
         along = {value: value.rows_along for value in maps if not value.lost}
         lost = next((value.lost for value in maps if value.lost), "")
         effect: RowEffect | None = None
-        if layer not in self.ends and not lost:
-            effect = self._effect(call, along) if any(along.values()) else None
-            if effect is None and all(maker.height == 1 for v in maps for maker in v.makers):
-                effect = self._begun(call, along)
+        if layer not in self.ends:
+            if any(along.values()) and not lost:
+                effect = self._effect(call, along)
+            if not isinstance(effect, Local | Summed) and (begun := self._begun(call, maps)):
+                along, effect = begun
+            if isinstance(effect, Local):
+                effect = self._if_told_apart(node, effect)
         shape = first_tensor(node.meta["val"]).shape
         dim = effect.dim % len(shape) if isinstance(effect, Local) else None
         maker = self._maker(node, layer, concrete(shape), dim)
         if isinstance(effect, Local):
             windows, read = iter(effect.windows), dict[NumberedRows, tuple[int, Windows]]()
+            by = effect.by
             for value in _operands(call):
                 rows = along[value]
                 if rows is None:
@@ -277,7 +284,12 @@ class _RowWalk:
                 else:
                     own = next(windows)
                     add_windows(maker.reads, rows[1], own)
-                    read[value] = rows[0], read[value][1].union(own) if value in read else own
+                    known = read.get(value, (rows[0], own))[1]
+                    united = known.union(own)
+                    sizes = {len(reads.reads.values) for reads in (known, own, united)}
+                    if len(sizes) > 1:
+                        by = None  # one operand, read in two ways
+                    read[value] = rows[0], united
             given = {operand: self.values.get(operand) for operand in node.all_input_nodes}
             operands = {
                 operand: read[value]
@@ -285,7 +297,7 @@ class _RowWalk:
                 if isinstance(value, NumberedRows) and value in read
             }
             assert dim is not None
-            self.local[node] = OperatorRows(dim, operands, effect.by)
+            self.local[node] = OperatorRows(dim, operands, by)
         else:
             for value in maps:
                 add_windows(maker.reads, value.all_read)
@@ -312,19 +324,66 @@ class _RowWalk:
 
         return effect_on_rows(_with(call, numbered))
 
-    def _begun(self, call: Call, along: dict[NumberedRows, Any]) -> Local | None:
-        """Rows of a result whose operands have none, if the operator has windows."""
-        value = call.args[0] if call.args else None
-        if not isinstance(value, NumberedRows) or operator_of(call.node).rows is None:
+    def _begun(
+        self, call: Call, maps: list[NumberedRows]
+    ) -> tuple[dict[NumberedRows, Any], Local] | None:
+        """New rows, where operands have none that stay apart: along places, such as tokens.
+
+        The answer is the rows along each operand that has any, and what the operator does to them.
+        """
+        places = dict[NumberedRows, int]()
+        for node in call.node.all_input_nodes:
+            value = self.values.get(node)
+            if isinstance(value, NumberedRows):
+                dim = self._first_place(value, node)
+                if dim is not None:
+                    places[value] = dim
+        begun = self._local_along(call, maps, places)
+        if begun is None and operator_of(call.node).rows and len(maps[0].shape) > FIRST_SPATIAL:
+            begun = self._local_along(call, maps, {maps[0]: FIRST_SPATIAL})
+        return begun
+
+    def _local_along(
+        self, call: Call, maps: list[NumberedRows], dims: Mapping[NumberedRows, int]
+    ) -> tuple[dict[NumberedRows, Any], Local] | None:
+        """The same for rows along some dimensions of operands; None if they do not stay apart."""
+        joins = operator_of(call.node).cut == "join"  # one place, such as a class token, is a row
+        given: dict[NumberedRows, Any] = dict.fromkeys(maps)
+        for value, dim in dims.items():
+            if value.shape[dim] > 1 or joins:
+                given[value] = dim, value.windows(dim)
+        effect = self._effect(call, given) if any(given.values()) else None
+        if isinstance(effect, Local) and call.shape[effect.dim] > 1:
+            return given, effect
+        return None
+
+    def _if_told_apart(self, node: fx.Node, local: Local) -> RowEffect:
+        """What an operator does to rows, unless its channels lie along these or beside samples."""
+        ids, sizes = self._channels(node), first_tensor(node.meta["val"]).shape
+        varying = [] if ids is None else [d for d in range(ids.dim()) if not constant_along(ids, d)]
+        if local.dim % len(sizes) in varying:
+            return AllRows("its channels lie along its rows")
+        if self.traced.has_dynamic_batch:
+            are_merged = any(evenly(sizes[dim]) != (0, sizes[dim]) for dim in varying)
+        else:
+            are_merged = 0 in varying and self.traced.batch_size not in sizes
+        if are_merged:
+            return AllRows("its channels lie beside samples in one dimension")
+        return local
+
+    def _first_place(self, value: NumberedRows, node: fx.Node) -> int | None:
+        """The first dimension of an operand that tells neither its samples nor its channels."""
+        ids = self.graph.ids.get(node.name)
+        if ids is None:
             return None
-        if len(value.shape) <= FIRST_SPATIAL:
-            return None
-        given = {**along, value: (FIRST_SPATIAL, value.windows(FIRST_SPATIAL))}
-        effect = self._effect(call, given)
-        if not isinstance(effect, Local) or call.shape[effect.dim] < 2:
-            return None
-        along.update(given)
-        return effect
+        shape, batch = first_tensor(node.meta["val"]).shape, self.traced.batch_size
+        sizes = [evenly(size) for size in shape]
+        if not self.traced.has_dynamic_batch and batch in shape:
+            sizes[[*shape].index(batch)] = (1, 0)
+        same = [dim for dim in range(ids.dim()) if constant_along(ids, dim)]
+        places = [dim for dim in same if sizes[dim] == (0, value.shape[dim])]
+        apart = sizes.count((1, 0)) == 1 and len(same) < len(sizes) == len(value.shape)
+        return places[0] if apart and places else None
 
     def _end(
         self,

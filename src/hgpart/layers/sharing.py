@@ -24,9 +24,9 @@ def exceptions_for_sharers(open_layers: OpenLayers, now: Exceptions) -> Exceptio
     """The exceptions needed where different tasks need one element of a parameter.
 
     A convolution is not kept from being divided by what is fused into it: a shared batch norm then
-    becomes a layer of its own wherever it stands. If even these norms conflict, their parameters
-    are data that one task sends. Weights whose rows agree but whose columns don't, or of which a
-    layer needs rows as well, are not divided. For all others the last resort is whole tasks.
+    becomes a layer of its own wherever it stands. Weights whose rows agree but whose columns don't,
+    or of which a layer needs rows as well, are not divided. All other parameters are data that one
+    task sends. For buffers, and where even that does not help, the last resort is whole tasks.
     """
     unfused, undivided = set(now.unfused), set(now.undivided)
     data, whole = set(now.data), set(now.whole)
@@ -34,14 +34,13 @@ def exceptions_for_sharers(open_layers: OpenLayers, now: Exceptions) -> Exceptio
         rows_fit = _rows_fit(open_layers, name, layers)
         if rows_fit and _columns_fit(name, layers):
             continue
-        pointwise = [layer for layer in layers if name in layer.fused or layer.kind == "same index"]
         fused = {layer.fused[name] for layer in layers if name in layer.fused}
         shared = len(layers) > 1 and not any(layer.kind == PARAMETER for layer in layers)
         if shared and fused - now.unfused:
             unfused |= fused
         elif rows_fit:
             undivided |= {layer.operators[0] for layer in layers}
-        elif pointwise and name in open_layers.traced.parameters and name not in now.data:
+        elif name in open_layers.traced.parameters and name not in now.data:
             data.add(name)
         else:
             whole |= {layer.operators[0] for layer in layers if layer.operators}

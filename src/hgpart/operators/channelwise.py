@@ -22,7 +22,7 @@ from hgpart.operators.effects import (
     operands_of,
     tensors_of,
 )
-from hgpart.operators.ids import constant_along, in_order, mix_all
+from hgpart.operators.ids import NO_CHANNEL, constant_along, in_order, mix_all
 
 
 def elements_of(constant: Constant, shape: Sequence[int] | None = None) -> torch.Tensor:
@@ -34,7 +34,7 @@ def elements_of(constant: Constant, shape: Sequence[int] | None = None) -> torch
 # ------------------------------------------------------------------ same index
 
 
-def same_place(call: Call) -> Effect:
+def same_place(call: Call) -> SameIndex:
     """Pointwise with broadcasting: an element depends on the elements at the same place."""
     values = tensors_of(call)
     return SameIndex(
@@ -47,6 +47,15 @@ def same_place(call: Call) -> Effect:
             if isinstance(value, Constant) and value.origins
         ),
     )
+
+
+def of_first(call: Call) -> Effect:
+    """Like `same_place`, if ids depend on the first dimension alone."""
+    effect = same_place(call)
+    for ids in effect.operands:
+        if not all(constant_along(ids, dim) for dim in range(1, ids.dim())):
+            return Whole()
+    return effect
 
 
 def along(
@@ -173,6 +182,12 @@ def along_one(call: Call) -> Effect:
     return along(call, (call.argument("dim"),))
 
 
+def glu_as_product(value: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    """A gated linear unit as a product of two halves, for tracing: channels may be in both."""
+    maps, gates = value.chunk(2, dim)
+    return maps * gates.sigmoid()
+
+
 def reduction(call: Call) -> Effect:
     """A reduction along some dimensions, or all."""
     rank = call.args[0].ids.dim()
@@ -193,3 +208,48 @@ def group_norm(call: Call) -> Effect:
         return Whole()
     groups = call.argument("num_groups", call.argument("group"))
     return Mix(channels, np.ones_like(channels), groups, 1, partial=False, slices=slices)
+
+
+def layer_statistics(call: Call) -> Effect:
+    """Statistics along the last dimensions: of each channel, or one task that reads all of them."""
+    ids, dims = call.args[0].ids, range(-call.argument("dims"), 0)
+    if all(constant_along(ids, dim) for dim in dims):
+        return SameIndex((_one_each(ids, dims).expand(call.shape),))
+    varying = [dim for dim in range(ids.dim()) if not constant_along(ids, dim)]
+    inside = [dim for dim in varying if dim - ids.dim() in dims]
+    if len(inside) > 1 or len(varying) > 2:
+        return Whole(known=True)
+    apart = [dim for dim in varying if dim not in inside]
+    for dim in reversed(range(ids.dim())):
+        ids = ids if dim in varying else ids.select(dim, 0)
+    channels = ids.numpy().ravel().astype(np.int64)  # what is apart comes first
+    if (channels == NO_CHANNEL).any():
+        return Whole(known=True)
+    if apart:  # such as heads, each with a statistic of its own
+        return Mix(channels, np.ones_like(channels), len(ids), apart[0], partial=False)
+    return Mix(*mix_all(call.args[0].ids), 1, None, partial=False, is_statistic=True)
+
+
+def group_statistics(call: Call) -> Effect:
+    """Statistics of groups of channels, a task for each group."""
+    channels = in_order(call.args[0].ids, 1)
+    if channels is None:
+        return Whole(known=True)
+    known, groups = not (channels == NO_CHANNEL).any(), call.argument("groups")
+    return Mix(channels, np.ones_like(channels), groups, 1, partial=False, is_statistic=known)
+
+
+def statistics_of_samples(call: Call) -> Effect:
+    """What `group_statistics` is for samples: each has statistics of its own."""
+    ids = call.args[0].ids
+    dims = range(1, ids.dim())
+    if not all(constant_along(ids, dim) for dim in dims):
+        return Whole()
+    return SameIndex((_one_each(ids, dims).expand(call.shape),))
+
+
+def _one_each(ids: torch.Tensor, dims: Iterable[int]) -> torch.Tensor:
+    """Ids of statistics along dimensions that they do not depend on."""
+    for dim in dims:
+        ids = ids.narrow(dim, 0, 1)
+    return ids.unsqueeze(-1)

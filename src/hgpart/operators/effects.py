@@ -6,7 +6,8 @@ such as padding). A channel rule reads the ids of the operands and answers with 
 
 * `Reindex`: computes nothing, only moves elements about (view, concatenation, split, shuffle);
 * `SameIndex`: works channel by channel (activation, pooling, batch norm, residual add);
-* `Matrices`: works matrix by matrix (attention of several heads, a batched product);
+* `Matrices`: works matrix by matrix (attention of several heads, a batched product), or row by row
+  or column by column of these;
 * `Mix`: task j reads one group of channels (convolution, linear, group norm, reduction);
 * `Whole`: mixes channels in a way that no rule knows.
 """
@@ -93,25 +94,37 @@ class SameIndex:
     """Each element of the result depends only on the channels at its own place.
 
     `operands` are ids, `constants` pairs of a constant and the number of its element at each
-    place; all of them broadcast to the shape of the result.
+    place; all of them broadcast to the shape of the result. `shared` are constants that every
+    element needs as a whole.
     """
 
     operands: tuple[torch.Tensor, ...]
     constants: tuple[tuple[Constant, torch.Tensor], ...] = ()
+    shared: tuple[Constant, ...] = ()
 
 
 @dataclass(frozen=True)
 class Matrices:
     """Each matrix of the result depends only on the matrices of operands at its own place.
 
-    Matrices lie in the last two dimensions; the dimensions before them tell places apart, such as
-    the heads of an attention. `operands` are ids, `constants` pairs of a constant and the numbers
-    of its elements at each place; all of them have the places of the result, and matrices of any
-    size.
+    Matrices of operands lie in their last two dimensions; the dimensions before them tell places
+    apart, such as the heads of an attention. `operands` are ids, `constants` pairs of a constant
+    and the numbers of its elements at each place; all of them have the places of the result, and
+    matrices of any size.
+
+    `within` are the dimensions of the result that one of its matrices has, counted from the last
+    one (-1): the last two, or one of them where each row or each column is a place of its own.
     """
 
     operands: tuple[torch.Tensor, ...]
     constants: tuple[tuple[Constant, torch.Tensor], ...] = ()
+    within: tuple[int, ...] = (-2, -1)
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The dimensions of the result that tell places apart, ascending."""
+        rank = self.operands[0].dim() - 2 + len(self.within)
+        return tuple(dim for dim in range(rank) if dim - rank not in self.within)
 
 
 @dataclass(frozen=True)
@@ -134,6 +147,16 @@ class Mix:
     slices : mapping of str to int
         For the name of an argument, the dimension of that constant whose slice j belongs to task
         j. An argument that is not named may have only one dimension as long as there are tasks.
+    width : int
+        Results along `axis` that a task makes, next to each other, such as the elements of a
+        filter. A slice of a constant is as wide.
+    by_place : SameIndex, Matrices or None
+        The same as an operator that works channel by channel, or on a few neighbouring channels, if
+        these lie along a dimension that no task sums over, or slides along. It holds unless these
+        channels are those of an input, which nobody computes.
+    is_statistic : bool
+        Whether a task is a statistic of its channels that follows from those of some channels each,
+        as large as the result.
     """
 
     channels: Int64
@@ -143,6 +166,9 @@ class Mix:
     partial: bool
     shared: tuple[Constant, ...] = ()
     slices: Mapping[str, int] = field(default_factory=dict)
+    width: int = 1
+    by_place: SameIndex | Matrices | None = None
+    is_statistic: bool = False
 
 
 @dataclass(frozen=True)

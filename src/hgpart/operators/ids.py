@@ -19,7 +19,8 @@ def constant_along(ids: torch.Tensor, dim: int) -> bool:
     if ids.shape[dim] <= 1 or ids.stride(dim) == 0:
         return True
     ids = core(ids)
-    return bool((ids == ids.narrow(dim, 0, 1)).all())
+    first, last = ids.narrow(dim, 0, 1), ids.narrow(dim, ids.shape[dim] - 1, 1)
+    return torch.equal(first, last) and bool((ids == first).all())
 
 
 def core(ids: torch.Tensor) -> torch.Tensor:

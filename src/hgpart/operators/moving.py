@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from hgpart.operators.channelwise import along
+from hgpart.operators.channelwise import along, elements_of
 from hgpart.operators.effects import Call, Channels, Constant, Effect, Reindex, SameIndex, Whole
-from hgpart.operators.ids import NO_CHANNEL, compact
+from hgpart.operators.ids import NO_CHANNEL, compact, constant_along
 
 aten = torch.ops.aten
+
+MOST_PLACES = 64  # of parameters that are joined to maps: each is looked at by itself
 
 
 def ids_of(value: Channels | Constant) -> torch.Tensor:
@@ -50,7 +53,10 @@ def copied(call: Call) -> Effect:
 
 
 def joined(call: Call) -> Effect:
-    """Tensors joined along a dimension."""
+    """Tensors joined along a dimension; a task holds its share of parameters among them."""
+    beside = _joined_to_parameters(call)
+    if beside is not None:
+        return beside
     parts = [ids_of(value) for value in call.argument("tensors")]
     parts = [ids for ids in parts if ids.dim() == len(call.shape)]  # drops the legacy empty tensor
     dim = call.argument("dim") % len(call.shape)
@@ -60,6 +66,34 @@ def joined(call: Call) -> Effect:
         ):
             parts = [ids.narrow(other_dim, 0, 1) for ids in parts]
     return Reindex(compact(torch.cat(parts, dim).expand(call.shape)))
+
+
+def _joined_to_parameters(call: Call) -> SameIndex | None:
+    """Maps of the same channels, and parameters with an element for each, such as class tokens.
+
+    None if there are no such parameters, or too many places of them.
+    """
+    tensors, dim = call.argument("tensors"), call.argument("dim") % len(call.shape)
+    maps = [value.ids for value in tensors if isinstance(value, Channels)]
+    held = [value for value in tensors if isinstance(value, Constant)]
+    if not maps or not any(constant.origins for constant in held):
+        return None
+    if sum(constant.shape[dim] for constant in held) > MOST_PLACES:
+        return None
+    varying = {axis for ids in maps for axis in range(ids.dim()) if not constant_along(ids, axis)}
+    if len(varying) != 1 or dim in varying:
+        return None
+    first, *others = (ids.narrow(dim, 0, 1) for ids in maps)
+    if not all(torch.equal(first, ids) for ids in others):
+        return None
+    elements = [
+        (constant, place)
+        for constant in held
+        if constant.origins
+        for place in torch.split(elements_of(constant), 1, dim)
+    ]
+    shape = call.shape
+    return SameIndex((first.expand(shape),), tuple((own, at.expand(shape)) for own, at in elements))
 
 
 def indexed(call: Call) -> Effect:
@@ -103,3 +137,19 @@ def padded(call: Call) -> Effect:
         ids = call.args[0].ids.contiguous()
         return Reindex(compact(torch.nn.functional.pad(ids, widths, value=NO_CHANNEL)))
     return effect
+
+
+def im2col_as_moves(
+    value: torch.Tensor,
+    kernel_size: Sequence[int],
+    dilation: Sequence[int],
+    padding: Sequence[int],
+    stride: Sequence[int],
+) -> Any:
+    """Patches of a map by operators that move elements, for tracing; NotImplemented if dilated."""
+    if any(apart != 1 for apart in dilation):
+        return NotImplemented
+    height, width = padding
+    padded = aten.constant_pad_nd(value, [width, width, height, height])
+    patches = padded.unfold(-2, kernel_size[0], stride[0]).unfold(-2, kernel_size[1], stride[1])
+    return patches.movedim((-2, -1), (-4, -3)).flatten(-2).flatten(-4, -2)

@@ -258,13 +258,15 @@ class NumberedRows:
     """A tensor: the row and the column of each element; `lost` says what merged rows with columns.
 
     Rows are numbers through all makers, -1 for constants. Columns differ between places of a row
-    that are no channels, and between samples.
+    that are no channels, and between samples. Where it `is_unknown` which row is where, any place
+    may be of all rows.
     """
 
     rows: torch.Tensor
     columns: torch.Tensor
     makers: tuple[RowMaker, ...]
     lost: str = ""
+    is_unknown: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -300,13 +302,18 @@ class NumberedRows:
         return all(map(_in_order, self.rows_along[1].values()))
 
     def windows(self, dim: int) -> dict[RowMaker, Windows]:
-        """What the places along a dimension read."""
+        """What the places along a dimension read; all, where it is not known."""
+        if self.is_unknown:
+            count = self.shape[dim]
+            return {maker: Windows.all_rows(count, maker.height) for maker in self.makers}
         numbered = [(maker.start, maker.height) for maker in self.makers]
         return dict(zip(self.makers, windows_along([self.rows], dim, numbered), strict=True))
 
     @cached_property
     def all_read(self) -> dict[RowMaker, Windows]:
         """The rows that are in it at all, read by a single row."""
+        if self.is_unknown:
+            return {maker: Windows.all_rows(1, maker.height) for maker in self.makers}
         numbers = np.unique(core(self.rows).numpy())
         reads = {}
         for maker in self.makers:
@@ -357,9 +364,7 @@ def _in_order(windows: Windows) -> bool:
 def unknown_rows(shape: tuple[int, ...], makers: tuple[RowMaker, ...], reason: str) -> NumberedRows:
     """A map of which only the makers are known, not which of their rows are where."""
     nothing = torch.full((), NO_CHANNEL, dtype=torch.int32).expand(shape)
-    value = NumberedRows(nothing, nothing, makers, reason)
-    value.all_read = {maker: Windows.all_rows(1, maker.height) for maker in makers}
-    return value
+    return NumberedRows(nothing, nothing, makers, reason, is_unknown=True)
 
 
 def add_windows(

@@ -270,24 +270,41 @@ def tensordot(call: Call) -> Effect:
     return together(call, ids_of_operands)
 
 
-def einsum(call: Call) -> Effect:
-    """Sums along the letters that the result lacks."""
-    equation, operands = call.args[0].replace(" ", ""), call.args[1]
+def letters_of_einsum(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """A letter for each dimension of each operand, and of the result.
+
+    Dots become letters that the equation lacks; those of operands with fewer of them are the last.
+
+    >>> letters_of_einsum("bid, bjd", [3, 3])
+    (['bid', 'bjd'], 'ij')
+    >>> letters_of_einsum("...d,ed->...e", [4, 2])
+    (['abcd', 'ed'], 'abce')
+    """
+    equation = equation.replace(" ", "")
     left, arrow, made = equation.partition("->")
     terms = left.split(",")
     spare = [letter for letter in string.ascii_letters if letter not in equation]
     dims_of_dots = [
-        len(operand.shape) - len(term.replace("...", "")) if "..." in term else 0
-        for term, operand in zip(terms, operands, strict=True)
+        rank - len(term.replace("...", "")) if "..." in term else 0
+        for term, rank in zip(terms, ranks, strict=True)
     ]
-    letters_of_dots = "".join(spare[: max(dims_of_dots)])  # the last dimensions last
+    letters_of_dots = "".join(spare[: max(dims_of_dots)])
     if not arrow:
         once = sorted(letter for letter in {*left} - {*".,"} if left.count(letter) == 1)
         made = "".join(("..." * ("..." in left), *once))
-    made = made.replace("...", letters_of_dots)
+    in_operands = [
+        term.replace("...", letters_of_dots[len(letters_of_dots) - count :])
+        for term, count in zip(terms, dims_of_dots, strict=True)
+    ]
+    return in_operands, made.replace("...", letters_of_dots)
+
+
+def einsum(call: Call) -> Effect:
+    """Sums along the letters that the result lacks."""
+    operands = call.args[1]
+    terms, made = letters_of_einsum(call.args[0], [len(operand.shape) for operand in operands])
     ids_of_operands: list[torch.Tensor | None] = []
-    for term, count, operand in zip(terms, dims_of_dots, operands, strict=True):
-        letters = term.replace("...", letters_of_dots[len(letters_of_dots) - count :])
+    for letters, operand in zip(terms, operands, strict=True):
         if not isinstance(operand, Channels):
             continue
         if len({*letters}) < len(letters):

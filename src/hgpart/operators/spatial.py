@@ -1,4 +1,4 @@
-"""Rules for rows of operators with windows: convolutions, pooling, interpolation, padding, sums."""
+"""Rules for rows of operators: convolutions, pooling, interpolation, padding, sums, attention."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from hgpart.arrays import Float64, Int64
+from hgpart.operators import samples
 from hgpart.operators.channelwise import reduction
 from hgpart.operators.effects import Call, Effect
 from hgpart.operators.rows import (
@@ -220,6 +221,16 @@ def _at(sizes: list[Any], at: int, size: Any) -> list[Any]:
     return [*sizes[:at], size, *sizes[at + 1 :]]
 
 
+# ------------------------------------------------------------------ numbers for each channel
+
+
+def by_channel(call: Call) -> RowEffect | Effect:
+    """Operators with numbers for each place of dimension 1, which may count rows."""
+    if any(operand.dim == 1 for operand in operands_with_rows(call)):
+        return AllRows("its channels are its rows")
+    return samples.own_place(call)
+
+
 # ------------------------------------------------------------------ padding
 
 
@@ -275,3 +286,40 @@ def _total(call: Call, averages: bool) -> RowEffect | Effect:
     of_all = dims is None or dims == []
     dims = range(rank) if of_all else [dims] if isinstance(dims, int) else dims
     return Summed(averages) if value.dim in {dim % rank for dim in dims} else reduction(call)
+
+
+# ------------------------------------------------------------------ products of maps
+
+
+def attention(call: Call) -> RowEffect:
+    """Each row of the queries meets all rows of keys and values."""
+    if call.argument("is_causal"):
+        return AllRows("attention to the places before each place")
+    return _times(call, call.argument("query"), call.argument("attn_mask"))
+
+
+def matrices(call: Call) -> RowEffect | Effect:
+    """Products of two maps: each row of the first matrix meets all of the second one."""
+    first, second = call.args[:2]
+    if isinstance(first, Rows) and first.dim == len(first.shape) - 2 and len(second.shape) > 1:
+        return _times(call, first)
+    return samples.matrices(call)
+
+
+def _times(call: Call, first: Any, beside: Any = None) -> RowEffect:
+    """Rows of a product whose first operand, and what is added, have theirs in its own places."""
+    dim = len(call.shape) - 2
+    windows = []
+    for operand in operands_with_rows(call):
+        is_at_place = operand is first or operand is beside
+        if is_at_place and operand.dim - len(operand.shape) != -2:
+            return AllRows(f"{call.node.name} mixes rows")
+        if is_at_place:
+            windows.append(Windows.identity(operand.height))
+        elif operand.dim - len(operand.shape) < -2:
+            return AllRows(f"{call.node.name} mixes rows")
+        else:
+            windows.append(Windows.all_rows(call.shape[dim], operand.height))
+    if not isinstance(first, Rows):
+        return AllRows(f"{call.node.name} reads all rows")
+    return Local(dim, tuple(windows), LEFT_ALONE)

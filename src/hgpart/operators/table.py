@@ -28,6 +28,7 @@ from hgpart.operators import (
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
 from hgpart.operators.effects import Call, Effect, Rule, Whole
+from hgpart.operators.norms import channel_norms
 from hgpart.operators.products import Product, padding_by_numbers
 from hgpart.operators.rows import (
     AllRows,
@@ -103,6 +104,9 @@ class Operator:
     is_batch_norm : bool
         Whether the operator takes each channel's mean and variance over the batch, unless its
         argument `training` is false.
+    takes_statistics, normalises : bool
+        Whether the operator takes the statistics of a norm over channels; whether it normalises its
+        first operand by those that another one takes.
     draws_in_order : bool
         Whether the operator draws in the order of dimensions, though the one that export replaced
         by it draws in the order of memory.
@@ -135,6 +139,8 @@ class Operator:
     places: int | None = None
     is_put: bool = False
     is_batch_norm: bool = False
+    takes_statistics: bool = False
+    normalises: bool = False
     draws_in_order: bool = False
     samples: SamplesRule | None = None
     frame: Literal["", "constant", "reflect", "replicate"] = ""
@@ -179,16 +185,25 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (Operator(Product(), frees_result=True), aten.linear),
     (Operator(Product("self", "mat2", "", row_dim=1, multiplies_maps=True)), aten.mm),
-    (Operator(Product("self", "other", "", row_dim=1, multiplies_maps=True)), aten.matmul),
+    (
+        Operator(
+            Product("self", "other", "", row_dim=1, multiplies_maps=True), rows=spatial.matrices
+        ),
+        aten.matmul,
+    ),
     (
         Operator(Product("mat1", "mat2", "self", row_dim=1, is_scaled=True, multiplies_maps=True)),
         aten.addmm,
     ),
-    (Operator(products.batched_product, samples=samples.matrices), aten.bmm, aten.baddbmm),
+    (
+        Operator(products.batched_product, samples=samples.matrices, rows=spatial.matrices),
+        aten.bmm,
+    ),
+    (Operator(products.batched_product, samples=samples.matrices), aten.baddbmm),
     (Operator(samples=samples.matrices), aten.mv, aten.dot),
     (Operator(samples=samples.einsum), aten.einsum),
     (
-        Operator(products.attention, samples=samples.attention),
+        Operator(products.attention, samples=samples.attention, rows=spatial.attention),
         aten.scaled_dot_product_attention,
     ),
     (
@@ -223,7 +238,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(same_place, in_place=aten.relu_.default), aten.relu),
     (Operator(same_place, in_place=aten.hardtanh_.default), aten.hardtanh),
     (Operator(same_place, frees_result=True, linear="sum"), aten.add),
-    (Operator(channelwise.prelu), aten.prelu),
+    (Operator(channelwise.prelu, rows=spatial.by_channel), aten.prelu),
     # ---- along dimensions
     (Operator(channelwise.feature_dropout), aten.feature_dropout, aten.feature_alpha_dropout),
     (Operator(over_last(1), rows=spatial.pooling(1)), aten.max_pool1d),
@@ -282,11 +297,14 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
             updates={3: "running_mean", 4: "running_var"},
             is_batch_norm=True,
             samples=samples.own_place,
+            rows=spatial.by_channel,
         ),
         aten._native_batch_norm_legit_functional,
     ),
     (
-        Operator(channelwise.batch_norm, "norm", samples=samples.own_place),
+        Operator(
+            channelwise.batch_norm, "norm", samples=samples.own_place, rows=spatial.by_channel
+        ),
         aten._native_batch_norm_legit_no_training,
     ),
     (
@@ -295,27 +313,49 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
             frees_result=True,
             is_batch_norm=True,
             samples=samples.own_place,
+            rows=spatial.by_channel,
         ),
         aten.batch_norm,
     ),
     (
-        Operator(channelwise.batch_norm, is_batch_norm=True, samples=samples.own_place),
+        Operator(
+            channelwise.batch_norm,
+            is_batch_norm=True,
+            samples=samples.own_place,
+            rows=spatial.by_channel,
+        ),
         aten._native_batch_norm_legit, aten.native_batch_norm, aten.cudnn_batch_norm,
         aten._batch_norm_with_update,
     ),
-    (Operator(channelwise.batch_norm, samples=samples.own_place), aten._batch_norm_no_update),
+    (
+        Operator(channelwise.batch_norm, samples=samples.own_place, rows=spatial.by_channel),
+        aten._batch_norm_no_update,
+    ),
     (Operator(channelwise.batch_norm, samples=samples.instance_norm), aten.instance_norm),
     (Operator(channelwise.layer_norm), aten.layer_norm, aten.native_layer_norm, aten.rms_norm),
     (
         Operator(channelwise.group_norm, samples=samples.group_norm),
         aten.group_norm, aten.native_group_norm,
     ),
+    (
+        Operator(channelwise.layer_statistics, takes_statistics=True),
+        torch.ops.hgpart.layer_statistics,
+    ),
+    (
+        Operator(
+            channelwise.group_statistics,
+            takes_statistics=True,
+            samples=channelwise.statistics_of_samples,
+        ),
+        torch.ops.hgpart.group_statistics,
+    ),
+    (Operator(same_place, normalises=True), torch.ops.hgpart.normalised),
     (Operator(channelwise.weight_norm), aten._weight_norm, aten._weight_norm_interface),
     (
         Operator(channelwise.softmax),
         aten.softmax, aten.log_softmax, aten._softmax, aten._log_softmax, aten._safe_softmax,
     ),
-    (Operator(channelwise.along_one), aten.cumsum, aten.cumprod, aten.glu),
+    (Operator(channelwise.along_one), aten.cumsum, aten.cumprod),
     (
         Operator(
             channelwise.reduction, linear="sum", samples=samples.averaged, rows=spatial.averaged
@@ -378,7 +418,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(samples=samples.recurrent), aten.rnn_tanh.input, aten.rnn_relu.input),
     (
         Operator(samples=moving.on_ids),
-        aten.unfold, aten.diagonal, aten.rot90,
+        aten.rot90,
         aten.fliplr, aten.flipud, aten.swapaxes, aten.swapdims, aten.unsafe_split,
         aten.broadcast_to, aten.expand_as, aten.view_as, aten.reshape_as,
     ),
@@ -391,7 +431,8 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.replication_pad1d, aten.replication_pad3d,
     ),
     (Operator(samples=samples.broadcast), aten.broadcast_tensors),
-    (Operator(samples=samples.looked_up), aten.embedding, aten.one_hot),
+    (Operator(products.looked_up, samples=samples.looked_up), aten.embedding),
+    (Operator(samples=samples.looked_up), aten.one_hot),
     (
         Operator(samples=samples.loss),
         aten.mse_loss, aten.l1_loss, aten.smooth_l1_loss, aten.huber_loss,
@@ -445,7 +486,10 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.pixel_shuffle, aten.pixel_unshuffle, aten.channel_shuffle,
     ),
     (Operator(moving.on_ids, "expand"), aten.expand),
-    (Operator(moving.on_ids), aten.repeat, aten.tile, aten.repeat_interleave.self_int),
+    (
+        Operator(moving.on_ids),
+        aten.repeat, aten.tile, aten.repeat_interleave.self_int, aten.unfold, aten.diagonal,
+    ),
     (Operator(moving.on_ids, of_complex=complex_numbers.slice_written), aten.slice_scatter),
     (Operator(moving.on_ids, of_complex=complex_numbers.position_written), aten.select_scatter),
     (Operator(moving.on_ids, of_complex=complex_numbers.diagonal_written), aten.diagonal_scatter),
@@ -474,10 +518,28 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
 # fmt: on
 # What is traced as other operators.
 TRACED_AS: Mapping[Any, Callable[..., torch.Tensor]] = {
-    aten.conv1d.padding: padding_by_numbers(aten.conv1d),
-    aten.conv2d.padding: padding_by_numbers(aten.conv2d),
-    aten.conv3d.padding: padding_by_numbers(aten.conv3d),
-    aten.scaled_dot_product_attention.default: products.attention_with_dropout,
+    aten.conv1d.padding: padding_by_numbers(aten.conv1d.default),
+    aten.conv2d.padding: padding_by_numbers(aten.conv2d.default),
+    aten.conv3d.padding: padding_by_numbers(aten.conv3d.default),
+    aten.scaled_dot_product_attention.default: products.attention_as_products,
+    aten.einsum.default: products.einsum_as_product,
+    aten.glu.default: channelwise.glu_as_product,
+    aten.im2col.default: moving.im2col_as_moves,
+    aten.type_as.default: lambda value, other: value.to(other.dtype),
+    aten.layer_norm.default: channel_norms.layer_norm,
+    aten.rms_norm.default: channel_norms.rms_norm,
+    aten.group_norm.default: channel_norms.group_norm,
+}
+# A batch norm, that which writes new statistics into arguments, and that which returns them.
+BATCH_NORM = aten.batch_norm.default
+WRITING_NORM = aten._native_batch_norm_legit.default
+RETURNING_NORM = aten._native_batch_norm_legit_functional.default
+# Their schemas do not say what they write, or that they take the memory of another tensor.
+WRITES_UNSAID = frozenset({aten.native_batch_norm.default, aten.set_.source_Tensor})
+# What writes into its first argument -> what returns that, where names do not tell.
+RETURNED_BY: Mapping[Any, Any] = {
+    aten.bernoulli_.float: aten.bernoulli.p,
+    aten.detach_.default: aten.detach.default,
 }
 _records: dict[Any, Operator] = {
     operator: record for record, *operators in _ATEN for operator in operators
@@ -486,6 +548,11 @@ _users: dict[Any, dict[str, Any]] = {}  # what a user's rule replaces in an oper
 _USERS_CUTS = ("copy", "reshape", "permutation")  # those that need no arguments by ATen's names
 _UNKNOWN = Operator()
 _POINTWISE = Operator(same_place)
+
+
+def rules_of_users() -> Mapping[Any, Mapping[str, Any]]:
+    """Operator -> what a user's rule replaces in its record."""
+    return _users
 
 
 def callable_of(node: fx.Node) -> Any:
@@ -512,6 +579,11 @@ def record_of(target: Any) -> Operator:
     replaced = _of_users(target)
     known = _own_record(target)
     return replace(known, **replaced) if replaced else known
+
+
+def describe(operator: Any, record: Operator) -> None:
+    """Enter what is known of an operator that was made while a model was traced."""
+    _records[operator] = record
 
 
 def _own_record(target: Any) -> Operator:

@@ -14,7 +14,7 @@ from hgpart.partition.external.user_backend import UserBackend
 from hgpart.partition.native.any_hypergraph import native
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective
-from hgpart.zoo.user_code import UserCode
+from hgpart.specs.user_code import UserCode
 
 
 class Backend(Protocol):

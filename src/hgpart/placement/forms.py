@@ -80,6 +80,18 @@ class Forms:
         first = self.first
         return (self.present.sizes, self.present.batch_size) == (first.sizes, first.batch_size)
 
+    @property
+    def has_layers_as_placed(self) -> bool:
+        """Whether inputs have the sizes of the first form, and layers its work, whatever the batch.
+
+        A graph of one sample may be another one, of the same layers: a class token needs no copies.
+        """
+        present, first = (
+            [(layer.kind, layer.tasks, layer.macs) for layer in programs.blueprint.graph.layers]
+            for programs in (self.programs, self._programs[self.first])
+        )
+        return self.present.sizes == self.first.sizes and present == first
+
     def train(self, training: bool) -> None:
         """Switch to training or evaluation, like the model itself; see `Settings.in_mode`."""
         with self._settings.in_mode(training):
@@ -177,6 +189,8 @@ class Forms:
     ) -> tuple[Programs, set[str]]:
         """Programs of another form, and the buffers that more parts hold because of it."""
         programs = programs_of(traced, base, tuple(base.parts))
+        if form.sizes == base.blueprint.traced.form.sizes:
+            _check_rows(base, programs, form)
         new = {
             held.name
             for part, slices in programs.slices.items()
@@ -242,3 +256,27 @@ class Forms:
         for programs in self.every:
             self._state.fill(programs, devices, {})
         self._show()
+
+
+def _check_rows(base: Programs, programs: Programs, form: Form) -> None:
+    """Raise a PlacementError if a layer has other rows than where the model was placed.
+
+    A batch of one is traced by itself, and may hide where its samples lie.
+    """
+    if not base.blueprint.owners.tells_rows:
+        return
+    before, now = _heights(base), _heights(programs)
+    for name, height in before.items():
+        if name in now and now[name] != height:
+            mode = "training" if form.training else "evaluation"
+            raise PlacementError(
+                f"{name} has other rows in {mode}, in a batch of {form.batch_size}, than where the "
+                "model was placed: accepted is a plan without bands, or placing it so"
+            )
+
+
+def _heights(programs: Programs) -> dict[str, int | None]:
+    """The number of rows of each layer, by name."""
+    graph = programs.blueprint.graph
+    rows = zip(graph.layers, graph.layer_rows, strict=True)
+    return {layer.name: own.height for layer, own in rows}

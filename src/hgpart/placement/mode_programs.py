@@ -14,7 +14,13 @@ from hgpart.errors import PlacementError
 from hgpart.execution.program import WHOLE, PartProgram, Share, Transfer
 from hgpart.operators.calls import has_gradients
 from hgpart.partition import Partition
-from hgpart.placement.building.blueprint import OWN, UNUSED, Blueprint, shared_statistics
+from hgpart.placement.building.blueprint import (
+    OWN,
+    UNREAD,
+    UNUSED,
+    Blueprint,
+    shared_statistics,
+)
 from hgpart.placement.building.draws import draw_module
 from hgpart.placement.building.order import order_of_layers
 from hgpart.placement.building.part_program import build_part
@@ -110,6 +116,9 @@ def build_programs(
     }
     for part, (program, _) in built.items():
         slices[part].update(_apart(blueprint, program, own[part], slices[part], copies[part]))
+        unread = dict(_unread(blueprints, part, program, slices[part]))
+        slices[part].update(unread)
+        copies[part] |= unread.keys()
     return Programs(
         blueprints=tuple(blueprints),
         transfers=(
@@ -170,6 +179,23 @@ def _apart(
     for held in parameters.values():
         if held.key not in there:
             yield _registered(program, OWN, held, types[held.name], is_parameter=True), held
+
+
+def _unread(
+    blueprints: Sequence[Blueprint], part: int, program: PartProgram, slices: Mapping[str, Slice]
+) -> Iterator[tuple[str, Slice]]:
+    """Copies of parameters that none of a part's steps reads, although its tasks are said to.
+
+    Tasks read all of a bias that is joined from several parameters; a step of some of them needs
+    not all of these. They travel all the same, as the table says.
+    """
+    there = {held.name for held in slices.values()}
+    layers = {at for blueprint in blueprints for at, holder in blueprint.copied if holder == part}
+    for node in (node for at in sorted(layers) for node in blueprints[0].results[at]):
+        name, value = blueprints[0].traced.parameters[node.name], node.meta["val"]
+        if name not in there:
+            held = Slice(name, tuple(value.shape))
+            yield _registered(program, UNREAD, held, value.dtype, is_parameter=True), held
 
 
 def _registered(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 
@@ -15,7 +15,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.errors import PlacementError, TraceError
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LayerVertices
-from hgpart.layers.channel_graph import ChannelGraph, Layer
+from hgpart.layers.channel_graph import ChannelGraph, Layer, Read
 from hgpart.layers.layering import channel_graph
 from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated
@@ -146,7 +146,10 @@ def carried_over(
     for at, view in enumerate(views):
         layer = view.layer
         known = index.get(layer.name)
-        if known is not None and not _alike(graph.layers[known], layer):
+        is_sized = (
+            known is not None and view.total is None and _is_resized(graph.layers[known], layer)
+        )
+        if known is not None and not is_sized and not _alike(graph.layers[known], layer):
             known = None
         if known is not None and (partition.model.views[known].total is None) != (
             view.total is None
@@ -160,7 +163,8 @@ def carried_over(
         if not view.is_first:
             divided.append(replace(divided[view.first], parts=np.zeros((1, 0), np.int32)))
         elif known is not None:
-            divided.append(_as_it_is(partition, known))
+            as_it_is = _as_it_is(partition, known)
+            divided.append(as_it_is.resized(layer.tasks) if is_sized else as_it_is)
         else:
             idle = bool(layer.parameter_names) and used.isdisjoint(layer.parameter_names)
             sources = () if idle else other.sources(layer)
@@ -190,9 +194,17 @@ def carried_over(
 
 
 def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> None:
-    """Raise a PlacementError unless a model has the same layers, except for sizes of maps."""
-    for known, layer in zip_longest(graph.layers, other.layers):
-        if known is None or layer is None or _facts(known) != _facts(layer):
+    """Raise a PlacementError unless a model has the same layers, except for sizes of maps.
+
+    A layer without parameters may have a task for each place of a map, such as a token.
+    """
+    sized = {
+        at
+        for at, (known, layer) in enumerate(zip(graph.layers, other.layers, strict=False))
+        if known.channels != layer.channels and not known.parameter_names
+    }
+    for at, (known, layer) in enumerate(zip_longest(graph.layers, other.layers)):
+        if known is None or layer is None or _facts(graph, at, sized) != _facts(other, at, sized):
             name = (layer or known).name
             raise PlacementError(
                 f"inputs of {sizes}, with which layer {name} differs from the placed one: "
@@ -200,12 +212,24 @@ def check_same_layers(graph: ChannelGraph, other: ChannelGraph, sizes: str) -> N
             )
 
 
-def _facts(layer: Layer) -> object:
-    """Facts about a layer that do not depend on the sizes of maps."""
-    reads = [(read.channels.tolist(), read.groups, read.partial) for read in layer.reads]
+def _facts(graph: ChannelGraph, at: int, sized: Set[int]) -> object:
+    """Facts about a layer that do not depend on the sizes of maps, nor on the tasks of `sized`."""
+    layer = graph.layers[at]
     own = [(parameter.name, parameter.elements) for parameter in layer.own_parameters]
     parameters = own, layer.weights, layer.parameter_names
-    return layer.name, layer.kind, layer.tasks, layer.channels, layer.tied_to, parameters, reads
+    counts = None if at in sized else (layer.tasks, layer.channels)
+    reads = [_read_facts(graph, read, at in sized, sized) for read in layer.reads]
+    return layer.name, layer.kind, counts, layer.tied_to, parameters, reads
+
+
+def _read_facts(graph: ChannelGraph, read: Read, is_sized: bool, sized: Set[int]) -> object:
+    sources = graph.layer_of_channel(read.channels)
+    places = read.channels - graph.first_channel[sources]
+    places = np.where(np.isin(sources, [*sized]), 0, places)
+    channels = list(zip(sources.tolist(), places.tolist(), strict=True))
+    if is_sized or sized & {*sources.tolist()}:
+        return [*dict.fromkeys(channels)], read.kind
+    return channels, read.groups, read.partial
 
 
 @dataclass(frozen=True)
@@ -225,6 +249,13 @@ class _LayerParts:
     finish: Int32
     parts: Int32
 
+    def resized(self, tasks: int) -> _LayerParts:
+        """The same shares of a layer with another number of tasks, each of them a vertex."""
+        ends = np.round(self.rows[1:] * (tasks / self.rows[-1])).astype(np.int64)
+        kept = np.diff(ends, prepend=0) > 0
+        rows, finish = np.array([0, *ends[kept]]), self.finish[:, kept]
+        return _LayerParts(rows, self.columns, finish, finish)
+
     def of_band(self, band: int, finished: int) -> Int32:
         """The part of each vertex of a band, without those that finish tasks from `finished` on."""
         own: Int32 = self.parts[min(band, len(self.parts) - 1)]
@@ -236,6 +267,13 @@ def _alike(first: Layer, second: Layer) -> bool:
         return [(len(read.channels), read.groups) for read in layer.reads if read.partial]
 
     return (first.kind, first.tasks, split(first)) == (second.kind, second.tasks, split(second))
+
+
+def _is_resized(first: Layer, second: Layer) -> bool:
+    """Whether layers have a task for each place of a map, of one size and of another."""
+    several = first.tasks > 1 and second.tasks > 1 and first.tasks != second.tasks
+    parameters = first.parameter_names or second.parameter_names
+    return several and not parameters and first.kind == second.kind
 
 
 def _as_it_is(partition: Partition, at: int) -> _LayerParts:

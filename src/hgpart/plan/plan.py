@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from hgpart.errors import ArgumentError
 from hgpart.partition import Partition
 from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.input_shape import InputShape
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -17,25 +18,27 @@ class Plan:
     ----------
     model : str
         The model spec, as `load_model` takes it.
-    input_shape : tuple of int
-        Shape of one sample.
+    input_shape : InputShape
+        The inputs that the model takes for each sample; sizes and texts as in `example_inputs` make
+        one.
     scheduling : Scheduling or None
         The rule by which its steps are best run, where it was made for one.
 
     Raises
     ------
     ArgumentError
-        If the schedule is that of a file, or the batch is too small for its micro-batches.
+        If there is no such input shape, the schedule is that of a file, or the batch is too small
+        for its micro-batches.
     """
 
     partition: Partition
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     scheduling: Scheduling | None = None
 
     def __post_init__(self) -> None:
         """Refuse a schedule that a plan file can't hold or the batch is too small for."""
-        object.__setattr__(self, "input_shape", tuple(self.input_shape))
+        object.__setattr__(self, "input_shape", InputShape(self.input_shape))
         if self.scheduling is None:
             return
         if self.scheduling.file is not None:

@@ -25,6 +25,7 @@ from hgpart.plan.plan import Plan
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
 from hgpart.summary import Summary
+from hgpart.tracing.input_shape import ACCEPTED, InputShape, shape_text
 from hgpart.work.figures import Work
 
 if TYPE_CHECKING:
@@ -43,9 +44,9 @@ class PlanFile:
     ----------
     model : str
         The model spec, as `load_model` takes it. `load_plan` does not call it: who does calls
-        whatever code a file names (`hgpart.zoo.is_user_code`).
-    input_shape : tuple of int
-        Shape of one sample.
+        whatever code a file names (`hgpart.specs.models.is_user_code`).
+    input_shape : InputShape
+        The inputs that the model takes for each sample.
     fingerprint : str
         Fingerprint of the model's ChannelGraph.
     versions : mapping
@@ -61,7 +62,7 @@ class PlanFile:
     """
 
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     fingerprint: str
     versions: Mapping[str, str]
     modelling: Modelling
@@ -92,14 +93,13 @@ class PlanFile:
 
     def summary(self) -> Summary:
         """The model, what was asked for, and the figures; the parts' shares need the model."""
-        shape = ",".join(map(str, self.input_shape))
         batch, slices = f"{self.modelling.batch_size} samples", self.modelling.slices
         if slices > 1:
             batch += f" in {slices} slices"
         if self.modelling.bands > 1:
             batch += f", rows in {self.modelling.bands} bands"
         said = {
-            "model": f"{self.model}, input {shape}",
+            "model": f"{self.model}, input {shape_text(self.input_shape)}",
             "parts": str(self.k),
             "grain": self.modelling.grain,
             "batch": batch,
@@ -259,7 +259,7 @@ def load_plan(path: Path | str) -> PlanFile:
         raise head.wrong("versions", "an object")
     return PlanFile(
         model=head.string("model"),
-        input_shape=tuple(head.wholes("input_shape")),
+        input_shape=_input_shape(head),
         fingerprint=head.string("fingerprint"),
         versions={str(name): str(value) for name, value in versions.items()},
         modelling=modelling,
@@ -286,6 +286,14 @@ def load_plan(path: Path | str) -> PlanFile:
         parts=parts.astype(np.int32),
         scheduling=_scheduling(head, modelling.batch_size),
     )
+
+
+def _input_shape(head: JsonObject) -> InputShape:
+    try:
+        return InputShape(head.items("input_shape"))
+    except ArgumentError:
+        accepted = f"sizes, whole numbers from 1, or texts {ACCEPTED}"
+        raise head.wrong("input_shape", accepted) from None
 
 
 def _schedule_fields(scheduling: Scheduling | None) -> dict[str, object]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from hgpart.errors import ArgumentError, HgpartError, PlanError
 from hgpart.files.json_files import quoted
 from hgpart.layers.channel_graph import ChannelGraph
@@ -13,13 +11,12 @@ from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.plan.plan import Plan
 from hgpart.plan.plan_file import PlanFile
-from hgpart.tracing.forms import said_of
 
 
-def another_model(name: str, sizes: Sequence[tuple[int, ...]], error: HgpartError) -> PlanError:
-    """Error for a model that can't be traced with the plan's sizes of samples."""
+def another_model(name: str, sample: str, error: HgpartError) -> PlanError:
+    """Error for a model that can't be traced with the plan's samples, which are said in words."""
     return PlanError(
-        f"the plan is for {quoted(name)} and samples of {said_of(sizes)}, with which this model "
+        f"the plan is for {quoted(name)} and samples of {sample}, with which this model "
         f"can't be traced, so it is another one, or has changed: {error}"
     )
 

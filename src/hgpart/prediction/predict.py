@@ -127,7 +127,7 @@ def predict(
         has fewer samples than micro-batches.
     PlanError
         If the schedule is for another placement, or the times are for another model, or for inputs
-        of other sizes than the placement's present ones.
+        of other sizes than the placement's present ones (the batch's size apart).
     RunError
         If this process does not hold all parts.
     """
@@ -146,7 +146,7 @@ def predict(
                 f"times of {len(timed.times.layers)} layers: accepted are those of the model's "
                 f"{layers}"
             )
-    if not placement.forms.is_as_placed:
+    if not placement.forms.has_layers_as_placed:
         now, first = placement.forms.present, placement.forms.first
         raise PlanError(
             f"a placement for inputs of {now.said_beside(first)}: accepted is one for "

@@ -19,13 +19,14 @@ from hgpart.recommendation.ranking import Recommendation
 from hgpart.recommendation.simulating import Asked, Simulations
 from hgpart.recommendation.trials import Trial, trials_within
 from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.work.layer_times import LayerTimes
 
 
 def least_time(
     module: nn.Module,
-    input_shape: Sequence[int],
+    input_shape: InputShape,
     problem: Problem,
     machine: Machine,
     times: LayerTimes,
@@ -44,8 +45,8 @@ def least_time(
     ----------
     module : nn.Module
         On the meta device.
-    input_shape : sequence of int
-        Shape of one sample.
+    input_shape : InputShape
+        The inputs that the model takes for each sample.
     problem : Problem
         With the objective "time".
     times : LayerTimes
@@ -102,7 +103,7 @@ def partition_of(recommendation: Recommendation) -> Partition:
     )
 
 
-def _traced(module: nn.Module, input_shape: Sequence[int], problem: Problem) -> TracedModel:
+def _traced(module: nn.Module, input_shape: InputShape, problem: Problem) -> TracedModel:
     """Trace the model in the mode in which its layers are the problem's."""
     for training in (True, False):
         traced = trace(module.train(training), example_inputs(module, input_shape))

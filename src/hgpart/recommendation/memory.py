@@ -31,6 +31,7 @@ from hgpart.placement.ordering.usual_schedule import fastest
 from hgpart.plan import Plan
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.input_shape import InputShape
 
 OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
 SEARCHES = 3
@@ -118,8 +119,8 @@ class TrainingWanted:
         The model in training mode; its weights need no memory.
     name : str
         The model spec, as `load_model` takes it.
-    shape : tuple of int
-        Shape of one sample.
+    shape : InputShape
+        The inputs that the model takes for each sample.
     scheduling : Scheduling or None
         Schedule of a step. Default: what is simulated fastest; its maps are recomputed where
         nothing fits without.
@@ -135,7 +136,7 @@ class TrainingWanted:
 
     module: nn.Module
     name: str
-    shape: tuple[int, ...]
+    shape: InputShape
     scheduling: Scheduling | None = None
     optimizer: str = OPTIMIZER
     norms: str = "micro-batch"

@@ -37,6 +37,7 @@ from hgpart.recommendation.trials import Trial
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
+from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.layer_times import LayerTimes
 
@@ -93,8 +94,8 @@ class Asked:
         return trains(self.goal)
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+    def shape(self) -> InputShape:
+        """The inputs that the model takes for each sample."""
         return self.traced.arguments.sample_shape()
 
 

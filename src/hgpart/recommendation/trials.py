@@ -93,7 +93,9 @@ class Trial:
         return self.way.partition(own, search)
 
 
-def trials(devices: int, heights: Sequence[int] = ()) -> tuple[Trial, ...]:
+def trials(
+    devices: int, heights: Sequence[int] = (), *, has_heads: bool = False
+) -> tuple[Trial, ...]:
     """All ways for so many devices, and half, a quarter, ... of them; likeliest and fastest first.
 
     For more than `MANY` devices only ways that are replicas of a few, each on more than `MANY`.
@@ -102,6 +104,8 @@ def trials(devices: int, heights: Sequence[int] = ()) -> tuple[Trial, ...]:
     ----------
     heights : sequence of int
         Numbers of rows that the model's maps have, ascending; none if there is nothing to divide.
+    has_heads : bool
+        Whether the model has attention in several heads.
 
     >>> [trial.text for trial in trials(2)][:3]
     ['single', 'data-parallel on 2 devices', 'one-weird-trick on 2 devices']
@@ -109,7 +113,7 @@ def trials(devices: int, heights: Sequence[int] = ()) -> tuple[Trial, ...]:
     listed = [Trial(way_named("single"), 1)]
     k = devices
     while k > (1 if devices <= MANY else MANY):
-        listed += _of(k, heights) if k <= MANY else _of_many(k)
+        listed += _of(k, heights, has_heads) if k <= MANY else _of_many(k)
         k //= 2
     return tuple(listed)
 
@@ -130,7 +134,7 @@ def _in_bands(heights: Sequence[int]) -> Iterator[str]:
         yield "spatial-data"
 
 
-def _of(k: int, heights: Sequence[int]) -> Iterator[Trial]:
+def _of(k: int, heights: Sequence[int], has_heads: bool) -> Iterator[Trial]:
     yield Trial(way_named("data-parallel"), k)
     for name in _in_bands(heights):
         yield Trial(way_named(name), k)
@@ -147,6 +151,8 @@ def _of(k: int, heights: Sequence[int]) -> Iterator[Trial]:
     if heights:
         yield Trial(way_named("tiled"), k)
     yield Trial(way_named("horizontal"), k)
+    if has_heads:
+        yield Trial(way_named("tensor-parallel"), k)
     yield Trial(way_named("coarse"), k, 0.3)
     yield Trial(way_named("coarse"), k, 0.03)
     for way in ways_of_users().values():
@@ -162,6 +168,8 @@ def trials_within(problem: Problem, micro_batches: Sequence[int]) -> Iterator[Tr
     """
     k, eps = problem.k, problem.eps
     names = ["layerwise", "horizontal", "layerwise-volume", "incremental"]
+    if problem.graph.has_heads:
+        names.append("tensor-parallel")
     slices = min(k, problem.modelling.batch_size) if problem.divides_batch else 1
     if 1 < slices == k:
         hybrids = [f"{HYBRID}{count}" for count in numbers_of_replicas(problem.in_slices(k))]

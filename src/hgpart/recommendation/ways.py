@@ -121,7 +121,7 @@ def rank_ways(
         search=Search(seed, EFFORT),
         orders=partial(orders, goal=goal, divides_batch=problem.divides_batch),
     )
-    listed = trials(k, heights_of(graph))
+    listed = trials(k, heights_of(graph), has_heads=graph.has_heads)
     return Simulations(asked, listed, time.monotonic() + time_limit, on_progress).run()
 
 

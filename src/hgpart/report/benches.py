@@ -11,6 +11,7 @@ from hgpart.bench.races import Race, Races, race_columns
 from hgpart.bench.results import Bench, Measured, NotRun, bench_columns
 from hgpart.bench.ways.way import APART, SINGLE
 from hgpart.report.tables import counted, print_table, print_ways
+from hgpart.tracing.input_shape import shape_text
 
 CURVE_POINTS = 6  # points of each way that are printed, where it has more
 
@@ -133,7 +134,7 @@ def common_settings(bench: Bench | Races, *own: str) -> list[str]:
     """What rows of ways were made with; `own` is what only some have."""
     return [
         bench.model,
-        f"input {' x '.join(map(str, bench.input_shape))}",
+        f"input {shape_text(bench.input_shape)}",
         f"batch of {bench.batch_size}",
         f"{bench.processes} processes of {counted(bench.threads, 'thread')}",
         *own,

@@ -23,6 +23,7 @@ from hgpart.compare.comparison import (
 from hgpart.compare.outcomes import Failed, Outcome, Row
 from hgpart.files.columns import Column
 from hgpart.terminal import printable
+from hgpart.tracing.input_shape import shape_text
 
 BEST, BEYOND = "*", "!"
 GAP = "  "
@@ -101,7 +102,7 @@ def _settings(comparison: Comparison) -> str:
     element = comparison.bytes_per_element
     spent = sum(row.seconds for row in comparison.outcomes)
     facts = [
-        f"{comparison.model} at {' x '.join(map(str, comparison.input_shape))}",
+        f"{comparison.model} at {shape_text(comparison.input_shape)}",
         f"batch {comparison.batch_size}",
         *([] if element is None else [f"{element} bytes per element"]),
         f"work {comparison.work_source}",

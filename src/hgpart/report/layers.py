@@ -13,6 +13,7 @@ from rich.console import Console
 from hgpart.files.fields import json_text
 from hgpart.layers.channel_graph import WHOLE, ChannelGraph, Layer, LayerRows, Read, SourceRows
 from hgpart.report.tables import even_decimals, print_table
+from hgpart.tracing.input_shape import InputShape, shape_text
 from hgpart.work.figures import Work
 from hgpart.work.layer_times import WHOLE_STEP, LayerTimes, Pass
 
@@ -22,7 +23,7 @@ MAX_NAMED_SOURCES = 3  # sources with a figure each in a cell
 
 
 def print_trace(
-    name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work, console: Console
+    name: str, input_shape: InputShape, graph: ChannelGraph, work: Work, console: Console
 ) -> None:
     """Print the layers of a model, what they read, and what no channel rule knew."""
     whole = [layer for layer in graph.layers if layer.kind == WHOLE]
@@ -30,10 +31,9 @@ def print_trace(
         int(per_task) * layer.tasks
         for per_task, layer in zip(work.per_task, graph.layers, strict=True)
     )
-    shape = " x ".join(map(str, input_shape))
     kept = f"{len(whole)} kept whole" if whole else "none kept whole"
     console.print(
-        f"{name} at {shape}: {len(graph.layers)} layers ({kept}), "
+        f"{name} at {shape_text(input_shape)}: {len(graph.layers)} layers ({kept}), "
         f"{int(graph.first_task[-1]):,} tasks, {total:,} {work.unit} per sample"
     )
     headings = ["layer", "kind", "tasks", "map", work.unit, "parameters", "reads", "operators"]
@@ -102,12 +102,9 @@ def _operator(name: str) -> str:
 # ------------------------------------------------------------------ rows of layers
 
 
-def print_rows(
-    name: str, input_shape: Sequence[int], graph: ChannelGraph, console: Console
-) -> None:
+def print_rows(name: str, input_shape: InputShape, graph: ChannelGraph, console: Console) -> None:
     """Print how many layers have bands, what ends these, and the windows of each layer."""
-    shape = " x ".join(map(str, input_shape))
-    console.print(f"{name} at {shape}: {rows_said(graph)}")
+    console.print(f"{name} at {shape_text(input_shape)}: {rows_said(graph)}")
     console.print()
     headings = ["layer", "rows", "window", "stride", "reads", "one band because"]
     lines = [
@@ -144,7 +141,7 @@ def rows_said(graph: ChannelGraph) -> str:
     return f"{len(heights)} of {count} layers have bands ({between}); {said}"
 
 
-def as_rows_json(name: str, input_shape: Sequence[int], graph: ChannelGraph, work: Work) -> str:
+def as_rows_json(name: str, input_shape: InputShape, graph: ChannelGraph, work: Work) -> str:
     """All layers, with what they compute and their rows, as a JSON object."""
     layers = [
         {
@@ -216,7 +213,7 @@ def _shortened(names: Sequence[str], most: int) -> str:
 
 def print_layer_times(
     name: str,
-    input_shape: Sequence[int],
+    input_shape: InputShape,
     graph: ChannelGraph,
     times: LayerTimes,
     batch_size: int,
@@ -233,10 +230,9 @@ def print_layer_times(
 
     whole = {at: milliseconds(at, 1.0) for at in measured}
     total = math.fsum(map(of_step, whole.values()))
-    shape = " x ".join(map(str, input_shape))
     console.print(
-        f"{name} at {shape}: {total / 1e3:.4g} s a training step of {batch_size} samples, "
-        f"layer by layer ({times.source})"
+        f"{name} at {shape_text(input_shape)}: {total / 1e3:.4g} s a training step of "
+        f"{batch_size} samples, layer by layer ({times.source})"
     )
     if times.caution:
         console.print(times.caution, style="bold")

@@ -10,6 +10,7 @@ from rich.console import Console
 from torch.utils.flop_counter import FlopCounterMode
 
 from hgpart.errors import ModelError
+from hgpart.tracing.input_shape import InputShape, shape_text
 from hgpart.tracing.traced_model import example_inputs
 from hgpart.zoo import load_model
 
@@ -20,14 +21,14 @@ class ModelSummary:
 
     Attributes
     ----------
-    input_shape : tuple of int
-        Shape of one sample.
+    input_shape : InputShape
+        The inputs that the model takes for each sample.
     macs : int
         Multiply-accumulates of a forward pass of one sample.
     """
 
     name: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     parameters: int
     macs: int
 
@@ -68,7 +69,7 @@ def print_models(summaries: Iterable[ModelSummary], names: Sequence[str], consol
     width = max(map(len, ("model", *names)))
     console.print(f"{'model':<{width}}  {'input':>13}  {'parameters':>12}  {'MAC per sample':>15}")
     for summary in summaries:
-        shape = " x ".join(map(str, summary.input_shape))
+        shape = shape_text(summary.input_shape)
         console.print(
             f"{summary.name:<{width}}  {shape:>13}  {summary.parameters:>12,}  {summary.macs:>15,}"
         )

@@ -14,7 +14,7 @@ from hgpart.placement.accounting import PartFigures, PlacementReport
 from hgpart.recommendation.memory import OPTIMIZER
 from hgpart.report.running import in_micro_batches
 from hgpart.report.tables import counted, in_unit, print_columns, print_table
-from hgpart.run.verifying import Verification
+from hgpart.run.verifying import Difference, Verification
 
 MOST_FAILURES = 10  # failures that are printed
 
@@ -38,12 +38,13 @@ def verification_json(about: Mapping[str, Any], verification: Verification) -> s
         "norms": verification.norms,
         "training": verification.training,
         "dtype": _type(verification),
-        "tolerance": verification.tolerance,
     }
     for kind, difference in _differences(verification).items():
         fields[f"{kind}_difference"] = difference.value
         fields[f"{kind}_largest_in"] = difference.name
         fields[f"{kind}_nan_in"] = difference.nan_in
+        fields[f"{kind}_tolerance"] = difference.tolerance
+        fields[f"{kind}_tolerance_because"] = difference.because
     for direction in ("forward", "backward"):
         for unit in ("bytes", "messages"):
             name = f"{direction}_{unit}"
@@ -85,13 +86,18 @@ def print_verification(
         )
     )
     console.print()
-    accepted = f"{verification.tolerance:.0e}"
     rows = [
-        [kind, f"{difference.value:.1e}", accepted, difference.name]
+        [kind, f"{difference.value:.1e}", f"{difference.tolerance:.0e}", difference.name]
         for kind, difference in _differences(verification).items()
     ]
     headings = ["compared", "largest relative difference", "accepted", "in"]
     print_table(console, "Beside the original", headings, rows, left=(0, 3))
+    reasons: dict[tuple[float, str], list[str]] = {}
+    for kind, difference in _differences(verification).items():
+        reasons.setdefault((difference.tolerance, difference.because), []).append(kind)
+    for (tolerance, because), kinds in reasons.items():
+        of_kinds = "" if len(reasons) == 1 else f" of {' and '.join(kinds)}"
+        console.print(f"Accepted{of_kinds}: {tolerance:.0e}, {because}")
     for kind, difference in _differences(verification).items():
         if difference.nan_in:
             console.print(f"Of the {kind}, {difference.nan_in} has NaN, at the same places in both")
@@ -106,7 +112,7 @@ def print_verification(
     print_table(console, "Traffic, counted to the byte", headings, rows)
 
 
-def _differences(verification: Verification) -> dict[str, Any]:
+def _differences(verification: Verification) -> dict[str, Difference]:
     return {kind: getattr(verification, kind) for kind in ("outputs", "gradients", "buffers")}
 
 

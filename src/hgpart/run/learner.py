@@ -86,7 +86,7 @@ class Learner:
 
     def learn(
         self,
-        batches: Iterable[tuple[Tensor | None, Any]],
+        batches: Iterable[tuple[Any, Any]],
         count: int,
         batch_size: int,
         loss_fn: LossFunction,

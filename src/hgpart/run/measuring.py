@@ -25,6 +25,7 @@ from hgpart.run.processes.connection import Connection
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import LONGEST
 from hgpart.schedules.simulation import bubble
+from hgpart.tracing.arguments import Inputs
 from hgpart.work.watching import Watch, caution
 
 
@@ -95,7 +96,7 @@ class Measurement:
 
 def measure(
     placement: Placement,
-    images: Tensor,
+    inputs: Inputs,
     steps: int,
     *,
     backward: bool = False,
@@ -115,8 +116,8 @@ def measure(
     ----------
     placement : Placement
         It is left in training mode if there are backward passes, else in evaluation.
-    images : Tensor
-        A batch, for a model with one input.
+    inputs : tensor, sequence or mapping
+        A batch, as `Placement.step` takes it.
     backward : bool
         Whether a step has a backward pass as well, from the mean square of what the model returns.
         An update of a stream changes nothing, but batches in flight keep weights as if it did.
@@ -133,22 +134,23 @@ def measure(
     placement.train(backward)
     model = placement if connection is None else DistributedModel(placement, connection)
     learner = PlacedModel(model, scheduling)
+    batch_size = placement.programs.batch_size_of(placement.programs.tensors_of(inputs))
     wanted = learner.scheduling
     if wanted.is_stream and not backward:
         raise ArgumentError(f"{wanted.rule} without backward passes: it needs them")
     at_once = min(steps, LONGEST) if wanted.is_stream else 1
     with torch.set_grad_enabled(backward):
         with memory_counted():  # the first step also starts threads and makes connections
-            _run(learner, images, wanted.sample_batches)
+            _run(learner, inputs, batch_size, wanted.sample_batches)
         peak = learner.counted_peak()
-        planned = learner.schedule(at_once, len(images))
+        planned = learner.schedule(at_once, batch_size)
 
         def timed() -> tuple[float, Totals, list[tuple[Event, ...]]]:
             learner.count_anew()
             started, events = _now(learner), list[tuple[Event, ...]]()
             for done in range(0, steps, at_once):
                 count = min(at_once, steps - done)
-                _run(learner, images, count)
+                _run(learner, inputs, batch_size, count)
                 if timeline:
                     events.append(tuple(learner.events))
                 on_step(done + count)
@@ -156,15 +158,15 @@ def measure(
 
         watch = Watch(learner.gather)
         seconds, totals, events = watch.measure(timed)
-        planned_peak = learner.peak_bytes(len(images))
-        last = learner.planned(steps % at_once or at_once, len(images)) if timeline else ()
+        planned_peak = learner.peak_bytes(batch_size)
+        last = learner.planned(steps % at_once or at_once, batch_size) if timeline else ()
     return Measurement(
         steps,
-        len(images),
+        batch_size,
         backward,
         seconds,
         totals,
-        bubble(planned, costs_of(placement, wanted.micro_batches, len(images))),
+        bubble(planned, costs_of(placement, wanted.micro_batches, batch_size)),
         timeline_of(learner, events),
         last,
         planned.staleness if wanted.is_stream else (),
@@ -174,17 +176,17 @@ def measure(
     )
 
 
-def _run(learner: PlacedModel, images: Tensor, count: int) -> None:
+def _run(learner: PlacedModel, inputs: Inputs, batch_size: int, count: int) -> None:
     """Run a pass or two; or a stream of `count` batches, with updates that change nothing."""
     learner.model.zero_grad()
     learns = torch.is_grad_enabled()
     if learns:
         learner.placement.copies.let_weights_travel()  # as after an update
     if learner.scheduling.is_stream:
-        batches = repeat((images, None), count)
-        learner.learn(batches, count, len(images), _mean_square_of, _ignore, _ignore)
+        batches = repeat((inputs, None), count)
+        learner.learn(batches, count, batch_size, _mean_square_of, _ignore, _ignore)
         return
-    learner.step(images, None, len(images), _mean_square_of if learns else None)
+    learner.step(inputs, None, batch_size, _mean_square_of if learns else None)
 
 
 def _ignore(ignored: object) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from hgpart.execution.program import WHOLE
 from hgpart.execution.records.events import Event, planned_events
@@ -25,6 +26,7 @@ from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times
+from hgpart.tracing.arguments import Inputs, as_called
 
 
 class PlacedModel(Learner):
@@ -57,7 +59,7 @@ class PlacedModel(Learner):
         own = devices[self._parts[0]]
         self.device = devices.get(self.placement.programs.output_part, own)
         # If there are several parts here, each moves what it reads to its own device.
-        self._images_go_to = own if len(devices) == 1 else None
+        self._inputs_go_to = own if len(devices) == 1 else None
         self._schedules: dict[tuple[bool, bool, int, int | None], Schedule] = {}
         self.count_anew()
 
@@ -98,22 +100,23 @@ class PlacedModel(Learner):
         """Switch between training and evaluation."""
         self.model.train(mode)
 
-    def forward(self, images: Tensor | None, batch_size: int) -> Any:
+    def forward(self, images: Inputs | None, batch_size: int) -> Any:
         """Compute the share of the parts here."""
+        args, kwargs = as_called(self._cast(images))
         with self._precision():
-            result = self.model(self._cast(images), **self._options(batch_size))
+            result = self.model(*args, **kwargs, **self._options(batch_size))
         self._count()
         is_here = self.processes == 1 or self.model.makes_result
         return result if is_here else None
 
     def step(
-        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+        self, images: Inputs | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Tensor | None:
         """Run the batch in micro-batches."""
         loss = self._step(images, targets, batch_size, loss_fn)
         return None if loss_fn is None else loss
 
-    def results(self, images: Tensor | None, batch_size: int) -> list[Any]:
+    def results(self, images: Inputs | None, batch_size: int) -> list[Any]:
         """Run the batch forward by the schedule of a step; the results of its micro-batches.
 
         Nothing where they are in another process.
@@ -121,17 +124,17 @@ class PlacedModel(Learner):
         return self._step(images, None, batch_size, None) or []
 
     def _step(
-        self, images: Tensor | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
+        self, images: Inputs | None, targets: Any, batch_size: int, loss_fn: LossFunction | None
     ) -> Any:
         schedule, sizes = self.schedule(batch_size=batch_size), self._options(batch_size)
         with self._precision():
-            made = self.model.step([self._cast(images)], targets, loss_fn, schedule, **sizes)
+            made = self.model.step(self._cast(images), targets, loss_fn, schedule, **sizes)
         self._count()
         return made
 
     def learn(
         self,
-        batches: Iterable[tuple[Tensor | None, Any]],
+        batches: Iterable[tuple[Inputs | None, Any]],
         count: int,
         batch_size: int,
         loss_fn: LossFunction,
@@ -150,7 +153,7 @@ class PlacedModel(Learner):
             on_step()
             losses.add(loss)
 
-        cast = (([self._cast(images)], targets) for images, targets in batches)
+        cast = ((self._cast(images), targets) for images, targets in batches)
         options = {"stash": self.scheduling.stash, "on_loss": end, **self._options(batch_size)}
         with self._precision():
             self.model.stream(cast, loss_fn, update, schedule, **options)
@@ -162,8 +165,17 @@ class PlacedModel(Learner):
         enabled = self.autocast is not None
         return torch.autocast(self.device.type, self.autocast or torch.bfloat16, enabled)
 
-    def _cast(self, images: Tensor | None) -> Tensor | None:
-        return None if images is None else images.to(self._images_go_to, self.dtype)
+    def _cast(self, inputs: Inputs | None) -> Inputs:
+        """Inputs on this process's device, in the type of the parts; None is one from elsewhere."""
+
+        def cast(tensor: Tensor) -> Tensor:
+            dtype = self.dtype if tensor.is_floating_point() else tensor.dtype
+            return tensor.to(self._inputs_go_to, dtype)
+
+        cast_inputs: Inputs = pytree.tree_map_only(
+            Tensor, cast, [inputs] if inputs is None or isinstance(inputs, Tensor) else inputs
+        )
+        return cast_inputs
 
     def _options(self, batch_size: int) -> dict[str, Any]:
         """The batch size for processes, each of which has only some samples' images."""

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from torch.autograd.graph import get_gradient_edge
 
 from hgpart.arrays import Int64
-from hgpart.execution.weights.gradients import add_map_gradients
+from hgpart.execution.weights.gradients import map_gradients
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.operators.calls import has_gradients
 from hgpart.partition import partition_graph
@@ -158,7 +158,8 @@ class LayerShares:
                 if not len(members):  # few tasks may read nothing of a source
                     sources[node] = Source(layout, ())
                     continue
-                sources[node] = Source(layout, (SourcePiece(name, members),))
+                piece = SourcePiece(name, members)
+                sources[node] = Source(layout, (piece,), is_alone=True)
                 operands[name] = _piece(node, layout, members, self._learns[source])
         for node, name in plan.draws.items():
             drawn_like = first_tensor(node.meta["val"])
@@ -222,8 +223,10 @@ class TimedShare:
     def __init__(self, share: ShareAlone, samples: int, device: torch.device) -> None:
         self._module, self._now = share.step.module, clock_of(device)
         self._values = share.values(samples, device)
-        self._leaves = [
-            value for value in self._values if isinstance(value, Tensor) and value.requires_grad
+        self._operands = [
+            get_gradient_edge(value)
+            for value in self._values
+            if isinstance(value, Tensor) and value.requires_grad
         ]
         learning = [parameter for parameter in self._module.parameters() if parameter.requires_grad]
         self._optimizer = torch.optim.SGD(learning, lr=0.0) if learning else None
@@ -244,7 +247,7 @@ class TimedShare:
             self._gradients = [torch.ones_like(out) for out in outputs if out.requires_grad]
         del made, outputs  # a runtime does not hold them either
         begin = now()
-        left = add_map_gradients(heads, self._gradients, self._leaves)
+        _, left = map_gradients(heads, self._gradients, self._operands)
         maps = now()
         for product in left:
             product.add()
@@ -252,8 +255,6 @@ class TimedShare:
         if self._optimizer is not None:
             self._optimizer.step()
         end = now()
-        for leaf in self._leaves:
-            leaf.grad = None
         if self._optimizer is not None:
             self._optimizer.zero_grad()
         return forward, maps - begin, weights - maps, end - weights

@@ -177,9 +177,10 @@ def whole_model(
     placement.for_batch(fitting[-1])  # a model may compute a single sample by another program
     fitting = [size for size in fitting if placement.forms.takes(size)]
     placement.load_state_dict({name: weight(value) for name, value in state.items()})
+    names = enumerate(placement.programs.blueprint.names)
     return WholeModel(
         program=placement.programs.parts[0],
-        layers={name: at for at, name in enumerate(placement.programs.blueprint.names)},
+        layers={step: at for at, name in names for step in (name, f"{name}_partial")},
         batches={size: _batch(placement, size, device) for size in fitting},
         device=device,
     )

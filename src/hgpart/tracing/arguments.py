@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError
+from hgpart.tracing.input_shape import FLOAT, TYPES, InputShape, InputTensor
 
 REGISTERED = (
     "accepted are tensors in tuples, lists and dicts, and dataclasses that "
@@ -104,23 +106,44 @@ class Arguments:
         batches = (tensor for tensor, is_batch in pairs if is_batch and tensor is not None)
         return next((len(batch) for batch in batches if batch.dim()), None)
 
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of a sample, for a call with one tensor by position.
+    def sample_shape(self) -> InputShape:
+        """What the call has for each sample; an image that can be given by position has no name.
 
         Raises
         ------
         ArgumentError
-            If the call is another one: a plan file holds only such a shape.
+            If the call has anything else, such as a list, or tensors without samples: a plan file
+            does not hold it.
         """
-        try:
-            (tensor,) = self.tensors_of(self.tensors, {})
-        except (ArgumentError, ValueError):
-            given = ", ".join(self.given)
-            raise ArgumentError(
-                f"{self.model} is called with {given}: accepted for a plan file is a call with one "
-                "tensor alone"
-            ) from None
-        return tuple(tensor.shape[1:])
+        tensors = []
+        batches = dict(zip(map(id, self.tensors), self.batches, strict=True))
+        for name, value in self.given.items():
+            parameter = self.signature.parameters.get(name)
+            if parameter is not None and parameter.kind is parameter.VAR_POSITIONAL:
+                tensors += [self._of_sample("", item, batches) for item in value]
+            elif parameter is None or not _is_same(value, parameter.default):
+                tensors.append(self._of_sample(name, value, batches))
+        if 0 < sum(1 for tensor in tensors if not tensor.name) < len(tensors):
+            raise self._unwritten()
+        if len(tensors) == 1 and tensors[0].is_image:
+            with suppress(ArgumentError):
+                self.tensors_of(self.tensors, {})
+                return InputShape(tensors[0].sizes)
+        return InputShape([*map(str, tensors)])
+
+    def _of_sample(self, name: str, value: Any, batches: Mapping[int, bool]) -> InputTensor:
+        """An argument that is a tensor with samples."""
+        if isinstance(value, Tensor) and batches[id(value)]:
+            kind = FLOAT if value.is_floating_point() else str(value.dtype).removeprefix("torch.")
+            if kind in TYPES:
+                return InputTensor(name, tuple(value.shape[1:]), kind)
+        raise self._unwritten()
+
+    def _unwritten(self) -> ArgumentError:
+        return ArgumentError(
+            f"{self.model} is called with {', '.join(self.given)}: accepted for a plan file are "
+            f"tensors with samples, of types {', '.join(TYPES)}"
+        )
 
     # -------------------------------------------------------------- other calls
 

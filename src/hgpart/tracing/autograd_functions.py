@@ -3,8 +3,10 @@
 torch.export looks into a Function's forward and loses its backward. While a model is exported
 inside `functions_kept`, applying a Function calls an operator made for it instead, into which
 export does not look: a sign with a straight-through gradient has this gradient in every part. The
-operator is pointwise if everything that the Function's forward and backward call is; otherwise no
-channel rule knows it. This needs a Function that works on tensors and plain values alone.
+operator is pointwise if everything that the Function's forward and backward call is. If only its
+numbers depend on sizes, such as those of a filter, places along its first dimension are apart.
+Otherwise no channel rule knows it. This needs a Function that works on tensors and plain values
+alone.
 """
 
 from __future__ import annotations
@@ -25,24 +27,14 @@ from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hgpart.operators import channelwise
 from hgpart.operators.calls import has_gradients
-from hgpart.operators.table import record_of
+from hgpart.operators.table import Operator, describe, record_of
+from hgpart.tracing.code.followed_constants import PLAIN, FollowedConstants
+from hgpart.tracing.code.model_lines import running_line
 
 _BASE: Any = torch.autograd.Function.__base__  # every `apply` ends in this class's
 _WeakStorage: Any = StorageWeakRef  # has no types
-# Types of plain values.
-PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
 
 
 @contextmanager
@@ -173,12 +165,15 @@ class _Signature:
         For each result, whether gradients go through it.
     called : tuple of str
         Operators that its forward and backward call, with the numbers in their arguments.
+    of_first : bool
+        Whether places along the first dimension do not depend on each other.
     """
 
     schema: str
     differentiable: tuple[bool, ...]
     tags: tuple[torch.Tag, ...]
     called: tuple[str, ...]
+    of_first: bool
 
 
 class _NotKeptError(Exception):
@@ -220,6 +215,10 @@ def _make(application: _Application, signature: _Signature) -> Any:
         with torch.no_grad():
             return _own(application(*operands), operands)
 
+    def run_without_data(*operands: Any) -> Any:
+        with FollowedConstants(are_kept=False):
+            return run(*operands)
+
     def keep(ctx: Any, inputs: Sequence[Any], output: Any) -> None:
         ctx.save_for_backward(*(value for value in inputs if isinstance(value, Tensor)))
         ctx.sizes = tuple(None if isinstance(value, Tensor) else value for value in inputs)
@@ -260,8 +259,10 @@ def _make(application: _Application, signature: _Signature) -> Any:
         schema=signature.schema,
         tags=signature.tags,
     )
-    made.register_fake(run)
+    made.register_fake(run_without_data)
     made.register_autograd(backward, setup_context=keep)
+    if signature.of_first:
+        describe(made._opoverload, Operator(channelwise.of_first))
     return made._opoverload
 
 
@@ -306,12 +307,17 @@ def _signature(application: _Application, operands: Sequence[Any]) -> _Signature
         raise _NotKeptError("reads tensors that are not its arguments")
     if watch.writes:
         raise _NotKeptError("changes its argument in place")
+    if watch.drawn_backward is not None:
+        at = f" at {watch.drawn_backward}" if watch.drawn_backward else ""
+        raise _NotKeptError(f"draws random numbers in its backward pass{at}")
     tags = [torch.Tag.nondeterministic_seeded] if watch.random else []
     taken = [operand for operand in operands if isinstance(operand, Tensor)]
     pointwise = watch.pointwise and all(map(watch.is_full, results))
     pointwise &= all(watch.is_full(operand) or watch.is_once(operand) for operand in taken)
-    if pointwise and _is_same_of_other_sizes(application, operands, watch):
+    of_first = pointwise and _is_same_of_other_sizes(application, operands, watch, dims=1)
+    if of_first and _is_same_of_other_sizes(application, operands, watch):
         tags.append(torch.Tag.pointwise)
+        of_first = False
     kinds = ("Tensor" if isinstance(operand, Tensor) else "SymInt" for operand in operands)
     given = ", ".join(f"{kind} operand_{at}" for at, kind in enumerate(kinds))
     made = ", ".join(["Tensor"] * len(results))
@@ -320,6 +326,7 @@ def _signature(application: _Application, operands: Sequence[Any]) -> _Signature
         differentiable=tuple(result.requires_grad for result in results),
         tags=tuple(tags),
         called=tuple(watch.called),
+        of_first=of_first,
     )
 
 
@@ -339,11 +346,13 @@ def _watched(
     wanted = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
     watch = _FunctionWatch([leaf for leaf in given if isinstance(leaf, Tensor)])
     kept = torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor)
-    with disable_proxy_modes_tracing(), torch.enable_grad(), kept, watch:
+    constants = FollowedConstants(are_kept=False)
+    with disable_proxy_modes_tracing(), torch.enable_grad(), kept, watch, constants:
         try:
             results = _in_tuple(application(*given))
             ends = [end for end in results if isinstance(end, Tensor) and end.requires_grad]
             if ends:
+                watch.is_forward = False
                 upstream = [watch.known(torch.empty_like(result)) for result in ends]
                 torch.autograd.grad(ends, wanted, upstream, allow_unused=True)
         except Exception as error:
@@ -353,14 +362,26 @@ def _watched(
 
 
 def _is_same_of_other_sizes(
-    application: _Application, operands: Sequence[Any], watch: _FunctionWatch
+    application: _Application,
+    operands: Sequence[Any],
+    watch: _FunctionWatch,
+    dims: int | None = None,
 ) -> bool:
-    """Whether a Function calls the same operators when a part holds only some of the channels."""
+    """Whether a Function calls the same operators when a part holds only some of the channels.
+
+    Channels may lie along any dimension, or along the first `dims`.
+    """
     for resized in (lambda size: 1, lambda size: size + 1):
         with disable_proxy_modes_tracing():
             resized_operands = [
                 operand.new_empty(
-                    [resized(size) if isinstance(size, int) else size for size in operand.shape]
+                    [
+                        *(
+                            resized(size) if isinstance(size, int) else size
+                            for size in operand.shape[:dims]
+                        ),
+                        *(() if dims is None else operand.shape[dims:]),
+                    ]
                 )
                 if isinstance(operand, Tensor) and watch.is_full(operand)
                 else operand
@@ -385,7 +406,9 @@ class _FunctionWatch(TorchDispatchMode):
     writes : bool
         Whether an operand was changed.
     random : bool
-        Whether random numbers were drawn.
+        Whether random numbers were drawn in the forward pass.
+    drawn_backward : str or None
+        The line that drew random numbers in the backward pass; None if none did.
     pointwise : bool
         Whether each element depends only on those at its own place, and on values that a whole
         sample shares.
@@ -396,7 +419,8 @@ class _FunctionWatch(TorchDispatchMode):
     def __init__(self, operands: Sequence[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.foreign = self.writes = self.random = False
-        self.pointwise = True
+        self.drawn_backward: str | None = None
+        self.is_forward = self.pointwise = True
         self.called: list[str] = []
         self._operands = {_storage(operand) for operand in operands}
         self._alive = list(operands)  # so that no storage is mistaken for another
@@ -423,7 +447,10 @@ class _FunctionWatch(TorchDispatchMode):
         if not results:
             return made
         self.called.append(" ".join([str(func), *_numbers(args, kwargs)]))
-        self.random |= torch.Tag.nondeterministic_seeded in func.tags
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.random |= self.is_forward
+            if not self.is_forward and self.drawn_backward is None:
+                self.drawn_backward = running_line()
         if not record_of(func).is_number:
             self.foreign |= not self._known.issuperset(map(_storage, taken))
         for value, declared in zip(args, func._schema.arguments, strict=False):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,9 +30,10 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import TraceError
 from hgpart.operators.table import operator_of
 from hgpart.tracing.arguments import Arguments
-from hgpart.tracing.contents import digest_of
-from hgpart.tracing.reachable import NO_STATE, Place, identities, places_of
-from hgpart.tracing.repeated_passes import SEEDS, compare_passes
+from hgpart.tracing.code.contents import digest_of
+from hgpart.tracing.code.model_lines import is_the_models
+from hgpart.tracing.code.reachable import NO_STATE, Place, identities, places_of
+from hgpart.tracing.repeated_passes import SEEDS, compare_passes, reads_draws
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 _MISSING = object()
@@ -65,6 +67,7 @@ def watched(
             yield
         if not torch.equal(seeded, torch.get_rng_state()):
             watch.tell(SEEDS)
+        _tell_draws(watch, model, arguments)
         if not watch.has_told:  # state outside the model has no name: compare passes
             compare_passes(model, arguments, watch.is_given, tell, lost)
     finally:
@@ -83,6 +86,19 @@ def _generators() -> dict[str, Any]:
         "Python": random.getstate(),
         "NumPy": pickle.dumps(np.random.get_state(legacy=False)),  # noqa: NPY002 (models draw from it)
     }
+
+
+def _tell_draws(watch: _ForwardWatch, model: nn.Module, arguments: Arguments) -> None:
+    """Tell which modules draw from them, unless nothing reads what is drawn."""
+    if not watch.draws:
+        return
+    before = _generators()
+    line = reads_draws(model, arguments, watch.is_given)
+    if line is None and _generators() != before:  # by a function that has another name here
+        line = ""
+    if line is not None:
+        for draw in watch.draws:
+            watch.tell(f"{draw} (read at {line})" if line else draw)
 
 
 # ------------------------------------------------------------------ attributes
@@ -116,6 +132,7 @@ class _ForwardWatch:
     def __init__(self, model: nn.Module, tell: Callable[[str], None]) -> None:
         self.model, self._tell = model, tell
         self.has_told = False
+        self.draws: dict[str, None] = {}  # which module draws from which generator
         self.alive: list[Any] = []  # so that no other object gets the id of a compared one
         self.original = self._modules()
         self.places = places_of(model)
@@ -178,6 +195,7 @@ class _ForwardWatch:
         read = mock.patch.object(nn.Module, "__getattribute__", self.reader(), create=True)
         self.reading.enter_context(read)
         self.reading.enter_context(mock.patch.object(Tensor, "data", self.data()))
+        self.reading.enter_context(mock.patch.object(Tensor, "set_", _refusing_set()))
 
     def data(self) -> property:
         """A replacement of `Tensor.data` that refuses to assign to a parameter's.
@@ -198,22 +216,22 @@ class _ForwardWatch:
         return property(plain.__get__, assign)
 
     def enter(self, module: nn.Module, args: Any) -> None:
-        """Tell if a module has drawn numbers before it calls another module."""
-        self._tell_draws()
+        """Note if a module has drawn numbers before it calls another module."""
+        self._note_draws()
         before = self.before.get(id(vars(module)))
         self.running.append(before.path if before is not None else "")
 
     def leave(self, module: nn.Module, args: Any, result: Any) -> None:
-        """Tell if a module has drawn numbers since its last call of another module."""
-        self._tell_draws()
+        """Note if a module has drawn numbers since its last call of another module."""
+        self._note_draws()
         self.running.pop()
 
-    def _tell_draws(self) -> None:
+    def _note_draws(self) -> None:
         now = _generators()
         for name, state in now.items():
             if state != self.generators[name]:
                 path = self.running[-1] if self.running else ""
-                self.tell(f"{path or 'the model itself'} draws from {name}'s generator")
+                self.draws[f"{path or 'the model itself'} draws from {name}'s generator"] = None
         self.generators = now
 
     def end(self, model: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
@@ -342,6 +360,22 @@ class _ForwardWatch:
                 if identities(now[name]) != identities(entries):
                     now[name].clear()
                     now[name].update(entries)
+
+
+def _refusing_set() -> Callable[..., Tensor]:
+    """A replacement of `Tensor.set_` that refuses a model's own calls: no trace keeps them."""
+    plain: Any = Tensor.set_
+
+    def set_(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if is_the_models(sys._getframe(1).f_code.co_filename):
+            raise TraceError(
+                "it gives a tensor other memory, or none, by set_(): accepted are forward passes "
+                "that leave the memory of tensors to torch"
+            )
+        made: Tensor = plain(tensor, *args, **kwargs)
+        return made
+
+    return set_
 
 
 def _joined(path: str, name: str) -> str:

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hgpart.tracing.contents import digest_of
-from hgpart.tracing.reachable import NO_STATE
+from hgpart.tracing.code.contents import digest_of
+from hgpart.tracing.code.reachable import NO_STATE
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 

@@ -33,7 +33,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hgpart.operators.table import record_of
 from hgpart.tracing.arguments import Arguments
-from hgpart.tracing.autograd_functions import PLAIN
+from hgpart.tracing.code.followed_constants import PLAIN
+from hgpart.tracing.code.unread_draws import watched_draws
+from hgpart.tracing.stand_ins import storage_of
 
 aten = torch.ops.aten
 
@@ -69,6 +71,22 @@ def compare_passes(
             if first != second and second != passes.run(arguments):
                 tell(f"{_module_name(passes.changed())} computes something else")
             return
+
+
+def reads_draws(
+    model: nn.Module, arguments: Arguments, is_given: Callable[[Tensor], bool]
+) -> str | None:
+    """The line at which a pass reads a number that Python's or NumPy's generator has drawn.
+
+    None if it reads none; empty where that is not known.
+    """
+    for on_meta in (True, False):
+        passes = _Passes(model, is_given, lambda _: None, lambda _: None, on_meta)
+        with passes.watching(), watched_draws() as draws:
+            has_failed = isinstance(passes.run(arguments), type)
+        if draws.read_at is not None or not has_failed:
+            return draws.read_at
+    return ""
 
 
 class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -113,7 +131,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         full = f"{path}.{name}" if path else name
                         number = self._number(("named", full), ())
                         self.known.setdefault(id(own), (own, number, None))
-                        self.outside.add(_storage(own))
+                        self.outside.add(storage_of(own))
                         if isinstance(own, nn.Parameter):
                             self.parameters.setdefault(id(own), (full, own.requires_grad))
                 registries.append((registry, dict(registry), replaced))
@@ -159,7 +177,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             registry.update(replaced)
             for tensor in replaced.values():
                 if tensor is not None:
-                    self.written.pop(_storage(tensor), None)
+                    self.written.pop(storage_of(tensor), None)
         given = [self._fresh(tensor) for tensor in arguments.tensors]
         for at, tensor in enumerate(given):
             number = self._number(("input", at), ())
@@ -210,7 +228,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             (args[at] if at < len(args) else kwargs.get(name), is_returned)
             for at, name, is_returned in _written_by(func)
         ]
-        written = {_storage(tensor) for target, _ in targets for tensor in _tensors_in(target)}
+        written = {storage_of(tensor) for target, _ in targets for tensor in _tensors_in(target)}
         result = self._call(func, args, kwargs, not written.isdisjoint(self.outside))
         shaped = record_of(func).makes is not None
         number = self._number((func, noted), () if shaped else operands)
@@ -265,7 +283,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._number_of(self._own(tensor))
         if key not in self.known:
             self.known[key] = (tensor, self._number(_content(tensor), ()), None)
-            self.outside.add(_storage(tensor))
+            self.outside.add(storage_of(tensor))
         _, number, made = self.known[key]
         if made is not None and made != len(self.made) and number in self.of_inputs:
             number = self._number(("kept", len(self.made), number), (number,))
@@ -273,7 +291,7 @@ class _Passes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             name, needs = self.parameters[key]
             if tensor.requires_grad != needs:
                 self._tell_switched(name)
-        written = self.written.get(_storage(tensor))
+        written = self.written.get(storage_of(tensor))
         return number if written is None else self._number((number, written), (number, written))
 
     # -------------------------------------------------------------- stand-ins
@@ -376,12 +394,6 @@ def _content(tensor: Tensor) -> Any:
     with no_dispatch(), torch.no_grad():
         data = tensor.detach().contiguous().flatten().view(torch.uint8).numpy()
         return *at, hashlib.sha256(data.tobytes()).digest()
-
-
-def _storage(tensor: Tensor) -> int:
-    if tensor.layout is not torch.strided:
-        return id(tensor)
-    return int(tensor.untyped_storage()._cdata)
 
 
 def _hint(size: Any) -> int:

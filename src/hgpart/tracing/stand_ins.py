@@ -7,6 +7,7 @@ tensor takes no memory either, and reports the CPU as its device.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,8 @@ from torch.utils import _pytree as pytree
 def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
     """Replace a model's tensors on the meta device by stand-ins; yields those of the inputs.
 
-    Stand-ins are on the device of its other tensors, or on the CPU if it has no others.
+    Stand-ins are on the device of its other tensors, or on the CPU if it has no others. They share
+    memory where the tensors do.
 
     >>> with stand_ins(model := nn.Linear(2, 3, device="meta"), ()):
     ...     model.weight.device
@@ -33,15 +35,26 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
     device = next((tensor.device for tensor in tensors if not tensor.is_meta), torch.device("cpu"))
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     made: dict[int, Tensor] = {}
+    distinct = {id(tensor): tensor for tensor in tensors if tensor.is_meta}
+    sharing = Counter(storage_of(tensor) for tensor in distinct.values())
+    bases: dict[tuple[int, torch.dtype], Tensor] = {}
+
+    def empty_like(tensor: Tensor) -> Tensor:
+        form = tensor.shape, tensor.stride()
+        storage = storage_of(tensor)
+        if sharing[storage] < 2:
+            return torch.empty_strided(*form, dtype=tensor.dtype, device=device)
+        if (storage, tensor.dtype) not in bases:
+            size = tensor.untyped_storage().nbytes() // tensor.element_size()
+            bases[storage, tensor.dtype] = torch.empty(size, dtype=tensor.dtype, device=device)
+        return bases[storage, tensor.dtype].as_strided(*form, tensor.storage_offset())
 
     def stand_in(tensor: Tensor) -> Tensor:
         if not tensor.is_meta:
             return tensor
         if id(tensor) not in made:
             with mode:
-                like = torch.empty_strided(
-                    tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device
-                )
+                like = empty_like(tensor)
                 if isinstance(tensor, nn.Parameter):
                     like = nn.Parameter(like, requires_grad=tensor.requires_grad)
             made[id(tensor)] = like
@@ -61,6 +74,13 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
     finally:
         for attributes, name, value in before:
             attributes[name] = value
+
+
+def storage_of(tensor: Tensor) -> int:
+    """A number that tensors have in common if they share memory."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
 
 
 def stood_for(tensor: Tensor) -> Tensor:

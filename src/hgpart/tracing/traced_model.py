@@ -2,36 +2,47 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import logging
 import math
 import operator
-import os
 import re
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stderr
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stderr
 from dataclasses import dataclass
 from itertools import compress
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import fx, nn
 from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    PendingUnbackedSymbolNotFound,
+)
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.operators.calls import only_updated
-from hgpart.operators.table import TRACED_AS, operator_of
+from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
 from hgpart.tracing.batches import LEAST, BatchSizes, batch_sizes_of, grows_evenly
+from hgpart.tracing.cache.graphs import Reader, plain, plain_expression, plain_graph, plain_values
+from hgpart.tracing.cache.kept import NotKeptError, kept_or_new
+from hgpart.tracing.cache.model_state import described, state_of
+from hgpart.tracing.cache.origins import origin_of_model
+from hgpart.tracing.code.followed_constants import FollowedConstants
+from hgpart.tracing.code.model_lines import is_the_models
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
+from hgpart.tracing.functional import made_functional
+from hgpart.tracing.input_shape import FLOAT, InputShape, InputTensor
 from hgpart.tracing.model_outline import ModelOutline, outline_of
 from hgpart.tracing.stand_ins import stand_ins, stood_for
 from hgpart.tracing.traced_nodes import CUMULATIVE
@@ -140,26 +151,40 @@ class TracedModel:
         return Form(self.training, sizes_of_inputs(self.example), self.batch_size, self.settings)
 
 
-def example_inputs(model: nn.Module, input_shape: Sequence[int]) -> tuple[torch.Tensor, ...]:
-    """Return an example batch for a model with one input of `input_shape` (without the batch).
+def example_inputs(model: nn.Module, input_shape: Sequence[int] | Sequence[str]) -> Any:
+    """Return an example batch for a model, as `trace` takes it.
 
     The batch is on the model's own device, so a model on the meta device allocates nothing.
 
+    Parameters
+    ----------
+    input_shape : sequence of int or str
+        Sizes of the model's one input, without the batch; or a text for each of its inputs, as
+        ``--input-shape`` takes it.
+
+    Returns
+    -------
+    inputs : tuple of Tensor or dict
+        Zeros, by position or by the names in the texts.
+
     >>> example_inputs(nn.Conv2d(3, 8, 3), (3, 32, 32))[0].shape
     torch.Size([2, 3, 32, 32])
+    >>> example_inputs(nn.Bilinear(3, 4, 5), ["3", "input2=4"])["input2"].shape
+    torch.Size([2, 4])
     """
-    if not input_shape or any(size < 1 for size in input_shape):
-        raise ArgumentError(
-            f"input shape {tuple(input_shape)}: every size must be at least 1, as in 3,224,224"
-        )
     tensors = (*model.parameters(), *model.buffers())
     like = next((tensor for tensor in tensors if tensor.is_floating_point()), torch.empty(0))
-    if EXAMPLE_BATCH * math.prod(input_shape) * like.itemsize > LARGEST_TENSOR:
-        raise ArgumentError(
-            f"input shape {tuple(input_shape)}: a batch of {EXAMPLE_BATCH} exceeds the "
-            f"{LARGEST_TENSOR} bytes that a tensor can have"
-        )
-    return (torch.zeros((EXAMPLE_BATCH, *input_shape), dtype=like.dtype, device=like.device),)
+
+    def zeros(tensor: InputTensor) -> torch.Tensor:
+        dtype = like.dtype if tensor.type == FLOAT else getattr(torch, tensor.type)
+        if EXAMPLE_BATCH * math.prod(tensor.sizes) * dtype.itemsize > LARGEST_TENSOR:
+            raise ArgumentError(
+                f"input {tensor}: a batch of {EXAMPLE_BATCH} exceeds the {LARGEST_TENSOR} bytes "
+                "that a tensor can have"
+            )
+        return torch.zeros((EXAMPLE_BATCH, *tensor.sizes), dtype=dtype, device=like.device)
+
+    return InputShape(input_shape).inputs(inspect.signature(model.forward), zeros)
 
 
 def trace(model: nn.Module, example: Inputs) -> TracedModel:
@@ -233,6 +258,24 @@ def trace_call(model: nn.Module, arguments: Arguments, *, any_batch: bool = True
     batch_size = arguments.batch_size(given)
     if batch_size is None:
         raise ArgumentError("the example holds no batch: give at least one tensor with a batch")
+    origin = origin_of_model(model)
+    call = pytree.tree_map_only(torch.Tensor, described, dict(arguments.given))
+    return kept_or_new(
+        origin,
+        None if origin is None else ("trace", state_of(model), call, arguments.batches, any_batch),
+        lambda: _trace_anew(model, arguments, given, batch_size, any_batch),
+        _facts,
+        lambda facts: _restored(facts, model, arguments),
+    )
+
+
+def _trace_anew(
+    model: nn.Module,
+    arguments: Arguments,
+    given: Sequence[torch.Tensor],
+    batch_size: int,
+    any_batch: bool,
+) -> TracedModel:
     with (
         _quiet(),
         _cumulative(model),
@@ -307,6 +350,75 @@ def trace_call(model: nn.Module, arguments: Arguments, *, any_batch: bool = True
             *(f"{name} is changed in place" for name, _ in made[OutputKind.PARAMETER_MUTATION]),
         ),
         lost_gradients=exported.lost_gradients,
+    )
+
+
+def _facts(traced: TracedModel) -> dict[str, Any]:
+    """A trace as plain values, without what its model and its call tell."""
+    if traced.unheld or traced.lost_gradients:
+        raise NotKeptError("its graph lacks what its forward pass does")
+    named = {*traced.buffers, *traced.constants}
+    settled = {name: value for name, value in traced.values.items() if name not in named}
+    return {
+        "batch_size": traced.batch_size,
+        "graph": plain_graph(traced.graph_module.graph),
+        "parameters": dict(traced.parameters),
+        "buffers": dict(traced.buffers),
+        "constants": {name: plain_values(value) for name, value in traced.constants.items()},
+        "settled": {name: plain_values(value) for name, value in settled.items()},
+        "inputs": traced.inputs,
+        "updates": {name: node.name for name, node in traced.updates.items()},
+        "results": [node.name for node in traced.results],
+        "leaves": [None if leaf is None else [plain(leaf[0])] for leaf in traced.structure.leaves],
+        "spec": _plain_spec(traced.structure.spec),
+        "tensors": [plain_values(tensor) for tensor in traced.arguments.tensors],
+        "conditions": [*map(plain_expression, traced.batch_sizes.conditions)],
+        "fixed": traced.batch_sizes.fixed,
+    }
+
+
+def _plain_spec(spec: pytree.TreeSpec) -> str:
+    """The form of a result as JSON, which has no keys but texts and numbers."""
+    try:
+        text = pytree.treespec_dumps(spec)
+        read = pytree.treespec_loads(text)
+    except Exception as error:  # whatever other code that made a form known to torch raises
+        raise NotKeptError("its result has a form without a name") from error
+    if repr(read) != repr(spec):
+        raise NotKeptError("the form of its result is another one as JSON")
+    return text
+
+
+def _restored(facts: Mapping[str, Any], model: nn.Module, arguments: Arguments) -> TracedModel:
+    """The trace of a model and a call whose facts were kept."""
+    read = Reader(facts["batch_size"])
+    graph = read.graph(facts["graph"])
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    constants = {name: read.values(value) for name, value in facts["constants"].items()}
+    named = {**{name: buffers[target] for name, target in facts["buffers"].items()}, **constants}
+    conditions = tuple(map(read.expression, facts["conditions"]))
+    return TracedModel(
+        graph_module=fx.GraphModule(nn.Module(), graph),
+        parameters=facts["parameters"],
+        buffers=facts["buffers"],
+        constants=constants,
+        values={
+            **{name: read.values(value) for name, value in facts["settled"].items()},
+            **{name: _as_traced(value) for name, value in named.items() if not value.is_meta},
+        },
+        inputs=tuple(facts["inputs"]),
+        updated=frozenset(facts["updates"]),
+        updates={name: read.nodes[node] for name, node in facts["updates"].items()},
+        results=tuple(read.nodes[name] for name in facts["results"]),
+        structure=ResultStructure(
+            tuple(None if leaf is None else (read.value(leaf[0]),) for leaf in facts["leaves"]),
+            pytree.treespec_loads(facts["spec"]),
+        ),
+        arguments=arguments.with_tensors([read.values(value) for value in facts["tensors"]]),
+        batch_size=facts["batch_size"],
+        batch_sizes=BatchSizes(conditions, facts["fixed"]),
+        training=model.training,
+        outline=outline_of(model),
     )
 
 
@@ -451,6 +563,21 @@ def _unread_kept() -> Iterator[None]:
 
 
 def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: int) -> _Exported:
+    try:
+        return _exported_within(nullcontext(), model, arguments, shapes, batch_size)
+    except Exception as error:
+        if not _waits_for_values(error):
+            raise
+    return _exported_within(FollowedConstants(are_kept=True), model, arguments, shapes, batch_size)
+
+
+def _exported_within(
+    constants: AbstractContextManager[Any],
+    model: nn.Module,
+    arguments: Arguments,
+    shapes: Any,
+    batch_size: int,
+) -> _Exported:
     unheld: dict[str, None] = {}
     lost: dict[str, None] = {}
     with (
@@ -459,6 +586,7 @@ def _exported(model: nn.Module, arguments: Arguments, shapes: Any, batch_size: i
         forward_state.watched(model, arguments, unheld.setdefault, lost.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
         _unread_kept(),
+        constants,
     ):
         args, kwargs = arguments.call
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
@@ -473,7 +601,7 @@ def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedP
     _detach_what_has_no_grad(program.graph)
     aliases = _quotable_names(program)
     _rename_tensors(program, aliases)
-    functional: torch.export.ExportedProgram = program.run_decompositions(dict(TRACED_AS))
+    functional = made_functional(program)
     _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
     _name_results_of_norms(functional.graph)
     _leave_casts_to_buffers(functional.graph)
@@ -554,15 +682,27 @@ def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> st
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if _is_the_models(frame.filename)
+        if is_the_models(frame.filename)
     ]
     where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     text = str(error).strip()
     why = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     if unknown := re.match(r"Found <class '(.*)'> in output, which is not a known type", why):
         why = f"it returns a {unknown[1]}: {REGISTERED}"
+    if _waits_for_values(error):
+        why = (
+            "it needs the values of tensors, as a number (float(), int(), bool(), item(), an if) "
+            "or for a size (nonzero(), a mask): accepted are passes that compute with tensors "
+            "there, or where constants decide these values"
+        )
+    if why.startswith("We found a fake tensor in the exported program constant's list"):
+        kept = re.search(r"model attribute: ([\w.]*?)\.?lifted_tensor", text)
+        why = (
+            f"{kept[1] if kept and kept[1] else 'its code'} makes a tensor in a way that "
+            "torch.export does not see, such as by an assignment to .data"
+        )
     quantises = any(type(module).__module__ == _QUANTISING for module in model.modules())
-    if quantises and "data-dependent" in why:  # such modules read a buffer to see if they are on
+    if quantises and _waits_for_values(error):  # such modules read a buffer to see if they are on
         why = "it quantises: accepted is the model without fake quantisation, as before prepare_qat"
     if isinstance(error, SystemExit):
         why = f"its code ends the process: sys.exit({text})"
@@ -570,16 +710,10 @@ def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> st
     return f"can't trace {type(model).__name__} with input {shapes}{where}: {why}"
 
 
-def _is_the_models(filename: str) -> bool:
-    """Whether a file holds the model's code: not torch's, Python's or this module's."""
-    path = Path(filename)
-    library = Path(os.__file__).parent
-    packages = {"site-packages", "dist-packages"}  # they may lie inside the standard library
-    return not (
-        filename.startswith("<")  # code made at run time
-        or filename in (__file__, autograd_functions.__file__, forward_state.__file__)
-        or path.is_relative_to(Path(torch.__file__).parent)
-        or (path.is_relative_to(library) and packages.isdisjoint(path.parts))
+def _waits_for_values(error: BaseException) -> bool:
+    """Whether torch.export failed for want of the values of tensors."""
+    return isinstance(error, (GuardOnDataDependentSymNode, PendingUnbackedSymbolNotFound)) or (
+        "data-dependent" in str(error)
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from hgpart.errors import TraceError
 from hgpart.operators.calls import argument, only_updated, place_of
@@ -166,11 +166,21 @@ def is_norms_statistic(node: fx.Node) -> bool:
     return node.target is operator.getitem and bool(operator_of(node.all_input_nodes[0]).updates)
 
 
+def _is_counted(target: Any) -> bool:
+    """Whether torch may have a formula for an operator, or for those that it is made of."""
+    key = torch._C.DispatchKey.CompositeImplicitAutograd
+    return (
+        not isinstance(target, torch._ops.OpOverload)
+        or target.overloadpacket in flop_registry
+        or target.has_kernel_for_dispatch_key(key)
+    )
+
+
 def multiply_accumulates(call: Call) -> int:
     """Multiply-accumulates of a call: by the operator table, else as torch counts them."""
     node, known = call.node, macs_of(call)
-    if known is not None:
-        return known
+    if known is not None or not _is_counted(node.target):
+        return known or 0
 
     def meta(value: Any) -> Any:
         example = value.meta["val"] if isinstance(value, fx.Node) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hgpart.tracing.input_shape import InputShape
 from hgpart.transformation.transforming import KINDS, Transformation
 
 FACTORY = '''"""{name}: {what}; written by hgpart transform."""
@@ -25,7 +26,7 @@ def model():
 def factory_of(
     model: str,
     change: Transformation,
-    shape: tuple[int, ...],
+    shape: InputShape,
     stages: tuple[int, ...] | None,
     unequal: bool,
 ) -> str:

@@ -13,7 +13,6 @@ from torch import Tensor, fx, nn
 
 from hgpart.layers.channel_graph import INPUT, LINEAR, ChannelGraph, Layer, Read
 from hgpart.layers.layering import channel_graph
-from hgpart.operators.calls import argument
 from hgpart.operators.ids import core
 from hgpart.tracing.traced_model import example_inputs, trace
 from hgpart.tracing.traced_nodes import concrete, first_result
@@ -84,7 +83,7 @@ def owners(cell: nn.Module, shape: Sequence[int], parts: int, *, unequal: bool) 
         constant, reader = _first_reader(placeholder, graph)
         if is_layer(layer):
             axis = -1 if isinstance(layer, nn.Linear | nn.LayerNorm) else 1
-            read[path] = along(argument(reader, "input"), axis)
+            read[path] = along(reader.all_input_nodes[0], axis)
             made[path] = along(first_result(reader), axis)
         else:
             axis = _only_axis(constant, size, name)

@@ -112,7 +112,7 @@ class LayerTimes:
         share : float
             Fraction of the layer's tasks, more than 0 and at most 1.
         samples : float
-            Samples in the batch or micro-batch, more than 0.
+            Samples in the batch or micro-batch; a tile without rows has 0, which take no time.
 
         Raises
         ------
@@ -129,8 +129,8 @@ class LayerTimes:
         """
         if not 0 < share <= 1:
             raise ArgumentError(f"share {share} of a layer: accepted is more than 0, at most 1")
-        if not 0 < samples < math.inf:
-            raise ArgumentError(f"{samples} samples: accepted are more than 0")
+        if not 0 <= samples < math.inf:
+            raise ArgumentError(f"{samples} samples: accepted are 0 or more")
         times = self.layers[layer]
         if times is None:
             return 0.0
@@ -185,6 +185,8 @@ def training_work(
     ArgumentError
         If the times are for another number of layers, or the batch is empty.
     """
+    if batch_size < 1:
+        raise ArgumentError(f"a batch of {batch_size} samples: accepted are 1 or more")
     seconds = [
         math.fsum(times.seconds(at, which, 1.0, batch_size) for which in passes)
         for at in range(len(times.layers))

@@ -1,4 +1,4 @@
-"""Model spec -> nn.Module: built-in CNNs, timm:NAME, torchvision:NAME, file.py:factory.
+"""Model spec -> nn.Module: built-in CNNs, timm:NAME, hf:CONFIG, model.pt2, file.py:factory.
 
 A spec may end with transformations: resnet50+split:2.
 """
@@ -17,6 +17,11 @@ import torch
 from torch import nn
 
 from hgpart.errors import ArgumentError, ModelError
+from hgpart.specs.models import PACKAGES, PROGRAM, TRANSFORMED, is_user_code, taken_apart
+from hgpart.specs.nearest import unknown_name
+from hgpart.tracing.cache import folder
+from hgpart.tracing.cache.origins import origin_of, set_origin
+from hgpart.tracing.input_shape import InputShape
 from hgpart.zoo.architectures.alexnet import alexnet
 from hgpart.zoo.architectures.densenet import densenet121
 from hgpart.zoo.architectures.efficientnet import efficientnet_b0
@@ -31,15 +36,13 @@ from hgpart.zoo.architectures.shufflenet_v2 import shufflenet_v2_x1_0
 from hgpart.zoo.architectures.squeezenet import squeezenet1_1
 from hgpart.zoo.architectures.unet import unet
 from hgpart.zoo.architectures.vgg import vgg
+from hgpart.zoo.exported_programs import program_factory
 from hgpart.zoo.factories import Model, user_factory
-from hgpart.zoo.nearest import unknown_name
-from hgpart.zoo.packages import PACKAGES, package_factory
+from hgpart.zoo.packages import package_factory
 
-__all__ = ["BUILTIN", "ModelSpec", "builtin_models", "is_user_code", "load_model"]
+__all__ = ["BUILTIN", "ModelSpec", "builtin_models", "load_model"]
 
 IMAGENET = (3, 224, 224)
-# A factory's name is not a number, so no other spec ends like this.
-TRANSFORMED = re.compile(r"(.+)\+(\w+):(\d{1,4})", re.ASCII)
 # Inception-ResNet-v2 with other numbers of blocks, named and trained on 100 classes as in
 # F. Brakel's MSc thesis (2024, section 3.2.2).
 OF_BLOCKS = re.compile(r"inception_resnet_v2((?:-[1-9]\d?){3})", re.ASCII)
@@ -110,19 +113,6 @@ def _builtin(name: str) -> ModelSpec | None:
     return ModelSpec(name, factory, BUILTIN["inception_resnet_v2"].input_shape)
 
 
-def _taken_apart(spec: str) -> tuple[str, tuple[tuple[str, int], ...]]:
-    """The model that a spec begins with, and the kinds and parts of its transformations, in order.
-
-    >>> _taken_apart("timm:resnet18+split:2+grouped:4")
-    ('timm:resnet18', (('split', 2), ('grouped', 4)))
-    """
-    transformations: list[tuple[str, int]] = []
-    while (match := TRANSFORMED.fullmatch(spec)) is not None:
-        spec = match[1]
-        transformations.insert(0, (match[2], int(match[3])))
-    return spec, tuple(transformations)
-
-
 def last_change(spec: str) -> tuple[str, str, int]:
     """A spec without its last transformation, and the kind and parts of that.
 
@@ -143,35 +133,29 @@ def last_change(spec: str) -> tuple[str, str, int]:
     return match[1], match[2], int(match[3])
 
 
-def is_user_code(spec: str) -> bool:
-    """Whether `load_model` would import and call code that a spec names.
-
-    If not, the model is built in or comes from a package that hgpart knows, and no other code
-    runs: such a spec from a file need not be trusted.
-
-    >>> [is_user_code(spec) for spec in ("vgg16", "timm:resnet18", "net.py:make", "os:abort")]
-    [False, False, True, True]
-    """
-    spec, _ = _taken_apart(spec)
-    source, colon, _ = spec.partition(":")
-    return source not in PACKAGES if colon else spec.endswith(".py")
-
-
 def import_user_code(spec: str) -> None:
     """Import the user's code that a spec names, if it does; see `load_model` for what it raises."""
     if is_user_code(spec):
-        user_factory(_taken_apart(spec)[0])
+        _user_factory(taken_apart(spec)[0])
+
+
+def _user_factory(spec: str) -> Callable[[], Model]:
+    return program_factory(spec) if spec.endswith(PROGRAM) else user_factory(spec)
 
 
 def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
     """Build a model, in training mode, with random weights; nothing is downloaded.
 
+    A file of torch.export has weights of its own.
+
     Parameters
     ----------
     spec : str
         Name of a built-in model (`builtin_models`); ``timm:NAME``, ``torchvision:NAME`` or
-        ``pytorchcv:NAME``; ``path/file.py:factory`` or ``package.module:factory``, where the
-        factory is called without arguments and returns a module or (module, input shape).
+        ``pytorchcv:NAME``; ``hf:CONFIG``, the config.json of a Hugging Face model;
+        ``model.pt2``, a file of torch.export.save; ``path/file.py:factory`` or
+        ``package.module:factory``, where the factory is called without arguments and returns a
+        module or (module, input shape).
         ``inception_resnet_v2-4-8-4`` has these numbers of blocks of its three kinds, and 100
         classes. Any of these may be followed by ``+parallel:P``, ``+grouped:P`` and ``+split:P``,
         any number of times: the model is transformed in this order (`hgpart.transform`), and
@@ -187,8 +171,8 @@ def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
     -------
     model : nn.Module
         The model, in training mode.
-    input_shape : tuple of int, or None if unknown
-        Shape of one sample, without the batch dimension.
+    input_shape : InputShape, or None if unknown
+        The inputs that the model takes for each sample: sizes of the only one, or texts.
 
     Raises
     ------
@@ -208,14 +192,18 @@ def load_model(spec: str, *, seed: int = 0, device: str = "cpu") -> Model:
     if not 0 <= seed < 2**64:
         raise ArgumentError(f"seed is {seed}; it must be at least 0 and below 2**64")
     target = _device(device)
-    name, transformations = _taken_apart(spec)
+    name, transformations = taken_apart(spec)
+    # Kept constants may be drawn by the seed.
+    origin = origin_of(spec) if folder.is_on() and seed == 0 else None
     # New weights are drawn on the CPU, like all weights.
     built_on = torch.device("cpu") if transformations and target.type != "meta" else target
     with _seeded(seed):
         model, shape = _build(name, built_on)
     if transformations:
+        set_origin(model, None if origin is None else origin_of(name))
         with _seeded(seed):
             model = _transformed(model.train(), shape, name, transformations).to(target)
+    set_origin(model, origin)
     return model.train(), shape
 
 
@@ -226,7 +214,7 @@ def _build(name: str, target: torch.device) -> Model:
 
 def _transformed(
     model: nn.Module,
-    shape: tuple[int, ...] | None,
+    shape: InputShape | None,
     name: str,
     transformations: Sequence[tuple[str, int]],
 ) -> nn.Module:
@@ -252,18 +240,20 @@ def _build_builtin(spec: ModelSpec, target: torch.device) -> Model:
         model = model.to_empty(device="cpu")
         initialise(model)
         model = model.to(target)
-    return model, spec.input_shape
+    return model, InputShape(spec.input_shape)
 
 
 def _build_elsewhere(spec: str, target: torch.device) -> Model:
     source, colon, name = spec.partition(":")
     if is_user_code(spec):
-        build = user_factory(spec)
+        build = _user_factory(spec)
     elif colon:
         build = package_factory(source, name)
     else:
         forms = [
-            *(f"{package}:NAME" for package in PACKAGES),
+            *(f"{package}:NAME" for package in PACKAGES if package != "hf"),
+            "hf:CONFIG",
+            "path/file.pt2",
             "path/file.py:factory",
             "MODEL+split:P",
         ]

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torch import nn
 
-from hgpart.errors import ModelError
-from hgpart.zoo.user_code import UserCode
+from hgpart.errors import ArgumentError, ModelError
+from hgpart.specs.user_code import UserCode
+from hgpart.tracing.input_shape import InputShape
 
-# The shape of a sample may be None. It is `Any` for the type checker, so that code that knows the
-# shape to be there need not ask before each use.
-Model = tuple[nn.Module, tuple[int, ...] | Any]
+# The shape may be None. It is `Any` for the type checker, so that code that knows it to be there
+# need not ask before each use.
+Model = tuple[nn.Module, InputShape | Any]
 
 
 def user_factory(spec: str) -> Callable[[], Model]:
     """Import the code that ``spec`` names and return a function that builds its model.
 
     The factory is called without arguments. It returns an ``nn.Module``, or a tuple of a module and
-    the shape of its input without the batch dimension: ``(module, (3, 224, 224))``.
+    what it takes for each sample, as `InputShape` is made of: ``(module, (3, 224, 224))``.
 
     Raises
     ------
@@ -48,11 +50,11 @@ def _checked(built: Any, spec: str) -> Model:
     match built:
         case nn.Module():
             return built, None
-        case (nn.Module() as module, Sequence() as shape) if shape and all(
-            type(size) is int and size > 0 for size in shape
-        ):
-            return module, tuple(shape)
+        case (nn.Module() as module, Sequence() as shape):
+            with suppress(ArgumentError):
+                return module, InputShape(shape)
     raise ModelError(
         f"{spec} returned {' '.join(repr(built).split())[:80]}; a factory returns an nn.Module, "
-        "or (nn.Module, input shape without the batch, such as (3, 224, 224))"
+        "or (nn.Module, input shape without the batch, such as (3, 224, 224) or "
+        '("image=3,224,224", "labels=:int64:1000"))'
     )

@@ -149,6 +149,7 @@ def test_random_networks(seed: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(st.integers(0, 10**6))
 @settings(max_examples=200, deadline=None)
 def test_many_random_networks(seed: int) -> None:

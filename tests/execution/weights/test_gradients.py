@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 
-from hgpart.execution.weights.gradients import add_map_gradients, add_products
+from hgpart.execution.weights.gradients import WeightGradient, add_products, map_gradients
 
 
 class Tied(nn.Module):
@@ -49,6 +49,14 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+def left_of(
+    results: Sequence[Tensor], gradients: Sequence[Tensor], leaf: Tensor
+) -> list[WeightGradient]:
+    """What is left to do for weights, once the gradient of a map is known."""
+    heads = [get_gradient_edge(result) for result in results]
+    return map_gradients(heads, gradients, [get_gradient_edge(leaf)])[1]
+
+
 def twins(name: str) -> tuple[nn.Module, nn.Module]:
     torch.manual_seed(0)
     one, other = MODELS[name]().double(), MODELS[name]().double()
@@ -65,9 +73,11 @@ def test_both_halves_are_autograds(name: str, needs_map: bool) -> None:
     result, expected = model(leaf), plain(wanted)
     gradient = torch.rand_like(expected)
     torch.autograd.backward([expected], [gradient])
-    left = add_map_gradients([get_gradient_edge(result)], [gradient], [leaf] if needs_map else [])
+    operands = [get_gradient_edge(leaf)] if needs_map else []
+    maps, left = map_gradients([get_gradient_edge(result)], [gradient], operands)
+    assert len(maps) == needs_map
     if needs_map:
-        torch.testing.assert_close(leaf.grad, wanted.grad, rtol=0, atol=0)
+        torch.testing.assert_close(maps[0], wanted.grad, rtol=0, atol=0)
     if needs_map:  # vectors that nothing but maps meets may have theirs
         assert all(one.grad is None for one in model.parameters() if one.dim() > 1)
     for one in left:
@@ -123,7 +133,7 @@ def in_three(name: str, models: dict[str, Callable[[], nn.Module]]) -> tuple[nn.
         result = model(leaf := x.clone().requires_grad_())
         gradient = torch.rand_like(result)
         torch.autograd.backward([plain(x)], [gradient])
-        for one in add_map_gradients([get_gradient_edge(result)], [gradient], [leaf]):
+        for one in left_of([result], [gradient], leaf):
             product = one.product()
             if product is None:
                 one.add()
@@ -156,7 +166,7 @@ def test_hooks_are_called_once_for_all_batches() -> None:
     products = []
     for _ in range(2):
         result = matrix(leaf := torch.rand(2, 256, requires_grad=True))
-        (left,) = add_map_gradients([get_gradient_edge(result)], [torch.ones(2, 256)], [leaf])
+        (left,) = left_of([result], [torch.ones(2, 256)], leaf)
         products.append(left.product())
     add_products(products)
     assert seen == [(256, 256)]
@@ -168,7 +178,7 @@ def test_hooks_of_a_norms_vectors_are_called_once() -> None:
     norm.bias.register_post_accumulate_grad_hook(lambda one: seen.append(one.grad))
     result = norm(leaf := torch.rand(5, 3, dtype=torch.float64).requires_grad_())
     gradient = torch.rand_like(result)
-    for one in add_map_gradients([get_gradient_edge(result)], [gradient], [leaf]):
+    for one in left_of([result], [gradient], leaf):
         one.add()
     assert len(seen) == 2
     plain = (gradient * ((leaf - leaf.mean(0)) / (leaf.var(0, False) + norm.eps).sqrt())).sum(0)
@@ -188,10 +198,12 @@ def test_several_results_one_of_which_is_behind_another() -> None:
         outputs, gradients = [middle, second(middle)], [torch.ones(3, 4).double()] * 2
         if apart:
             edges = [get_gradient_edge(one) for one in outputs]
-            for one in add_map_gradients(edges, gradients, [leaf]):
+            (of_map,), left = map_gradients(edges, gradients, [get_gradient_edge(leaf)])
+            for one in left:
                 one.add()
         else:
             torch.autograd.backward(outputs, gradients)
-        found.append([leaf.grad, first.weight.grad, first.bias.grad, second.weight.grad])
+            of_map = leaf.grad
+        found.append([of_map, first.weight.grad, first.bias.grad, second.weight.grad])
     for mine, theirs in zip(*found, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-14, atol=1e-14)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
+import torch
 from builtin_graphs import full_size_graph
 from hypothesis import given
 from hypothesis import strategies as st
 from partitioned_models import chain, channel_graphs, graph_of, with_capacities
+from torch import nn
 
+from hgpart.arrays import Int64
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import cnn_hypergraph
 from hgpart.hypergraph.metrics import communication_volume
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
+from hgpart.layers.layering import channel_graph
 from hgpart.partition.baselines.layerwise import (
     layerwise,
     layerwise_by_count,
@@ -24,6 +29,7 @@ from hgpart.partition.baselines.layerwise import (
 )
 from hgpart.partition.problem.problem import Problem
 from hgpart.partitioned_model import evaluate_layerwise
+from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
 
 COARSE = Modelling(batch_size=1)
@@ -47,16 +53,33 @@ def volume_of(graph: ChannelGraph, work: Work, k: int, parts: list[int]) -> int:
     return communication_volume(model.hypergraph, of_vertices, k)
 
 
-def every_cut(graph: ChannelGraph, loads: list[int], k: int) -> list[list[int]]:
-    """Every ascending assignment that keeps tied layers together and gives each part a load."""
+def ascending(graph: ChannelGraph, k: int) -> Iterator[list[int]]:
+    """Every ascending assignment that keeps tied layers together.
+
+    Parameters that are read as data are where a layer is that they are tied to, or that reads them.
+    """
     layers = graph.layers
+    homes = {}
+    for at, layer in enumerate(layers):
+        group = [other for other, one in enumerate(layers) if one.tied_to == layer.tied_to]
+        computing = [other for other in group if layers[other].kind != PARAMETER]
+        readers = [
+            other for other, one in enumerate(layers) if not {*group}.isdisjoint(graph.sources(one))
+        ]
+        if layer.kind == PARAMETER and (computing or readers):
+            homes[at] = (computing or readers)[0]
+    others = [at for at in range(len(layers)) if at not in homes]
+    for parts in combinations_with_replacement(range(k), len(others)):
+        of_layers = dict(zip(others, parts, strict=True))
+        cut = [of_layers[homes.get(at, at)] for at in range(len(layers))]
+        if all(cut[layer.tied_to] == cut[at] for at, layer in enumerate(layers)):
+            yield cut
+
+
+def every_cut(graph: ChannelGraph, loads: list[int], k: int) -> list[list[int]]:
+    """Every ascending assignment that gives each part a load."""
     busy = {at for at, load in enumerate(loads) if load > 0}
-    return [
-        list(parts)
-        for parts in combinations_with_replacement(range(k), len(layers))
-        if len({parts[at] for at in busy}) == k
-        and all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(layers))
-    ]
+    return [cut for cut in ascending(graph, k) if len({cut[at] for at in busy}) == k]
 
 
 def assert_best(graph: ChannelGraph, work: Work, k: int, speeds: list[float] | None) -> None:
@@ -95,10 +118,9 @@ def test_no_cut_that_has_room_has_less_volume(
     graph, work = graph_and_work
     k, loads = len(room), loads_of(graph, work)
     with_room = [
-        list(parts)
-        for parts in combinations_with_replacement(range(k), len(graph.layers))
-        if all(parts[layer.tied_to] == parts[at] for at, layer in enumerate(graph.layers))
-        and all(map(int.__le__, loads_of_parts(loads, list(parts), k), room))
+        cut
+        for cut in ascending(graph, k)
+        if all(map(int.__le__, loads_of_parts(loads, cut, k), room))
     ]
     found = layerwise_within(with_capacities(graph, work, COARSE, np.array(room)))
     if not with_room:
@@ -162,6 +184,38 @@ def test_tied_layers_are_never_parted() -> None:
         parts = layerwise(Problem(graph, flops(graph), COARSE, k))
         for at, layer in enumerate(graph.layers):
             assert parts[at] == parts[layer.tied_to]
+
+
+class Repeated(nn.Module):
+    """Three convolutions and a parameter, which the first or the last two read as data."""
+
+    def __init__(self, ends: bool) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Conv2d(4, 4, 3, padding=1) for _ in range(3))
+        self.scale = nn.Parameter(torch.randn(1, 1, 4, 4))
+        self.ends = ends
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        first = self.first(image) if self.ends else self.first(image) * self.scale
+        maps = self.last(self.middle(first)) * self.scale
+        sorted_maps: torch.Tensor = (maps + self.scale).flatten(1).sort(1)[0] * self.scale.sum()
+        return sorted_maps
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("cut", [layerwise, layerwise_by_count, layerwise_by_parameters])
+def test_a_parameter_that_is_read_as_data_forbids_no_cut(
+    cut: Callable[[Problem], Int64], ends: bool
+) -> None:
+    """It stands before all layers; tied to one at the end, it kept all of them together."""
+    graph = channel_graph(trace(Repeated(ends), torch.randn(2, 4, 4, 4)))
+    held = next(at for at, layer in enumerate(graph.layers) if layer.kind == PARAMETER)
+    tied = [at for at, layer in enumerate(graph.layers) if layer.tied_to == held and at != held]
+    names = [layer.name for layer in graph.layers]
+    parts = cut(Problem(graph, flops(graph), COARSE, 3)).tolist()
+    assert [parts[names.index(name)] for name in ("first", "middle", "last")] == [0, 1, 2]
+    assert tied
+    assert {parts[at] for at in (held, *tied)} == {2}
 
 
 @given(channel_graphs(max_layers=5), st.integers(1, 4))

@@ -253,10 +253,11 @@ def test_what_is_not_a_model_is_named(arrays: dict[str, Any], message: str) -> N
     assert message in str(raised.value)
 
 
-def test_a_net_with_readers_of_all_does_not_gather() -> None:
-    net = int(np.flatnonzero(MODEL.net_sets)[0])
-    with pytest.raises(HypergraphError, match=f"net_gathers.{net}. is 1, expected 0"):
-        run(replace(MODEL, net_gathers=entry(MODEL.net_gathers, net, 1)))
+def test_nets_of_a_set_gather_all_or_none() -> None:
+    net, other = int(np.flatnonzero(MODEL.net_sets)[0]), int(np.flatnonzero(MODEL.net_sets == 0)[0])
+    sets = entry(MODEL.net_sets, other, int(MODEL.net_sets[net]))
+    with pytest.raises(HypergraphError, match="like other nets of its set"):
+        run(replace(MODEL, net_sets=sets, net_gathers=entry(MODEL.net_gathers, net, 1)))
 
 
 @pytest.mark.parametrize(

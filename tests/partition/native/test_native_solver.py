@@ -122,13 +122,6 @@ def test_unequal_speeds(speeds: list[float]) -> None:
     assert found.feasible
 
 
-def test_eps_0_is_met_where_single_tasks_allow_it() -> None:
-    graph, work = chain([24, 24, 24], [24 * 7, 24 * 11, 24 * 13], [5, 3, 1])
-    for k in (2, 3, 4, 8):
-        found = solve(graph, work, k, 0)
-        assert found.evaluation.imbalance == 0
-
-
 def test_two_towers_are_parted_for_nothing() -> None:
     graph = graph_of("branches")
     modelling = Modelling(output_vertex=False)

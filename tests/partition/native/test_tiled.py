@@ -343,6 +343,7 @@ def test_counts_and_slices_each_find_more_than_is_known(
     assert found.evaluation.volume < 50_000
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("graph", "options"),

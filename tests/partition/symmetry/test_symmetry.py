@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
+import placements
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from normed_maps import SAMPLES, Norm, images, normed, norms
 from partitioned_models import channel_graphs, modellings
 
 from hgpart.hypergraph.blocks import single_blocks
@@ -27,7 +29,7 @@ from hgpart.partition.problem.objectives import (
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import symmetry_of
-from hgpart.work.figures import Work
+from hgpart.work.figures import Work, flops
 
 
 def objective_of(name: str, k: int, seed: int) -> Objective:
@@ -88,7 +90,44 @@ def test_costs_loads_and_memory_are_those_of_the_metrics(
     name: str,
     copies: int | None,
 ) -> None:
-    graph, work = graph_and_work
+    check_costs(*graph_and_work, modelling, k, seed, steps, name, copies)
+
+
+@given(
+    norms(),
+    st.sampled_from(["coarse", "fine"]),
+    st.integers(1, 3),
+    st.integers(2, 5),
+    st.integers(0, 9),
+    st.sampled_from([0, 20, 500]),
+    st.sampled_from(["volume", "largest", "links", "time"]),
+    st.sampled_from([None, 3]),
+)
+def test_costs_of_norms_over_channels(
+    norm: Norm,
+    grain: str,
+    slices: int,
+    k: int,
+    seed: int,
+    steps: int,
+    name: str,
+    copies: int | None,
+) -> None:
+    _, graph = placements.traced_model(normed(norm), [images()])
+    modelling = Modelling(grain=grain, batch_size=SAMPLES, slices=slices)
+    check_costs(graph, flops(graph), modelling, k, seed, steps, name, copies)
+
+
+def check_costs(
+    graph: ChannelGraph,
+    work: Work,
+    modelling: Modelling,
+    k: int,
+    seed: int,
+    steps: int,
+    name: str,
+    copies: int | None,
+) -> None:
     model = cnn_hypergraph(graph, work, single_blocks(graph, modelling), modelling)
     if model.hypergraph.vertices == 0:
         return

@@ -19,7 +19,7 @@ from hgpart.placement.cutting.layouts import ChannelLayout
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.products import filters, product_of
 from hgpart.placement.cutting.step_graph import Source, SourcePiece
-from hgpart.placement.cutting.steps import finishing_step, partial_step
+from hgpart.placement.cutting.steps import PartialSum, finishing_step, partial_step
 from hgpart.placement.shares.ownership import Rectangle
 from hgpart.tracing.traced_model import trace
 
@@ -154,7 +154,7 @@ def test_partial_sums_are_products_of_some_channels_and_add_up(name, data, most)
         held = sum(one.numel() for one in made.module.parameters())
         assert held * 20 * 6 // read.groups == cells * step.layer.weights
         sums[f"sums_{part}"] = found
-        pieces.append((f"sums_{part}", tasks))
+        pieces.append(PartialSum(f"sums_{part}", tasks, None))
     total = finishing_step(step, [head_of(step)], {}, pieces)
     load(total.module, total.slices, model)
     found = call(total.module, total.operands, batch_size=3, **sums)

@@ -14,6 +14,7 @@ import torch
 from exported_parts import run_parts
 from hypothesis import given
 from hypothesis import strategies as st
+from normed_maps import Norm, normed
 from placed_models import Forked, placed
 from tiled_networks import tiled_network
 from torch import Tensor, nn
@@ -70,6 +71,16 @@ def test_filters_of_parts_are_exported(grain: str, tmp_path: Path) -> None:
     check(place(model, plan), model, [IMAGES], tmp_path)
 
 
+@pytest.mark.few(1)
+def test_norms_over_channels_are_exported_as_operators_of_torch(tmp_path: Path) -> None:
+    images = torch.randn(4, 3, 4, 2)
+    for kind in ("layer", "rms", "group"):
+        model = normed(Norm(kind, 6)).float().eval()
+        traced, graph = placements.traced_model(model, [images])
+        plan = placements.of_single_tasks(traced, graph, Modelling(batch_size=4), 3, 1)
+        check(place(model, plan), model, [images], tmp_path / kind)
+
+
 def test_bands_and_slices_of_parts_are_exported(tmp_path: Path) -> None:
     """Each takes its rows of its samples of the input alone.
 
@@ -88,6 +99,7 @@ def test_bands_and_slices_of_parts_are_exported(tmp_path: Path) -> None:
     assert any(piece[2] != [0, 14] for piece in extents)
 
 
+@pytest.mark.long
 @given(seed=st.integers(0, 10_000), bands=st.integers(1, 4), slices=st.integers(1, 2))
 @pytest.mark.full
 def test_random_networks_in_random_tiles(
@@ -178,6 +190,7 @@ def test_models_in_three_parts(name: str, way: str, tmp_path: Path) -> None:
     check(placement, model, [images], tmp_path)
 
 
+@pytest.mark.long
 @pytest.mark.full
 def test_onnx_computes_the_same(tmp_path: Path) -> None:
     for package in ("onnx", "onnxscript", "onnxruntime"):

@@ -13,11 +13,10 @@ from random_reports import make_report
 from torch import nn
 
 from hgpart.partitioned_model import partition_model
-from hgpart.report import Report
 from hgpart.report.page.drawing.network import network
 from hgpart.report.partition.bars import MOST_ROWS, SYMBOLS, print_bars, rows
 from hgpart.report.partition.looks import part_colour
-from hgpart.report.partition.record import work_of_layer
+from hgpart.report.partition.record import Report, work_of_layer
 from hgpart.terminal import PlainConsole
 
 

@@ -666,7 +666,7 @@ def test_what_are_no_scores_is_refused_and_named(result, said):
         class_scores(result, 2)
     assert str(caught.value) == (
         f"for 2 samples the model returns {said}: accepted are class scores, 2 x classes, or maps "
-        "of them, alone or first in a tuple"
+        "of them, alone, first in a tuple, or a dict's logits"
     )
 
 

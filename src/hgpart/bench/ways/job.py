@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from hgpart.run.training.batches import SampleBatches, training_batches
 from hgpart.run.training.data import Data, load_data
 from hgpart.run.training.sources.samples import Samples
+from hgpart.tracing.input_shape import InputShape
 from hgpart.zoo import load_model
 
 
@@ -22,8 +23,8 @@ class Job:
     ----------
     model : str
         A model spec, as for `load_model`.
-    input_shape : tuple of int
-        Shape of one sample.
+    input_shape : InputShape
+        The inputs that the model takes for each sample.
     classes : int
         Width of the model's output.
     batch_size : int
@@ -45,7 +46,7 @@ class Job:
     """
 
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape
     classes: int
     batch_size: int
     workers: int
@@ -68,7 +69,9 @@ class Job:
 
     def opened_data(self) -> Data:
         """The data to train and test on; raises an ArgumentError if they do not fill a batch."""
-        data = load_data(self.data, self.input_shape, self.classes, self.seed)
+        data = load_data(
+            self.data, InputShape(self.input_shape).image("data"), self.classes, self.seed
+        )
         data.check_batch(self.batch_size)
         return data
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.layers.layering import channel_graph
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.plan import Plan, PlanFile, restore
+from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace
 from hgpart.zoo import load_model
 
@@ -24,7 +25,7 @@ ASKED = "HGPART_TRACED_BEFORE"
 
 
 @contextmanager
-def asking(model: str, input_shape: Sequence[int], training: bool = True) -> Iterator[None]:
+def asking(model: str, input_shape: InputShape, training: bool = True) -> Iterator[None]:
     """Let a server that starts inside the block trace a model, in training mode or evaluation."""
     os.environ[ASKED] = json.dumps([model, training, *input_shape])
     try:
@@ -34,10 +35,10 @@ def asking(model: str, input_shape: Sequence[int], training: bool = True) -> Ite
 
 
 def partitioned(
-    model: str, input_shape: Sequence[int], plan: Plan | PlanFile, training: bool = True
+    model: str, input_shape: InputShape, plan: Plan | PlanFile, training: bool = True
 ) -> Plan | PlanFile | PartitionedModel:
     """The plan with the model's trace where that was made before, or else the plan alone."""
-    known = _TRACED.get((model, training, *input_shape))
+    known = _TRACED.get((model, training, input_shape))
     if known is None or known[1].fingerprint != plan.fingerprint:
         return plan
     traced, graph = known
@@ -50,14 +51,14 @@ def partitioned(
 
 
 def traced_here(
-    model: str, input_shape: Sequence[int], training: bool
+    model: str, input_shape: InputShape, training: bool
 ) -> tuple[TracedModel, ChannelGraph]:
     """A model's trace in a mode: the one that was made before, or a new one."""
-    known = _TRACED.get((model, training, *input_shape))
+    known = _TRACED.get((model, training, input_shape))
     return _trace(model, input_shape, training) if known is None else known
 
 
-def _trace(model: str, shape: Sequence[int], training: bool) -> tuple[TracedModel, ChannelGraph]:
+def _trace(model: str, shape: InputShape, training: bool) -> tuple[TracedModel, ChannelGraph]:
     module = load_model(model, device="meta")[0].train(training)
     traced = trace(module, example_inputs(module, shape))
     return traced, channel_graph(traced)
@@ -67,7 +68,7 @@ def _traced() -> dict[tuple[object, ...], tuple[TracedModel, ChannelGraph]]:
     asked = os.environ.pop(ASKED, None)
     if asked is None:
         return {}
-    model, training, *shape = json.loads(asked)
+    model, training, *written = json.loads(asked)
     # Whatever goes wrong goes wrong once more, in a process that can say so.
     with (
         suppress(BaseException),
@@ -75,7 +76,8 @@ def _traced() -> dict[tuple[object, ...], tuple[TracedModel, ChannelGraph]]:
         redirect_stdout(nowhere),
         redirect_stderr(nowhere),
     ):
-        return {(model, training, *shape): _trace(model, shape, training)}
+        shape = InputShape(written)
+        return {(model, training, shape): _trace(model, shape, training)}
     return {}
 
 

@@ -23,7 +23,7 @@ from hgpart.cli.grouping import Options
 from hgpart.cli.groups import TIMEOUT, Counting
 from hgpart.cli.options import (
     Eps,
-    InputShape,
+    InputTexts,
     Model,
     Names,
     NotNegative,
@@ -32,7 +32,7 @@ from hgpart.cli.options import (
     Timeout,
 )
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
-from hgpart.cli.stages import Stages, classes_of, traced_model
+from hgpart.cli.stages import Stages, classes_of
 from hgpart.cores import processor, threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.files.row_files import KeptRows
@@ -151,7 +151,7 @@ def bench(
     processes: str = "2",
     inference: bool = False,
     batch_size: Positive = 32,
-    input_shape: InputShape = None,
+    input_shape: InputTexts = None,
     timeout: Timeout = TIMEOUT,
 ) -> None:
     """Train a few steps each way, torch's and hgpart's, in turns: which is fast on this machine.
@@ -187,6 +187,7 @@ def bench(
             from hgpart.bench.plans import Subject
             from hgpart.bench.ways.job import Job
             from hgpart.bench.ways.way import check_ways, chosen_ways
+            from hgpart.cli.named_model import NamedModel
             from hgpart.compare.comparison import work_digest
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.problem import Problem
@@ -202,9 +203,11 @@ def bench(
         check_search(seed, effort)
         check_timeout(timeout)
         counting.check_work()
-        module, shape, traced, graph = traced_model(stage, model, input_shape, inference=inference)
+        asked = input_shape, lambda shape: shape.image("hgpart bench")
+        named = NamedModel(stage, model, *asked, inference=inference)
+        shape, graph, module, traced = named.shape, named.graph, named.module, named.traced
         classes = 1 if inference else classes_of(module, shape)
-        work = counting.measured(stage, module, traced, graph)
+        work = counting.measured(stage, named)
     problem = Problem(graph, work, hgpart.Modelling(batch_size=batch_size), count, eps, speeds)
     subject = Subject(model, shape, traced, problem, seed, effort)
     if ways is not None:

@@ -17,7 +17,7 @@ from hgpart.cli.grouping import Options
 from hgpart.cli.groups import COUNTED, AnyCounting
 from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, BackendError
 from hgpart.files.row_files import KeptRows
@@ -113,6 +113,7 @@ def compare(
     jobs = min(2, usable_cores()) if search.jobs is None else search.jobs
     with Stages() as stage:
         with stage("import"):
+            from hgpart.cli.named_model import NamedModel
             from hgpart.compare.comparison import (
                 Comparison,
                 cell_of,
@@ -143,9 +144,10 @@ def compare(
         number = None if counting.slices == "auto" else counting.slices
         counting.check_work()
         loaded = None if results.plan is None else hgpart.files.load_plan(results.plan)
-        module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
+        named = NamedModel(stage, model, counting.input_shape)
+        shape, graph = named.shape, named.graph
         shown = None if loaded is None else plan_report(loaded, graph)
-        work = counting.measured(stage, module, traced, graph)
+        work = counting.measured(stage, named)
     empty = Comparison(
         model=model,
         input_shape=shape,
@@ -200,7 +202,7 @@ def compare(
 def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:
     """The tables, and how to get the plan of the best for the most devices, if any is balanced."""
     from hgpart.partition.heaviest_task import round_up
-    from hgpart.report import print_comparison
+    from hgpart.report.comparison import print_comparison
 
     print_comparison(comparison, plain_console(), unit, wide=wide)
     best = min(

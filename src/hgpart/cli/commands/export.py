@@ -12,7 +12,7 @@ from hgpart.cli.command_lines import typed
 from hgpart.cli.groups import COUNTED, Counting
 from hgpart.cli.options import Model
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages
 from hgpart.errors import not_one_of
 
 
@@ -42,6 +42,7 @@ def export(
     check_outputs({"--work": counting.kept_work, "--output": output})
     with Stages() as stage:
         with stage("import"):
+            from hgpart.cli.named_model import NamedModel
             from hgpart.hypergraph.blocks import single_blocks
             from hgpart.hypergraph.formats import write_hmetis, write_patoh
             from hgpart.partition.problem.balance import MOST_FITTED, fitted
@@ -50,8 +51,9 @@ def export(
             raise not_one_of("format", file_format, writers)
         modelling = counting.modelling_of(counting.batch_size)
         counting.check_work()
-        module, _, traced, graph = traced_model(stage, model, counting.input_shape)
-        work = counting.measured(stage, module, traced, graph)
+        named = NamedModel(stage, model, counting.input_shape)
+        graph = named.graph
+        work = counting.measured(stage, named)
         with stage("hypergraph"):
             blocks = single_blocks(graph, modelling)
             hypergraph = hgpart.cnn_hypergraph(graph, work, blocks, modelling).hypergraph

@@ -23,8 +23,7 @@ def models(
     --------
     $ hgpart models vgg16 resnet50
     """
-    from hgpart.report import print_models
-    from hgpart.report.models import model_summary
+    from hgpart.report.models import model_summary, print_models
 
     chosen = names or hgpart.builtin_models()
     summaries = map(model_summary, chosen)

@@ -16,7 +16,7 @@ from hgpart.cli.groups import AnyCounting
 from hgpart.cli.options import Model, NotNegative, Numbers, Seed
 from hgpart.cli.outputs import Table, run_of_plan, show_report, unit_of
 from hgpart.cli.partition_files import parts_of_file
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages
 from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
 
@@ -140,6 +140,7 @@ def partition(
         raise ArgumentError("no --k given: accepted is a number of devices, as in --k 4")
     with Stages() as stage:
         with stage("import"):
+            from hgpart.cli.named_model import NamedModel
             from hgpart.hypergraph.formats import write_partition as write_parts
             from hgpart.hypergraph.partition_files import full_parts
             from hgpart.partition.given_parts import partition_of_parts
@@ -151,11 +152,6 @@ def partition(
             from hgpart.partition.problem.topology import load_speeds
             from hgpart.partition.stages import solve_in_tiles
             from hgpart.partition.ways.catalogue import way_named
-            from hgpart.recommendation.least_time import partition_of
-            from hgpart.recommendation.of_partition import assumed_step
-            from hgpart.report import Report
-            from hgpart.report.page.plan import plan_page
-            from hgpart.zoo import import_user_code
         slices, speeds = counting.slices, devices.speeds
         if speeds is None and devices.machine is not None and k is not None:
             speeds = load_speeds(devices.machine, k)
@@ -165,6 +161,8 @@ def partition(
         check_search(search.seed, search.effort, search.time_limit)
         modelling = counting.modelling_of(counting.batch_size)
         if search.way is not None:
+            from hgpart.zoo import import_user_code
+
             import_user_code(model)
         _check_together(counting, modelling, search, devices, speeds)
         timing = None
@@ -173,7 +171,8 @@ def partition(
         backend = hgpart.load_backend(search.backend) if ":" in search.backend else search.backend
         objective, memory = _wanted(counting, search, devices, k or 1, backend)
         counting.check_work()
-        module, shape, traced, graph = traced_model(stage, model, counting.input_shape)
+        named = NamedModel(stage, model, counting.input_shape)
+        shape, graph = named.shape, named.graph
         parts = None
         if search.partition is not None:
             with stage("read"):
@@ -181,7 +180,7 @@ def partition(
             k = k or int(parts.max(initial=0)) + 1
             check_request(k, eps, speeds)
         assert k is not None
-        work = counting.measured(stage, module, traced, graph)
+        work = counting.measured(stage, named)
         chosen = None
         problem = Problem(graph, work, modelling, k, eps, speeds, objective, memory)
         limited = Search(search.seed, search.effort, search.time_limit, stage.search)
@@ -189,13 +188,19 @@ def partition(
             if parts is not None:
                 divided = partition_of_parts(problem, parts)
             elif timing is not None:
-                chosen = timing.choose(module, shape, problem, limited, model)
+                from hgpart.recommendation.least_time import partition_of
+
+                chosen = timing.choose(named.module, shape, problem, limited, model)
                 divided = partition_of(chosen)
             elif search.way is not None:
                 divided = way_named(search.way).partition(problem, limited)
             else:
                 in_any = slices == "auto", counting.bands == "auto"
                 divided = solve_in_tiles(problem, limited, backend, search.best_effort, *in_any)
+        with stage("import"):  # with torch, which the search does without
+            from hgpart.recommendation.of_partition import assumed_step
+            from hgpart.report.page.plan import plan_page
+            from hgpart.report.partition.record import Report
         with stage("layer-wise"):
             layerwise = hgpart.evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.way is None
@@ -208,6 +213,7 @@ def partition(
                 known = known_in_slices(problem)
         simulated = None
         if timing is None:
+            module, traced = named.module, named.traced
             with stage("simulate"):
                 simulated = assumed_step(module, traced, divided, devices.machine)
         with stage("write"):

@@ -9,9 +9,9 @@ import typer
 
 import hgpart
 from hgpart.cli.command_lines import typed
-from hgpart.cli.options import InputShape, Model, Whole
+from hgpart.cli.options import InputTexts, Model, Whole
 from hgpart.cli.outputs import check_outputs, kept, lead_on, plain_console
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages
 
 
 def profile(
@@ -20,7 +20,7 @@ def profile(
     batch_size: int = 32,
     device: str = "cpu",
     threads: Whole = None,
-    input_shape: InputShape = None,
+    input_shape: InputTexts = None,
     output: Path | None = None,
 ) -> None:
     """Measure seconds of each layer, whole and in parts: forward, backward and update.
@@ -41,13 +41,16 @@ def profile(
     --------
     $ hgpart profile vgg16 --batch-size 16 --threads 1 -o times.json
     """
+    from hgpart.cli.named_model import NamedModel
+
     check_outputs({"--output": output})
     with Stages() as stage:
-        module, shape, traced, graph = traced_model(stage, model, input_shape)
+        named = NamedModel(stage, model, input_shape)
+        shape, graph, module, traced = named.shape, named.graph, named.module, named.traced
         with stage("profile", spinner=False):  # it shows its own progress
             import torch
 
-            from hgpart.report import print_layer_times
+            from hgpart.report.layers import print_layer_times
 
             if threads is not None:
                 torch.set_num_threads(threads)

@@ -14,13 +14,14 @@ import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import runs_and_timeout
-from hgpart.cli.options import InputShape, Model, Positive, PositiveOrNone, Seed
+from hgpart.cli.options import InputTexts, Model, Positive, PositiveOrNone, Seed
 from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
-from hgpart.cli.stages import Stages, classes_of, then_of_plan, traced_model
+from hgpart.cli.stages import Stages, check_images, classes_of, then_of_plan
 from hgpart.cli.timing import times_of
 from hgpart.cores import threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
 from hgpart.terminal import say, share_done
+from hgpart.tracing.input_shape import InputShape
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +97,7 @@ def recommend(
     ranking: Ranking,
     results: RecommendResults,
     batch_size: Positive = 32,
-    input_shape: InputShape = None,
+    input_shape: InputTexts = None,
 ) -> None:
     """Find the fastest way to train a model on some devices, or to run it, and in which order.
 
@@ -120,6 +121,7 @@ def recommend(
         with stage("import"):
             from hgpart.bench.session import start_server
             from hgpart.bench.ways.job import Job
+            from hgpart.cli.named_model import NamedModel
             from hgpart.machines.named import named_machine
             from hgpart.partition.problem.checks import check_search
             from hgpart.partition.problem.memory import number_of_bytes
@@ -154,15 +156,19 @@ def recommend(
         k = devices or (given.k if given is not None else 1)
         threads = given.devices[0].threads if given is not None else threads_of_each(k)
 
-        def before(shape: tuple[int, ...]) -> None:
+        def before(shape: InputShape) -> None:
             if best:  # who runs the ways traces the model at the same time as this process
                 start_server(model, shape, threads, training=not inference)
 
-        module, shape, traced, graph = traced_model(stage, model, input_shape, before)
+        named = NamedModel(stage, model, input_shape, before)
+        shape, graph, module, traced = named.shape, named.graph, named.module, named.traced
         notes, classes = list[str](), 1
-        if best and not inference:  # there is no loss
+        if best:
             try:
-                classes = classes_of(module, shape)
+                if inference:  # there is no loss
+                    check_images(shape)
+                else:
+                    classes = classes_of(module, shape)
             except RunError as error:
                 if ranking.measure is not None:
                     raise
@@ -207,7 +213,8 @@ def recommend(
         job = Job(*of_step, ranking.seed, timeout=timeout, inference=inference)
         with share_done() as tell:
             ranked = with_measured(ranked, job, best, tell)
-    hgpart.files.save_plan(ranked.best.plan, output)
+    # Simulations know the types of inputs, not their values.
+    hgpart.files.save_plan(replace(ranked.best.plan, input_shape=shape), output)
     unit = unit_of(context)
     results.draw(recommendation_page, ranked, limits_of(ranked.machine, limit), unit)
     if results.want_tables(recommendation_json(ranked)):

@@ -19,14 +19,14 @@ from hgpart.cli.outputs import (
     show_report,
     unit_of,
 )
-from hgpart.cli.stages import Stages, traced_model, trusted_model
+from hgpart.cli.stages import Stages, trusted_model
 from hgpart.errors import ArgumentError, TraceError
 
 if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.plan import PlanFile
-    from hgpart.report import Report
+    from hgpart.report.partition.record import Report
     from hgpart.schedule_wanted import Scheduling
 
 CODE_ACCEPTED = "--model MODEL, which names the code to call, or --trust, if the plan is yours"
@@ -77,12 +77,14 @@ def show(
         step.scheduling()
     with Stages() as stage:
         with stage("import"):
+            from hgpart.cli.named_model import NamedModel
             from hgpart.files.graphs import write_graph
             from hgpart.hypergraph.dependencies import dependencies
             from hgpart.plan import another_model
             from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report.page.plan import plan_page
             from hgpart.report.tables import in_unit
+            from hgpart.tracing.input_shape import shape_text
         with stage("read"):
             loaded = hgpart.files.load_plan(plan)
         scheduling = None
@@ -100,11 +102,12 @@ def show(
             model = trusted_model(loaded, plan, CODE_ACCEPTED)
         named = model or loaded.model
         try:
-            module, _, traced, channels = traced_model(stage, named, loaded.input_shape)
+            known = NamedModel(stage, named, loaded.input_shape)
         except (ArgumentError, TraceError) as error:
-            raise another_model(loaded.model, [loaded.input_shape], error) from error
+            raise another_model(loaded.model, shape_text(loaded.input_shape), error) from error
         with stage("evaluate"):
-            report = replace(plan_report(loaded, channels), model=named)
+            report = replace(plan_report(loaded, known.graph), model=named)
+        module, traced = known.module, known.traced
         with stage("simulate"):
             simulated = assumed_step(module, traced, report.partition)
             report = replace(report, simulated=simulated)
@@ -154,7 +157,7 @@ def plan_report(plan: PlanFile, graph: hgpart.ChannelGraph) -> Report:
     PlanError
         If the plan is not one of this model, or was changed.
     """
-    from hgpart.report import Report
+    from hgpart.report.partition.record import Report
 
     restored = hgpart.restore(plan, graph)
     modelling = restored.modelling

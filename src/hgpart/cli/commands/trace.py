@@ -9,9 +9,9 @@ import typer
 
 import hgpart
 from hgpart.cli.command_lines import typed
-from hgpart.cli.options import InputShape, Model
+from hgpart.cli.options import InputTexts, Model
 from hgpart.cli.outputs import GraphFile, check_outputs, lead_on, plain_console
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages
 from hgpart.files.writing import write_text
 
 
@@ -33,7 +33,7 @@ def trace(
     model: Model,
     results: LayerFiles,
     rows: bool = False,
-    input_shape: InputShape = None,
+    input_shape: InputTexts = None,
 ) -> None:
     """Show the layers of a model: their tasks, what they read, and which are kept whole.
 
@@ -50,9 +50,11 @@ def trace(
     check_outputs({"--graph": results.graph, "--json": results.json})
     with Stages() as stage:
         with stage("import"):
+            from hgpart.cli.named_model import NamedModel
             from hgpart.files.graphs import write_graph
-            from hgpart.report import as_rows_json, print_rows, print_trace
-        _, shape, _, graph = traced_model(stage, model, input_shape)
+            from hgpart.report.layers import as_rows_json, print_rows, print_trace
+        named = NamedModel(stage, model, input_shape)
+        shape, graph = named.shape, named.graph
     if results.graph is not None:
         write_graph(graph.to_networkx(), results.graph)
     work = hgpart.flops(graph)

@@ -15,11 +15,11 @@ import hgpart
 from hgpart.cli.forms import Length, keyed, length, one_value, read, yes_or_no
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import CountedRanks, StepWithNorms
-from hgpart.cli.options import InputShape, PlannedModel
+from hgpart.cli.options import InputTexts, PlannedModel
 from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
 from hgpart.cli.placing import Placing, progress
 from hgpart.cli.processes import check_devices, check_one_clock, started_as_rank
-from hgpart.cli.stages import Stages, plan_and_model, traced_model
+from hgpart.cli.stages import Stages, plan_and_model
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
 from hgpart.run.training.log import TABLE, Log
@@ -163,8 +163,6 @@ class Planning(Options):
 
     Attributes
     ----------
-    input_shape : C,H,W
-        Shape of one sample. Default: the model's own, if it is known.
     memory : M,M,...
         Memory of each device for a step, or one size for all, as in 2GiB or 512MB: weights,
         gradients, the optimizer's state and maps. What libraries take besides, some 0.4 GB a
@@ -172,7 +170,7 @@ class Planning(Options):
     """
 
     panel: ClassVar[str] = "A plan made here"
-    input_shape: InputShape = None
+    input_shape: InputTexts = None
     memory: str | None = None
 
     def check(self, plan: Path | None, model: str | None, ranks: CountedRanks) -> None:
@@ -215,6 +213,7 @@ class Planning(Options):
         with stage("import"):
             import torch
 
+            from hgpart.cli.named_model import NamedModel
             from hgpart.partition.problem.memory import memory_limits
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
@@ -231,10 +230,13 @@ class Planning(Options):
             sizes = self.memory.split(",")
             copies = 2 + OPTIMIZER_STATES[optimizer]  # a parameter and its gradient
             limits = memory_limits(sizes, k, copies, in_flight)
-        module, shape, _, graph = traced_model(stage, model, self.input_shape)
+        named = NamedModel(
+            stage, model, self.input_shape, lambda shape: shape.image("hgpart train")
+        )
+        shape, graph = named.shape, named.graph
         modelling = hgpart.Modelling(batch_size=batch_size)
         problem = Problem(graph, hgpart.flops(graph), modelling, k, EPS, memory=limits)
-        module = module.to(getattr(torch, dtype)).train(True)
+        module = named.module.to(getattr(torch, dtype)).train(True)
         how = scheduling, optimizer, norms, devices, None if amp is None else torch.bfloat16
         wanted = TrainingWanted(module, model, shape, *how)
         with stage("plan"):
@@ -367,6 +369,7 @@ def train(
         assert plan is not None
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
+        image = loaded.input_shape.image("hgpart train")
         of_batch = loaded.modelling.slices > 1 and loaded.modelling.norms == "batch"
         if step.amp is not None and of_batch:
             raise ArgumentError(
@@ -385,7 +388,7 @@ def train(
         with stage("data"):  # before any process is started that would miss it
             needs_classes = loss.of_classes or learning.data == "synthetic"
             classes = placing.classes() if needs_classes else None
-            data = load_data(learning.data, loaded.input_shape, classes, learning.seed)
+            data = load_data(learning.data, image, classes, learning.seed)
             options = learning.options(steps, samples, data.steps_per_epoch(samples))
             check_training(data, options, loss)
 

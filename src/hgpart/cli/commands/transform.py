@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 import hgpart
-from hgpart.cli.options import InputShape, Integers
+from hgpart.cli.options import InputTexts, Integers
 from hgpart.cli.outputs import check_outputs, lead_on, plain_console, run_of_plan
-from hgpart.cli.stages import Stages, traced_model
+from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 from hgpart.files.writing import write_text
 
@@ -29,7 +29,7 @@ def transform(
     output: Path | None = None,
     stages: Integers = None,
     unequal: bool = False,
-    input_shape: InputShape = None,
+    input_shape: InputTexts = None,
 ) -> None:
     """Make a model easier to divide, and say what changes, what does not and why.
 
@@ -60,13 +60,15 @@ def transform(
         )
     with Stages() as stage:
         with stage("import"):
+            from hgpart.cli.named_model import NamedModel
             from hgpart.report.transformation import print_parts, print_transformation
             from hgpart.transformation.factories import factory_of
             from hgpart.transformation.transforming import check_kind, transformation
             from hgpart.zoo import last_change
         original, kind, parts = last_change(model)
         check_kind(kind, parts)
-        module, shape, _, before = traced_model(stage, original, input_shape)
+        named = NamedModel(stage, original, input_shape)
+        shape, before, module = named.shape, named.graph, named.module
         with stage("transform"):
             example = hgpart.example_inputs(module, shape)
             change = transformation(module, kind, parts, example, stages=stages, unequal=unequal)

@@ -116,6 +116,7 @@ def verify(
                 print_verification,
                 verification_json,
             )
+            from hgpart.run.random_batch import random_batch
             from hgpart.run.verifying import verify as verify_placement
             from hgpart.zoo import import_user_code
         check_norms(step.norms)
@@ -170,10 +171,10 @@ def verify(
         with stage("place"):
             placement = hgpart.place(module, source, of_each, norms=step.norms).to(kind)
         torch.manual_seed(seed)
-        batch = torch.randn(samples, *shape, dtype=kind)
+        batch = random_batch(shape, placement.programs.arguments.signature, samples, kind)
         with stage("verify"):
             verification = verify_placement(
-                module, placement, [batch], seed, scheduling=None if called else scheduling
+                module, placement, batch, seed, scheduling=None if called else scheduling
             )
     grain = modelling.grain  # and the backend are the name of a way
     by_backend = grain if divided.backend == "native" else f"{grain}-{divided.backend}"

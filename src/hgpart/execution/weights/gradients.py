@@ -101,10 +101,10 @@ def add_products(products: Sequence[WeightProduct]) -> None:
         torch.autograd.backward([first.bias], [gradients.sum(0)])
 
 
-def add_map_gradients(
-    heads: Sequence[GradientEdge], gradients: Sequence[Tensor], leaves: Sequence[Tensor]
-) -> list[WeightGradient]:
-    """Add to the gradients of leaves; return what is left to do for all other leaves.
+def map_gradients(
+    heads: Sequence[GradientEdge], gradients: Sequence[Tensor], operands: Sequence[GradientEdge]
+) -> tuple[Sequence[Tensor | None], list[WeightGradient]]:
+    """Find the gradients of a graph's operands; and what is left to do for all leaves.
 
     Vectors that maps are multiplied with, such as a norm's, get their gradients now: they take a
     pass over all maps of the norm, which the gradients of these maps need anyway.
@@ -115,10 +115,15 @@ def add_map_gradients(
         Edges where the graph begins.
     gradients : sequence of Tensor
         Gradients of these edges.
-    leaves : sequence of Tensor
-        Leaves of the graph that are maps.
+    operands : sequence of GradientEdge
+        Edges where the graph ends in maps.
+
+    Returns
+    -------
+    sequence of Tensor or None, and list of WeightGradient
+        The gradient of each operand, None for one that no head depends on.
     """
-    meetings = _meetings(heads, {id(leaf) for leaf in leaves})
+    meetings = _meetings(heads, {operand.node for operand in operands})
     weights = [weight for meeting in meetings for weight in meeting.weights]
     distinct = [*{id(weight): weight for weight in weights}.values()]
     apart = len(distinct) == len(weights)  # else some weight meets maps in several places
@@ -126,21 +131,20 @@ def add_map_gradients(
     later = [meeting for meeting in meetings if not meeting.is_vectors] if apart else []
     vectors = [vector for meeting in now for vector in meeting.weights]
     edges = [edge for meeting in later for edge in meeting.edges]
-    wanted: list[Any] = [*leaves, *vectors, *edges]  # the stubs allow only one type at a time
+    wanted: list[Any] = [*operands, *vectors, *edges]  # the stubs allow only one type at a time
     results: Sequence[Tensor | None] = ()
     if wanted:
         keep = bool(later) or not apart
         results = torch.autograd.grad(
             heads, wanted, gradients, retain_graph=keep, allow_unused=True
         )
-    for leaf, gradient in zip(leaves, results, strict=False):
-        leaf.grad = gradient
-    for vector, gradient in zip(vectors, results[len(leaves) :], strict=False):
+    count = len(operands)
+    for vector, gradient in zip(vectors, results[count:], strict=False):
         if gradient is not None:
             torch.autograd.backward([vector], [gradient])
     if not apart:
-        return [WeightGradient(heads, gradients, distinct, meets=False)]
-    return [*_left(later, iter(results[len(leaves) + len(vectors) :]))]
+        return results[:count], [WeightGradient(heads, gradients, distinct, meets=False)]
+    return results[:count], [*_left(later, iter(results[count + len(vectors) :]))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,17 +174,20 @@ def _left(
             yield WeightGradient(edges, known, meeting.weights, meeting.meets)
 
 
-def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
-    """Nodes with both maps and weights behind them, and heads with only weights behind them."""
-    order = _behind_first(heads)
+def _meetings(heads: Sequence[GradientEdge], maps: set[Node]) -> list[_Meeting]:
+    """Nodes with both maps and weights behind them, and heads with only weights behind them.
+
+    The graph ends in the nodes of `maps`.
+    """
+    order = _behind_first(heads, maps)
     has_map: dict[Node, bool] = {}
     weights: dict[Node, dict[int, Tensor]] = {}  # behind a node without maps
     own: dict[Node, dict[int, Tensor]] = {}  # that meet maps in a node
     for node in order:
-        following = [behind for behind, _ in node.next_functions if behind is not None]
+        following = [] if node in maps else _following(node)
         leaf = getattr(node, "variable", None) if node.name() == ACCUMULATES else None
-        has_map[node] = id(leaf) in maps or any(has_map[behind] for behind in following)
-        some = {id(leaf): leaf} if leaf is not None and id(leaf) not in maps else {}
+        has_map[node] = node in maps or any(has_map[behind] for behind in following)
+        some = {id(leaf): leaf} if leaf is not None and node not in maps else {}
         for successor in following:
             some.update(weights[successor])
         weights[node], own[node] = ({}, some) if has_map[node] else (some, {})
@@ -190,7 +197,7 @@ def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
         own[edge.node] = own[edge.node] or weights[edge.node]
     for node in order:
         for behind, number in node.next_functions:
-            if behind is not None and own[behind]:
+            if behind is not None and own.get(behind):
                 uses.setdefault(behind, {})[number] = GradientEdge(behind, number)
     return [
         _Meeting([*uses[node].values()], [*own[node].values()], has_map[node])
@@ -199,8 +206,12 @@ def _meetings(heads: Sequence[GradientEdge], maps: set[int]) -> list[_Meeting]:
     ]
 
 
-def _behind_first(heads: Sequence[GradientEdge]) -> list[Node]:
-    """All nodes of a graph, each after those that follow it in backward."""
+def _following(node: Node) -> list[Node]:
+    return [behind for behind, _ in node.next_functions if behind is not None]
+
+
+def _behind_first(heads: Sequence[GradientEdge], ends: set[Node]) -> list[Node]:
+    """All nodes of a graph up to its ends, each after those that follow it in backward."""
     order: list[Node] = []
     seen: set[Node] = set()
     todo = [(edge.node, False) for edge in reversed(heads)]
@@ -211,7 +222,8 @@ def _behind_first(heads: Sequence[GradientEdge]) -> list[Node]:
         elif node not in seen:
             seen.add(node)
             todo.append((node, True))
-            todo += [(behind, False) for behind, _ in node.next_functions if behind is not None]
+            if node not in ends:
+                todo += [(behind, False) for behind in _following(node)]
     return order
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int64
 from hgpart.hypergraph.blocks import layer_blocks
-from hgpart.layers.channel_graph import ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 from hgpart.partition.problem.problem import Problem
 
 
@@ -23,7 +23,7 @@ def layerwise(problem: Problem) -> Int64:
     Returns
     -------
     int64 array, shape (layers,)
-        Part of each layer, ascending.
+        Part of each layer, ascending but for parameters that are read as data.
     """
     return _balanced(problem, _loads(problem), np.array(problem.rates))
 
@@ -34,7 +34,8 @@ def layerwise_within(problem: Problem) -> Int64 | None:
     Returns
     -------
     int64 array, shape (layers,), or None
-        Part of each layer, ascending; None where no cut between layers is within them.
+        Part of each layer, ascending but for parameters that are read as data; None where no cut
+        between layers is within the capacities.
     """
     room = problem.capacities
     runs = uncuttable_runs(problem.graph)
@@ -59,7 +60,7 @@ def layerwise_by_parameters(problem: Problem) -> Int64:
     Returns
     -------
     int64 array, shape (layers,)
-        Part of each layer, ascending.
+        Part of each layer, ascending but for parameters that are read as data.
     """
     loads = np.array([layer.parameters for layer in problem.graph.layers])
     return _balanced(problem, loads, np.ones(problem.k))
@@ -73,11 +74,12 @@ def layerwise_by_count(problem: Problem) -> Int64:
     Returns
     -------
     int64 array, shape (layers,)
-        Part of each layer, ascending.
+        Part of each layer, ascending but for parameters that are read as data.
     """
     busy = np.cumsum(problem.work.per_task > 0)
     numbers = np.maximum(busy, 1) - 1
-    return (numbers * problem.k // max(1, int(busy[-1]))).astype(np.int64)
+    parts: Int64 = numbers * problem.k // max(1, int(busy[-1]))
+    return parts[_homes(problem.graph)]
 
 
 def _loads(problem: Problem) -> Int64:
@@ -113,12 +115,39 @@ def _balanced(problem: Problem, loads: Int64, speeds: Float64) -> Int64:
 
 
 def uncuttable_runs(graph: ChannelGraph) -> Int64:
-    """Number the runs of layers between which a cut is allowed: not between tied layers."""
-    cut = np.ones(len(graph.layers), dtype=np.int64)
+    """Number the runs of layers between which a cut is allowed: not between tied layers.
+
+    A parameter that is read as data stands before all layers, but nothing has to be computed before
+    it: it forbids no cut, and is in the run of the layer that it belongs to.
+    """
+    homes = _homes(graph)
+    cut = (homes == np.arange(len(homes))).astype(np.int64)
     for at, layer in enumerate(graph.layers):
-        cut[layer.tied_to + 1 : at + 1] = 0
+        cut[homes[layer.tied_to] + 1 : at + 1] = 0
     cut[0] = 0
-    return np.cumsum(cut)
+    runs: Int64 = np.cumsum(cut)[homes]
+    return runs
+
+
+def _homes(graph: ChannelGraph) -> Int64:
+    """For each layer itself; for a parameter that is read as data, the layer that it belongs to.
+
+    A parameter belongs to the first other layer that it is tied to, or else to its first reader.
+    """
+    tied: dict[int, int] = {}
+    read: dict[int, int] = {}
+    for at, layer in enumerate(graph.layers):
+        if layer.kind != PARAMETER:
+            tied.setdefault(layer.tied_to, at)
+            for source in graph.sources(layer):
+                read.setdefault(graph.layers[source].tied_to, at)
+    return np.array(
+        [
+            tied.get(layer.tied_to, read.get(layer.tied_to, at)) if layer.kind == PARAMETER else at
+            for at, layer in enumerate(graph.layers)
+        ],
+        dtype=np.int64,
+    )
 
 
 def volume_into(problem: Problem, runs: Int64, count: int) -> Float64:

@@ -10,7 +10,7 @@ from hgpart.arrays import Int32, Int64
 from hgpart.errors import BackendError
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.external.contract import check_request, checked_parts, easy_parts
-from hgpart.zoo.user_code import UserCode
+from hgpart.specs.user_code import UserCode
 
 
 class UserBackend:

@@ -34,6 +34,9 @@ class Readers:
         Ranges of each set; set 0 is empty.
     set_of_task : int64 array, shape (tasks of all layers,)
     is_read : bool array, shape (tasks of all layers,)
+    gathers : list of (int, int, int)
+        Layer and element of each task that is a statistic, and the set of the elements that send it
+        theirs. No map is read by such a set.
     """
 
     local: tuple[Int64, Int64]
@@ -41,6 +44,7 @@ class Readers:
     sets: Sequences
     set_of_task: Int64
     is_read: NDArray[np.bool_]
+    gathers: list[tuple[int, int, int]]
 
 
 def readers(problem: Problem, numbered: Numbering) -> Readers:
@@ -50,6 +54,8 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
     wide_tasks, wide_ranges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for view in problem.views:
         for read in view.layer.reads if view.exists else ():
+            if read is view.read_as_statistic:
+                continue
             known = np.flatnonzero(read.channels >= 0)
             tasks = problem.graph.task_of_channel[read.channels[known]]
             made = numbered.root_of_task[tasks] >= 0
@@ -87,8 +93,33 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
     sets, first_of = wide.alike()
     is_read = sets[1:] > 0
     is_read[pairs[0]] = True
+    read_sets = wide.take(first_of)
+    gathers, gathering = _gathers(problem, numbered, ranges, len(read_sets))
     spans = np.array(list(ranges), dtype=np.int64).reshape(-1, 2)
-    return Readers(pairs, spans, wide.take(first_of), sets[1:], is_read)
+    every_set = Sequences.joined([read_sets, gathering])
+    return Readers(pairs, spans, every_set, sets[1:], is_read, gathers)
+
+
+def _gathers(
+    problem: Problem, numbered: Numbering, ranges: dict[tuple[int, int], int], first_set: int
+) -> tuple[list[tuple[int, int, int]], Sequences]:
+    """Layer, element and set of each statistic of channels; the ranges of each set."""
+    gathers, sets = list[tuple[int, int, int]](), dict[tuple[int, ...], int]()
+    for view in problem.views:
+        if (statistic := view.statistic) is None:
+            continue
+        for row in range(view.rows):
+            group = row * statistic.read.groups // view.rows
+            own = distinct(numbered.root_of_task[statistic.of_group(group)])
+            ends = np.flatnonzero(np.diff(own) > 1) + 1
+            runs = np.split(own, ends)
+            pairs = [(int(run[0]), int(run[-1]) + 1) for run in runs]
+            members = tuple(ranges.setdefault(pair, len(ranges)) for pair in pairs)
+            number = first_set + sets.setdefault(members, len(sets))
+            gathers.append((view.at, numbered.tasks[view.at] + row, number))
+    ends = np.cumsum([0, *map(len, sets)], dtype=np.int64)
+    numbers = np.array([number for members in sets for number in members], dtype=np.int64)
+    return gathers, Sequences(ends, numbers)
 
 
 def _is_local(layer: Layer, read: Read) -> bool:

@@ -62,7 +62,8 @@ class Symmetry:
     net_costs : int64 array, shape (nets,)
         Cost of one net.
     net_gathers : bool array, shape (nets,)
-        Whether the root receives (partial sums) or sends (its map).
+        Whether the root receives (partial sums, statistics) or sends (its map). Of nets with the
+        same set all do, or none.
     net_keeps : bool array, shape (nets,)
         Whether what a part receives of it counts in its memory.
     net_memory : int64 array, shape (nets,)
@@ -362,7 +363,7 @@ class _Assembly:
         """Pins of its unit and types of sets, for each layer whose parameters others read."""
         by_layer: dict[int, tuple[set[int], set[int]]] = {}
         for number, own in enumerate(self.classes.nets):
-            for at, entry_set, net_slots in own:
+            for at, entry_set, net_slots, _ in own:
                 if self.problem.views[at].layer.kind == PARAMETER:
                     pins = self._pins(number, net_slots)
                     readers = by_layer.setdefault(at, (set(), set()))
@@ -544,8 +545,12 @@ class _Assembly:
         """Cost of the nets of one unit, by class, set, pins and whether the root gathers."""
         costs: Counter[tuple[int, int, tuple[int, ...], bool]] = Counter()
         for number, own in enumerate(self.classes.nets):
-            for (at, entry_set, net_slots), times in own.items():
+            for (at, entry_set, net_slots, gathers), times in own.items():
                 view, pins = self.problem.views[at], self._pins(number, net_slots)
+                if gathers:
+                    cost = times * view.tasks_per_row * view.partial_bytes
+                    costs[number, entry_set, tuple(pins), True] += cost
+                    continue
                 counts = of_parameters or view.layer.kind != PARAMETER
                 if not counts or (len(pins) < 2 and not entry_set):
                     continue

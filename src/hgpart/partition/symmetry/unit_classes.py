@@ -13,7 +13,8 @@ from hgpart.partition.symmetry.numbering import Numbering
 from hgpart.partition.symmetry.readers import Readers
 from hgpart.sequences import Sequences, distinct, equal_rows, starts_of_runs
 
-Net = tuple[int, int, tuple[int, ...]]  # layer, set, slots of one unit: the root's first
+# Layer, set, slots of one unit (the root's first), and whether the root gathers.
+Net = tuple[int, int, tuple[int, ...], bool]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +114,10 @@ def _memberships(numbered: Numbering, read: Readers) -> tuple[Int64, list[list[i
 def _nets(
     problem: Problem, numbered: Numbering, read: Readers, components: Int64, slots: Int64
 ) -> tuple[Int64, Int64, list[Net]]:
-    """Component and number of the net of each map that is read, in order; nets by number."""
+    """Component and number of the net of each map that is read, in order; nets by number.
+
+    Then those of statistics of channels.
+    """
     maps = np.flatnonzero(read.is_read)
     roots = numbered.root_of_task[maps]
     tasks, elements = read.local
@@ -125,8 +129,16 @@ def _nets(
     layers = np.searchsorted(problem.graph.first_task, maps, "right") - 1
     heads = np.stack([layers, read.set_of_task[maps], slots[roots]], axis=1)
     numbers, first = equal_rows(np.concatenate([heads, alike[:, None]], axis=1))
-    nets = []
+    nets = list[Net]()
     for example in first.tolist():
         at, entry_set, slot = heads[example].tolist()
-        nets.append((at, entry_set, (slot, *pins[example].tolist())))
-    return components[roots], numbers, nets
+        nets.append((at, entry_set, (slot, *pins[example].tolist()), False))
+    gathering = [(at, number, (int(slots[own]),), True) for at, own, number in read.gathers]
+    distinct_nets = {net: len(nets) + at for at, net in enumerate(dict.fromkeys(gathering))}
+    own_numbers = np.array([distinct_nets[net] for net in gathering], dtype=np.int64)
+    own_roots = np.array([own for _, own, _ in read.gathers], dtype=np.int64)
+    return (
+        np.concatenate([components[roots], components[own_roots]]),
+        np.concatenate([numbers, own_numbers]),
+        [*nets, *distinct_nets],
+    )

@@ -38,6 +38,7 @@ from hgpart.partition.baselines.spatial import (
     spatial,
     spatial_down_to,
 )
+from hgpart.partition.baselines.tensor_parallel import tensor_parallel
 from hgpart.partition.baselines.transformed_parts import transformed_parts
 from hgpart.partition.improving import rank
 from hgpart.partition.problem.problem import Problem
@@ -232,6 +233,13 @@ def _built_in() -> Iterator[Way]:
         "filter channels in order, a device after the other (thesis 5.1.4)",
         _rule(incremental),
         grain="fine",
+    )
+    yield Way(
+        "tensor-parallel",
+        "dense layers in pairs, by filters and then by channels, heads between (Megatron-LM)",
+        _rule(tensor_parallel),
+        grain="fine",
+        for_any=False,
     )
     yield Way(
         "random",

@@ -20,7 +20,7 @@ from hgpart.placement.as_module.original_modules import (
 )
 from hgpart.placement.as_module.parts import Parts
 from hgpart.placement.as_module.settings import Settings
-from hgpart.tracing.reachable import NO_STATE
+from hgpart.tracing.code.reachable import NO_STATE
 
 
 class ListingModule(nn.Module):

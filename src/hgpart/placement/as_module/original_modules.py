@@ -22,6 +22,7 @@ from torch.utils import _pytree as pytree
 from hgpart.errors import PlacementError
 from hgpart.operators.calls import has_gradients
 from hgpart.placement.as_module.settings import Settings
+from hgpart.tracing.cache.origins import origin_of_model, set_origin
 
 REGISTRIES = ("_parameters", "_buffers", "_modules")
 
@@ -330,7 +331,9 @@ def skeleton(model: M) -> M:
         for value in pytree.tree_leaves(vars(module)):
             if isinstance(value, torch.Tensor) and not value.is_leaf:
                 kept[id(value)] = value.detach()
-    return copy.deepcopy(model, dict(kept))
+    bare = copy.deepcopy(model, dict(kept))
+    set_origin(bare, origin_of_model(model))
+    return bare
 
 
 def _without_storage(tensor: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.execution.program import CARRY, WHOLE, Share, Transfer, TransferredTensor
-from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, ChannelGraph
+from hgpart.layers.channel_graph import INPUT, OUTPUT, PARAMETER, STATISTICS, ChannelGraph
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.table import is_complex, operator_of
 from hgpart.partition import Partition
@@ -56,6 +56,7 @@ CALLS_HIDDEN = 30
 SECONDS_A_PARAMETER_AND_CALL = 5e-10
 UNUSED = "unused"  # submodule of a part for state that none of its steps uses
 OWN = "own"  # submodule of a part for its own state that steps hold only within larger tensors
+UNREAD = "unread"  # submodule of a part for copies that none of its steps reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,7 +352,7 @@ class Blueprint:
     def names(self) -> tuple[str, ...]:
         """A name for each layer that Python accepts and that nothing else in a part has."""
         names: list[str] = []
-        taken, stems = {"batch_size", "channels", "draw", CARRY, UNUSED, OWN}, set[str]()
+        taken, stems = {"batch_size", "channels", "draw", CARRY, UNREAD, UNUSED, OWN}, set[str]()
         for layer in self.graph.layers:
             name = re.sub(r"\W", "_", layer.name)
             known = hasattr(fx.GraphModule, name) or keyword.iskeyword(name)
@@ -429,16 +430,25 @@ class Blueprint:
         Raises
         ------
         PlacementError
-            If channels lie along the rows, or along several dimensions.
+            If channels lie along the rows, or beside samples in one dimension, or a band has no row
+            that is computed by the layer's weights, as one of class tokens alone.
         """
-        dim = self.graph.layer_rows[at].dim if self.owners.height(at) > 1 else None
+        rows, cuts = self.graph.layer_rows[at], self.owners.row_cuts[at]
+        dim = rows.dim if self.owners.height(at) > 1 else None
+        if dim is not None and rows.head is not None and self.graph.layers[at].parameter_names:
+            for band, count in enumerate(np.diff(rows.head.reads.pointers[[*cuts]]).tolist()):
+                if not count:
+                    raise PlacementError(
+                        f"band {band} of {self.graph.layers[at].name} has none of the rows that "
+                        "its weights compute: accepted are fewer bands"
+                    )
         for node in self.results[at] if dim is not None else ():
             layout = self.layouts[node]
-            if len(layout.axes) > 1 or dim in layout.axes or layout.merged:
+            if dim in layout.axes or layout.merged:
                 raise PlacementError(
                     f"{self.graph.layers[at].name} makes maps whose channels lie along dimensions "
                     f"{layout.axes}, and whose rows lie along {dim}: accepted in bands are "
-                    "channels along one other dimension, or a plan without bands"
+                    "channels along other dimensions, or a plan without bands"
                 )
         return dim
 
@@ -446,6 +456,24 @@ class Blueprint:
         """Channels that tasks of a layer make, numbered within the layer."""
         layer = self.graph.layers[at]
         return np.arange(layer.channels) if layer.tasks == 1 and len(tasks) else tasks
+
+    def makes_alone(self, at: int, part: int) -> bool:
+        """Whether a part makes itself all that it has of a layer's maps, and all sums in them."""
+        arrives = any((at, partial, part) in self.arriving for partial in (False, True))
+        return bool(len(self.finishes(at, part))) and not arrives
+
+    def statistic_counts(self, at: int, part: int, tasks: Int64) -> Int64 | None:
+        """Features that a part makes of the channels of each task; None unless it is a statistic.
+
+        A channel has several where its map was flattened.
+        """
+        layer, cells, split = self.graph.layers[at], self.owners.cells[at], self.owners.splits[at]
+        if layer.kind != STATISTICS or cells is None or split is None:
+            return None
+        counts = np.zeros(layer.tasks, dtype=np.int64)
+        for rectangle in cells[part]:
+            counts[rectangle.tasks] += layer.reads[split].sizes[rectangle.positions].sum()
+        return counts[tasks]
 
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:

@@ -11,7 +11,7 @@ from hgpart.arrays import Int64
 from hgpart.placement.building.part_builder import PartBuilder
 from hgpart.placement.building.part_graph import numbered
 from hgpart.placement.cutting.step_graph import Source
-from hgpart.placement.cutting.steps import Step
+from hgpart.placement.cutting.steps import PartialSum, Step
 from hgpart.placement.shares.joined_graph import Join, JoinedGraph
 from hgpart.placement.shares.samples import dimension, dimension_of_piece
 
@@ -114,22 +114,19 @@ class JoinedBuilder(PartBuilder):
             self._joins[together] = Join(tuple(names), dim)
         return together
 
-    def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
+    def _sums(self, at: int, tasks: Int64) -> list[PartialSum] | None:
         first, *more = (member._sums(at, tasks) for member in self.members)
         if first is None:
             return None
         dim = dimension(self.blueprint.nodes[self.blueprint.graph.layers[at].operators[0]])
-        # By tasks, which several parts may have; in any order, as sums are added up.
+        # By what they are of, which several parts may have; in any order, as sums are added up.
         names: list[dict[bytes, list[str]]] = [{} for _ in self.members]
-        for by_tasks, own in zip(names, (first, *more), strict=True):
-            for name, summed in own or ():
-                by_tasks.setdefault(summed.tobytes(), []).append(name)
+        for alike, own in zip(names, (first, *more), strict=True):
+            for summed in own or ():
+                alike.setdefault(summed.key, []).append(summed.name)
         return [
-            (
-                self._joined([by_tasks[summed.tobytes()].pop(0) for by_tasks in names], dim),
-                summed,
-            )
-            for _, summed in first
+            summed._replace(name=self._joined([alike[summed.key].pop(0) for alike in names], dim))
+            for summed in first
         ]
 
     def _send_sums(self, at: int, tasks: Int64) -> None:

@@ -214,15 +214,19 @@ def _alike(blueprint: Blueprint, at: int, partial: bool, part: int) -> Hashable:
         contents += _texts((tile.tasks, tile.rows) for tile in blueprint.tiles(at, part))
         if cells is not None:
             cell_tasks = (rectangle.tasks for rectangle in cells[part])
-            own = np.concatenate([np.zeros(0, np.int64), *cell_tasks])
-            sums = [item.members for item in blueprint.arriving.get((at, True, part), [])]
-            summed = [np.sort(own[np.isin(own, tasks)]), *sums]
-            contents += sorted(piece.tobytes() for piece in summed if len(piece))
+            own = np.sort(np.concatenate([np.zeros(0, np.int64), *cell_tasks]))
+            arriving = blueprint.arriving.get((at, True, part), [])
+            sums = [(part, own[np.isin(own, tasks)])]
+            sums += [(item.sender, item.members) for item in arriving]
+            counted = (
+                (some, blueprint.statistic_counts(at, sender, some)) for sender, some in sums
+            )
+            contents += sorted(_texts(pair for pair in counted if len(pair[0])))
     return tuple(contents)
 
 
 def _texts(pieces: Iterable[tuple[Int64, Int64 | None]]) -> list[bytes]:
-    """Texts that are equal for the same channels in the same rows."""
+    """Texts that are equal for the same channels in the same rows, or tasks with these counts."""
     return [
         members.tobytes() + b" " + (b"" if rows is None else rows.tobytes())
         for members, rows in pieces

@@ -19,6 +19,7 @@ from hgpart.placement.cutting.cut_graph import CutGraph
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import WHOLE, Box, GivenNorm, Source, SourcePiece
 from hgpart.placement.cutting.steps import (
+    PartialSum,
     Step,
     finishing_step,
     own_results,
@@ -185,7 +186,8 @@ class PartBuilder:
                     SourcePiece(numbered(name, first + index), members, rows)
                     for name, first, members, rows in pieces
                 )
-                sources[node] = Source(plan.layouts[node], named, dim)
+                is_alone = plan.makes_alone(source, self.part)
+                sources[node] = Source(plan.layouts[node], named, dim, is_alone=is_alone)
         return sources
 
     def begin(self, at: int, tasks: Int64, rows: Int64 | None = None) -> CutGraph:
@@ -267,7 +269,7 @@ class PartBuilder:
 
     def _after(
         self, norms: Sequence[NormOfBatch], at: int, tile: Tile, number: int
-    ) -> tuple[CutGraph, list[tuple[str, Int64]] | None]:
+    ) -> tuple[CutGraph, list[PartialSum] | None]:
         """Begin a step of a tile after some of its norms, or else with the tasks' partial sums.
 
         The operand of the last of these norms is there, and so are its statistics.
@@ -306,7 +308,10 @@ class PartBuilder:
 
     def _find_rows_of(self, norm: NormOfBatch, tile: Tile) -> tuple[Box, Box]:
         plan, at = self.blueprint, norm.layer
-        dim = plan.facts.operator_rows[norm.node].dim
+        operator_rows = plan.facts.operator_rows.get(norm.node)
+        if operator_rows is None:  # maps of one row, made taller by what comes after
+            return WHOLE, WHOLE
+        dim = operator_rows.dim
         counted = np.arange(norm.row_cuts[tile.bands.start], norm.row_cuts[tile.bands.stop])
         step = self.begin(at, tile.tasks, tile.rows)
         channels = norm.positions(tile.tasks)
@@ -327,19 +332,21 @@ class PartBuilder:
         name = f"{self.blueprint.names[norm.layer]}_before_{norm.number}"
         return f"{name}_tile_{tile}" if tile else name
 
-    def _sums(self, at: int, tasks: Int64) -> list[tuple[str, Int64]] | None:
-        """Partial sums of tasks: their names, and the tasks that each is for."""
+    def _sums(self, at: int, tasks: Int64) -> list[PartialSum] | None:
+        """Partial sums of tasks, or statistics of their channels: own ones, and those received."""
         cells = self.blueprint.owners.cells[at]
         if cells is None:
             return None
-        sums = []
+        sums, counts = list[PartialSum](), self.blueprint.statistic_counts
         if cells[self.part]:
             own = np.sort(np.concatenate([rectangle.tasks for rectangle in cells[self.part]]))
             finished_here = np.isin(own, tasks)
             if finished_here.any():
-                sums.append((self._own_sums(at, own, finished_here), own[finished_here]))
+                name, own = self._own_sums(at, own, finished_here), own[finished_here]
+                sums.append(PartialSum(name, own, counts(at, self.part, own)))
         for item in self.blueprint.arriving.get((at, True, self.part), []):
-            sums.append((self._name(at, True, item.sender), item.members))
+            name, own = self._name(at, True, item.sender), item.members
+            sums.append(PartialSum(name, own, counts(at, item.sender, own)))
         return sums
 
     def _own_sums(self, at: int, own: Int64, finished_here: np.ndarray) -> str:
@@ -369,6 +376,7 @@ class PartBuilder:
                     have, want = layout.positions(own), layout.positions(piece.members)
                     cuts.append((layout.axes[0], np.searchsorted(have, want), len(have)))
                 if dim is not None and tile.rows is not None and piece.rows is not None:
-                    cuts.append((dim, piece.rows - tile.rows[0], len(tile.rows)))
+                    along = layout.dim_of_piece(dim)
+                    cuts.append((along, piece.rows - tile.rows[0], len(tile.rows)))
                 tensors.append(self.program.packed(numbered(name, index), cuts))
             self.program.send(transfer, tensors)

@@ -23,7 +23,7 @@ from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
 from hgpart.operators.table import callable_of, operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
-from hgpart.placement.cutting.layouts import spread, together, unmerge
+from hgpart.placement.cutting.layouts import ChannelLayout, spread, together, unmerge
 from hgpart.placement.cutting.row_cuts import row_cut
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import NOTHING, WHOLE, Box, RowCut, Source, StepGraph
@@ -172,14 +172,21 @@ class CutGraph(StepGraph):
         if self.layer.tasks == 1:
             under = self.under(node, rows) if rows else None
             return None if under is None else CutValue(under)
+        axes = self.facts.varying(node)
         product = products.product_of(self, node) if self._is_head(node) else None
-        if product is not None:
+        if product is not None and axes == (product.axis,):
             cut = row_cut(self, node, next(iter(rows.values()))) if rows else None
             if rows and cut is None:
                 return None
             result = products.filters(self, node, product, self.layer.reads[0], cut)
-            return CutValue(result, product.axis, self.tasks)
-        axes = self.facts.varying(node)
+            return CutValue(result, product.axis, products.results_of_tasks(self, node, product))
+        if not rows:
+            cut_filters = products.filters_of_samples(self, node)
+            if cut_filters is not None:
+                return CutValue(*cut_filters)
+            windows = products.windows_of_channels(self, node)
+            if windows is not None:
+                return CutValue(windows[0], axes[0], windows[1])
         if len(axes) == 1 and not self.facts.grows(node, axes[0]):
             positions = self.facts.layout(self.at, node).positions(self.tasks)
             under = self.under(node, {axes[0]: positions, **rows})
@@ -228,11 +235,26 @@ class CutGraph(StepGraph):
         self, pieces: Sequence[tuple[str, Int64]], axis: int, wanted: Int64, size: int
     ) -> fx.Node:
         """Join placeholders that hold some positions of a dimension of `size` each."""
-        wanted_pieces = [(name, places) for name, places in pieces if np.isin(places, wanted).any()]
-        parts = [self.placeholder(name) for name, _ in wanted_pieces]
-        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
-        have = np.concatenate([places for _, places in wanted_pieces])
-        return self.places(result, axis, have, {axis: wanted}, size)
+        parts = [(self.placeholder(name), places) for name, places in pieces]
+        return self._gathered(parts, axis, wanted, size)
+
+    def _gathered(
+        self, pieces: Sequence[tuple[fx.Node, Int64]], axis: int, wanted: Int64, size: int
+    ) -> fx.Node:
+        """Put wanted positions of a dimension of `size` together out of pieces with some of them.
+
+        The wanted positions of each piece are taken before the pieces are joined, in the order of
+        their first positions: nothing has to be reordered if each piece is a run of positions.
+        """
+        taken = []
+        for piece, places in pieces:
+            here = np.flatnonzero(np.isin(places, wanted))
+            if len(here):
+                taken.append((self.take(piece, axis, here, len(places)), places[here]))
+        taken.sort(key=lambda piece: int(piece[1][0]))
+        parts, have = zip(*taken, strict=True)
+        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, [*parts], axis)
+        return self.places(result, axis, np.concatenate(have), {axis: wanted}, size)
 
     def _from_source(self, node: fx.Node, box: Box) -> fx.Node:
         source = self.sources[node]
@@ -245,33 +267,35 @@ class CutGraph(StepGraph):
         if not layout.axes and source.pieces:
             return self.select(self.placeholder(source.pieces[0].name), node, box)
         axis, size = (layout.axes or (0,))[0], len(layout.channels)
-        wanted = None if layout.axis is None else box.get(axis)
+        wanted = np.arange(size) if layout.axis is None else box.get(axis, np.arange(size))
         pieces = []
         for piece in source.pieces:
             places = layout.positions(piece.channels)
-            if wanted is None or np.isin(places, wanted).any():
-                pieces.append((piece.name, places))
+            if np.isin(places, wanted).any():
+                pieces.append((self.placeholder(piece.name), places))
         if not pieces:  # the part has none of it, and does not use it
             return replacements.filled(self, node, aten.zeros.default, box)
-        parts = [self.placeholder(name) for name, _ in pieces]
-        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
-        have = np.concatenate([places for _, places in pieces])
+        result = self._gathered(pieces, axis, wanted, size)
         if layout.axis is not None:
-            result = self.places(result, axis, have, box, size)
             return self.select(result, node, {dim: box[dim] for dim in box if dim != axis})
-        result = self.places(result, axis, have, WHOLE, size)
-        sizes = [layout.shape[dim] for dim in layout.axes]
-        result = self.call(unmerge, result, list(layout.axes), sizes)
-        if layout.merged:
-            result = self.call(together, result, list(layout.merged))
-        return self.select(result, node, box)
+        return self.select(self._unmerged(result, layout), node, box)
+
+    def _unmerged(self, result: fx.Node, layout: ChannelLayout) -> fx.Node:
+        """All channels of a source in the dimensions of its tensor."""
+        if len(layout.axes) > 1:
+            sizes = [layout.shape[dim] for dim in layout.axes]
+            result = self.call(unmerge, result, list(layout.axes), sizes)
+        return self.call(together, result, list(layout.merged)) if layout.merged else result
 
     def _from_rows(self, node: fx.Node, source: Source, dim: int, box: Box) -> fx.Node:
         """A source whose pieces have some rows each: rows with the same pieces are made at once."""
         height = self.facts.shape(node)[dim]
         wanted = box.get(dim, np.arange(height))
         others = {axis: kept for axis, kept in box.items() if axis != dim}
-        pieces = self._pieces(source, others)
+        layout = source.layout
+        along, is_merged = layout.dim_of_piece(dim), len(layout.axes) > 1
+        of_pieces = {} if is_merged else others
+        pieces = self._pieces(source, of_pieces)
         has = np.array([np.isin(wanted, rows) for _, _, rows in pieces], dtype=np.bool_)
         has = has.reshape(len(pieces), len(wanted))
         there = np.flatnonzero(has.any(axis=0))
@@ -281,8 +305,10 @@ class CutGraph(StepGraph):
         runs, changes = [], np.flatnonzero((has[:, 1:] != has[:, :-1]).any(axis=0)) + 1
         for run in np.split(np.arange(len(have)), changes):
             alike = [pieces[at] for at in np.flatnonzero(has[:, run[0]])]
-            runs.append(self._of_pieces(node, source, alike, dim, have[run], others))
-        result = runs[0] if len(runs) == 1 else self.call(aten.cat.default, runs, dim)
+            runs.append(self._of_pieces(node, layout, alike, along, have[run], of_pieces))
+        result = runs[0] if len(runs) == 1 else self.call(aten.cat.default, runs, along)
+        if is_merged:
+            result = self.select(self._unmerged(result, layout), node, others)
         return self.places(result, dim, have, {dim: wanted}, height)
 
     def _pieces(self, source: Source, box: Box) -> list[tuple[str, Int64, Int64]]:
@@ -299,23 +325,23 @@ class CutGraph(StepGraph):
     def _of_pieces(
         self,
         node: fx.Node,
-        source: Source,
+        layout: ChannelLayout,
         pieces: Sequence[tuple[str, Int64, Int64]],
         dim: int,
         rows: Int64,
         box: Box,
     ) -> fx.Node:
-        """Some rows, which all of the pieces have, cut to a box of other dimensions."""
+        """Some rows, along `dim` of all of these pieces, cut to a box of other dimensions."""
         parts = [
             self.take(self.placeholder(name), dim, np.searchsorted(have, rows), len(have))
             for name, _, have in pieces
         ]
-        axis = source.layout.axis
-        if axis is None:
+        if not layout.axes:
             return self.select(parts[0], node, box)
-        result = parts[0] if len(parts) == 1 else self.call(aten.cat.default, parts, axis)
-        channels = np.concatenate([places for _, places, _ in pieces])
-        result = self.places(result, axis, channels, box, len(source.layout.channels))
+        axis, size = layout.axes[0], len(layout.channels)
+        wanted = box.get(axis, np.arange(size))
+        channels = [places for _, places, _ in pieces]
+        result = self._gathered([*zip(parts, channels, strict=True)], axis, wanted, size)
         return self.select(result, node, {other: box[other] for other in box if other != axis})
 
     def _state(self, node: fx.Node, box: Box) -> fx.Node:
@@ -341,7 +367,9 @@ class CutGraph(StepGraph):
         boxes = boxes or {}
         if node.target is operator.getitem:
             return self.item(self.value(node.all_input_nodes[0]), node)
-        replaced = replacements.replaced(self, node, boxes)
+        taken = {} if rows is None else rows.taken
+        whole = {whole: {**boxes.get(whole, {}), **box} for whole, box in taken.items()}
+        replaced = replacements.replaced(self, node, {**boxes, **whole})
         if replaced is not None:
             return replaced
         operands = {n: self.value(n, boxes.get(n, WHOLE)) for n in self.operands(node)}

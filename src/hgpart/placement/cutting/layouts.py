@@ -45,6 +45,14 @@ class ChannelLayout:
         """The dimension of the original tensor whose places are channels, if there is only one."""
         return self.axes[0] if len(self.axes) == 1 and not self.merged else None
 
+    def dim_of_piece(self, dim: int) -> int:
+        """The place of another dimension in a piece, where the dimensions of channels are merged.
+
+        >>> ChannelLayout((2, 3, 5, 4), (1, 3), np.arange(12)).dim_of_piece(2)
+        2
+        """
+        return dim - sum(axis < dim for axis in self.axes[1:])
+
     def apart(self, shape: Sequence[Any]) -> tuple[Any, ...]:
         """Shape of the tensor, for any batch, with samples and channels separated.
 

@@ -246,7 +246,9 @@ class NodeFacts:
     def _align(self, node: fx.Node, axis: int) -> Aligned | None:
         shape, numbering = self.shape(node), _Numbering([], [])
         effect, origins = self._position_effect(node, axis, numbering)
-        if isinstance(effect, Matrices) and axis < len(shape) - 2:
+        if isinstance(effect, Matrices) and effect.places == tuple(range(len(shape) - 2)):
+            if axis >= len(shape) - 2:
+                return None
             operands = [ids[..., 0, 0] for ids in effect.operands]
         elif isinstance(effect, SameIndex):
             operands = [ids.expand(shape) for ids in effect.operands]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +17,12 @@ from hgpart.layers.constants import moved_elements
 from hgpart.operators import ids
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call
-from hgpart.operators.products import Product
+from hgpart.operators.products import Product, batched_factors, batched_product, looked_up
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.step_graph import NOTHING, Box, RowCut, StepGraph
+from hgpart.tracing.traced_nodes import concrete
 
 aten = torch.ops.aten
 
@@ -84,6 +86,80 @@ def product_of(step: StepGraph, node: fx.Node) -> ProductNode | None:
     return ProductNode(product, operand, weight, bias, rows, 1 - rows, axis, contracted)
 
 
+@dataclass(frozen=True)
+class Factors:
+    """The operands of a product of matrices in the traced graph, and how its boxes cut them.
+
+    Dimensions are counted from the last one (-1).
+
+    Attributes
+    ----------
+    left, right, added : fx.Node
+        Operands; `added` may be None.
+    columns : int
+        Dimension of `right` that counts the columns of the result.
+    is_lookup : bool
+        Whether `left` has numbers of rows of `right`, and not a dimension more for columns.
+    """
+
+    left: fx.Node
+    right: fx.Node
+    added: fx.Node | None = None
+    columns: int = -1
+    is_lookup: bool = False
+
+    def cut(self, behind: int) -> Mapping[fx.Node, int] | None:
+        """The dimension of each operand that a dimension of the result cuts; None if unknown."""
+        if self.left in (self.right, self.added) or self.right is self.added:
+            return None
+        if behind == -1:
+            cut = {self.right: self.columns}
+        elif self.is_lookup:
+            return {self.left: behind + 1}
+        elif behind == -2:
+            cut = {self.left: behind}
+        else:
+            cut = {self.left: behind, self.right: behind}
+        return cut if self.added is None else {**cut, self.added: behind}
+
+
+def factors_of(node: fx.Node) -> Factors | None:
+    """The operands of an operator, if it multiplies matrices."""
+    known = operator_of(node)
+    if known.rule is batched_product:
+        return Factors(*batched_factors(lambda name: argument(node, name)))
+    if known.rule is looked_up:
+        return Factors(argument(node, "indices"), argument(node, "weight"), is_lookup=True)
+    if known.product is None or not known.product.is_matrix:
+        return None
+    names = (known.product.operand, known.product.weight, known.product.bias)
+    left, right, added = (argument(node, name) for name in names)
+    return Factors(left, right, added, known.product.row_dim - 2)
+
+
+def operand_boxes(
+    step: StepGraph, factors: Factors, node: fx.Node, axis: int, kept: Int64
+) -> dict[fx.Node, Box] | None:
+    """The boxes of operands that some rows, columns or matrices of a product need.
+
+    None if an operand would have to be cut along the batch, or in two ways.
+    """
+    ranks = [len(step.facts.shape(factor)) for factor in (factors.left, factors.right)]
+    cut = factors.cut(axis - len(step.facts.shape(node)))
+    if cut is None or (min(ranks) < 2 and not factors.is_lookup):
+        return None
+    boxes: dict[fx.Node, Box] = {}
+    for operand, behind in cut.items():
+        shape = step.facts.shape(operand)
+        dim = behind + len(shape)
+        if dim < 0 or shape[dim] == 1:
+            continue
+        if step.facts.grows(operand, dim):
+            return None
+        boxes[operand] = {dim: kept}
+    return boxes
+
+
 # ------------------------------------------------------------------ whole filters
 
 
@@ -94,7 +170,8 @@ def filters(
     if read.groups > 1 and product.row_dim == 1:
         return _group_by_group(step, node, product, read, rows)
     tasks, operand = step.tasks, product.operand
-    cut = {product.weight: step.value(product.weight, {product.row_dim: tasks})}
+    made = results_of_tasks(step, node, product)
+    cut = {product.weight: step.value(product.weight, {product.row_dim: made})}
     if product.bias is not None:
         cut[product.bias] = _own_bias(step, node, product, product.bias)
     if read.groups == 1:
@@ -112,6 +189,107 @@ def filters(
         )
         order.append(members)
     return in_order(step, products, order, product.axis)
+
+
+def results_of_tasks(step: StepGraph, node: fx.Node, product: ProductNode) -> Int64:
+    """Places of the results of the step's tasks: one of each, or the elements of its filter."""
+    width = step.facts.shape(node)[product.axis] // step.layer.tasks
+    places: Int64 = (step.tasks[:, None] * width + np.arange(width)).ravel()
+    return places
+
+
+def filters_of_samples(
+    step: StepGraph, node: fx.Node
+) -> tuple[fx.Node, int | None, Int64 | None] | None:
+    """A convolution with filters of each sample, of which only those of the step are computed.
+
+    Returns the dimension and the places that it has of the result. Where samples lie beside
+    channels in one dimension, as groups, it has all places, and other channels are zero. None if it
+    is no such convolution.
+    """
+    product = product_of(step, node)
+    if product is None or product.names.is_matrix or product.weight.name not in step.graph.ids:
+        return None
+    shape, count = step.facts.shape(node), step.layer.tasks
+    groups = argument(node, "groups")
+    groups = groups.meta["val"] if isinstance(groups, fx.Node) else groups
+    is_apart = step.facts.layout(step.at, node).merged.get(1) == (-1, count)
+    samples = shape[1] // count if is_apart else 1
+    of_sample = concrete((groups,))[0] // samples
+    if product.axis != 1 or of_sample not in (1, count) or (is_apart and shape[0] != 1):
+        return None
+    if not is_apart and shape[1] != count:
+        return None
+    cut = {product.operand: 1} if of_sample > 1 else {}
+    cut |= {product.weight: 0} if product.bias is None else {product.weight: 0, product.bias: 0}
+    operands = {product.operand: step.value(product.operand)} if of_sample == 1 else {}
+    changed: dict[str, Any] = {}
+    own = len(step.tasks)
+    if not is_apart:
+        operands |= {
+            operand: step.value(operand, {dim: step.tasks}) for operand, dim in cut.items()
+        }
+        changed = {"groups": own} if of_sample > 1 else {}
+        return step.emit(node, operands, changed), 1, step.tasks
+    operands |= {operand: _of_samples(step, operand, dim) for operand, dim in cut.items()}
+    if of_sample > 1:
+        in_all = step.at_any_batch(groups)
+        if isinstance(in_all, int):
+            changed["groups"] = in_all // count * own
+        else:
+            changed["groups"] = step.call(
+                operator.mul, step.call(operator.floordiv, in_all, count), own
+            )
+    made = step.emit(node, operands, changed)
+    made = step.call(aten.reshape.default, made, [-1, own, *shape[2:]])
+    made = step.call(spread, made, 1, step.index(step.tasks), count)
+    return step.call(aten.reshape.default, made, [1, -1, *shape[2:]]), None, None
+
+
+def _of_samples(step: StepGraph, operand: fx.Node, dim: int) -> fx.Node:
+    """The places of the step's tasks in an operand that has samples beside channels."""
+    value, count = step.value(operand), step.layer.tasks
+    shape = step.facts.shape(operand)
+    value = step.call(aten.reshape.default, value, [*shape[:dim], -1, count, *shape[dim + 1 :]])
+    value = step.take(value, dim + 1, step.tasks, count)
+    return step.call(aten.reshape.default, value, [*shape[:dim], -1, *shape[dim + 1 :]])
+
+
+def windows_of_channels(step: StepGraph, node: fx.Node) -> tuple[fx.Node, Int64] | None:
+    """A convolution that slides along channels, at the step's places; also these places.
+
+    Its windows are put one after another, and it goes from one to the next. None if it slides
+    along none.
+    """
+    product, axes = product_of(step, node), step.facts.varying(node)
+    if product is None or product.names.is_matrix or product.row_dim or len(axes) != 1:
+        return None
+    (dim,) = axes
+    operand, rank = product.operand, len(step.facts.shape(product.operand))
+    at = dim - product.axis - 1
+    if at < 0 or step.facts.varying(operand) != axes or product.weight.name in step.graph.ids:
+        return None
+    arguments = ("stride", "padding", "dilation")
+    spatial = rank - product.axis - 1
+    steps, pads, gaps = ([*argument(node, name)] * spatial for name in arguments)
+    steps, pads, gaps = steps[:spatial], pads[:spatial], gaps[:spatial]
+    kernel, size = step.facts.shape(product.weight)[2 + at], step.facts.shape(operand)[dim]
+    places = step.facts.layout(step.at, node).positions(step.tasks)
+    read = places[:, None] * steps[at] - pads[at] + np.arange(kernel) * gaps[at]
+    inside = (read >= 0) & (read < size)
+    needed = np.unique(read[inside])
+    if not len(needed):
+        return None
+    value = step.value(operand, {dim: needed})
+    if not inside.all():
+        value = step.call(aten.constant_pad_nd.default, value, [*[0, 0] * (rank - 1 - dim), 0, 1])
+    windows = np.where(inside, np.searchsorted(needed, read), len(needed)).ravel()
+    value = step.take(value, dim, windows, len(needed) + int(not inside.all()))
+    steps[at], pads[at], gaps[at] = kernel, 0, 1
+    operands = {operand: value, product.weight: step.value(product.weight)}
+    if product.bias is not None:
+        operands[product.bias] = step.value(product.bias)
+    return step.emit(node, operands, dict(zip(arguments, (steps, pads, gaps), strict=True))), places
 
 
 def _operand(step: StepGraph, operand: fx.Node, box: Box, rows: RowCut | None) -> fx.Node:
@@ -173,7 +351,8 @@ def _own_bias(step: StepGraph, node: fx.Node, product: ProductNode, bias: fx.Nod
     """The bias of the step's filters, or the whole bias if it is not one number per filter."""
     shape = step.facts.shape(bias)
     is_per_filter = shape[-1:] == (step.facts.shape(node)[product.axis],)
-    return step.value(bias, {len(shape) - 1: step.tasks} if is_per_filter else {})
+    made = results_of_tasks(step, node, product)
+    return step.value(bias, {len(shape) - 1: made} if is_per_filter else {})
 
 
 # ------------------------------------------------------------------ some channels of some filters

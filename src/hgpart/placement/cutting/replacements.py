@@ -32,6 +32,8 @@ def replaced(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) -> fx
         result = _given_norm(step, node, boxes)
         step.single.add(result)
         return result
+    if operator.normalises:
+        return _norm_of_all_channels(step, node, boxes)
     if operator.cut not in ("norm", "dropout"):
         return None
     result = (_dropout if operator.cut == "dropout" else _batch_norm)(step, node, boxes)
@@ -68,6 +70,39 @@ def _batch_norm(step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]) ->
         argument(node, "eps"),
         torch.backends.cudnn.enabled,
     )
+
+
+def _norm_of_all_channels(
+    step: StepGraph, node: fx.Node, boxes: Mapping[fx.Node, Box]
+) -> fx.Node | None:
+    """A norm over channels as torch's one operator, where the part takes the statistic alone."""
+    statistic = argument(node, "variance")
+    while not operator_of(statistic).takes_statistics:
+        statistic = statistic.all_input_nodes[0]
+    source, is_whole = step.sources.get(statistic), len(step.tasks) == step.layer.tasks
+    if source is None or not source.is_alone or not is_whole:
+        return None
+    groups, eps = argument(statistic, "groups"), argument(node, "eps")
+    normed = argument(node, "operand")
+    first_normed = 1 if groups is not None else -argument(statistic, "dims")
+    box = step.in_part(normed, boxes.get(normed, {}))
+    if any(dim >= first_normed % len(step.facts.shape(normed)) for dim in box):
+        return None
+    operand, weight, bias = (
+        None if value is None else step.value(value, box if value is normed else {})
+        for value in (argument(node, name) for name in ("operand", "weight", "bias"))
+    )
+    if groups is not None:  # the vectors of a group norm are shaped like the channels
+        vectors = (
+            None if vector is None else step.call(aten.flatten.using_ints, vector)
+            for vector in (weight, bias)
+        )
+        return step.call(aten.group_norm.default, operand, groups, *vectors, eps)
+    dims = argument(statistic, "dims")
+    shape = [*step.facts.shape(normed)[-dims:]]
+    if argument(statistic, "centred"):
+        return step.call(aten.layer_norm.default, operand, shape, weight, bias, eps)
+    return step.call(aten.rms_norm.default, operand, shape, weight, eps)
 
 
 def _share_of_batch(step: StepGraph, node: fx.Node) -> fx.Node:

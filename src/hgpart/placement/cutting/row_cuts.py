@@ -65,10 +65,13 @@ def _further_results_are_read(node: fx.Node) -> bool:
 
 
 def _row_by_row(rows: OperatorRows, kept: Int64) -> RowCut | None:
-    """Each row is computed from one row of each operand."""
+    """Each row is computed from one row of each operand, or from all."""
     asked = {}
     for operand, (dim, windows) in rows.operands.items():
         reads = windows.reads
+        if (reads.lengths[kept] == windows.height).all() and windows.height > 1:
+            asked[operand] = {dim: np.arange(windows.height)}
+            continue
         if (reads.lengths[kept] != 1).any():
             return None
         read = reads.values[reads.pointers[kept]]

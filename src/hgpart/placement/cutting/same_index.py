@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +13,16 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
+from hgpart.layers.channel_graph import Read
+from hgpart.operators import ids
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Matrices, Mix, SameIndex
 from hgpart.operators.rows import EvenSpans
+from hgpart.operators.spatial import attention, matrices
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting import held_constants
 from hgpart.placement.cutting.layouts import spread
+from hgpart.placement.cutting.products import Rectangle, factors_of, in_order, operand_boxes
 from hgpart.placement.cutting.row_cuts import row_cut, with_rows
 from hgpart.placement.cutting.slices import box_of
 from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
@@ -81,19 +86,48 @@ def sum_of_rows(step: StepGraph, node: fx.Node, axis: int, tasks: Int64, rows: I
     return step.call(aten.mul.Scalar, result, len(rows) / height) if averages else result
 
 
+def partial_statistics(
+    step: StepGraph, node: fx.Node, read: Read, rectangles: Sequence[Rectangle]
+) -> fx.Node:
+    """Statistics of a part's channels, in ascending order of the tasks that they belong to."""
+    operand = argument(node, "operand")
+    if argument(node, "groups") is None:
+        (rectangle,) = rectangles
+        (dim,) = step.facts.varying(operand) or (len(step.facts.shape(operand)) - 1,)
+        channels = ids.in_order(step.graph.ids[operand.name], dim)
+        assert channels is not None  # else it would not be a statistic of channels
+        places = np.flatnonzero(np.isin(channels, read.channels[rectangle.positions]))
+        return step.emit(node, {operand: step.value(operand, {dim: places})})
+    by_task = sorted(
+        (task, rectangle.positions) for rectangle in rectangles for task in rectangle.tasks.tolist()
+    )
+    pieces, order = list[fx.Node](), []
+    for size in sorted({len(positions) for _, positions in by_task}):
+        alike = [(task, positions) for task, positions in by_task if len(positions) == size]
+        value = step.value(operand, {1: np.concatenate([positions for _, positions in alike])})
+        pieces.append(step.emit(node, {operand: value}, {"groups": len(alike)}))
+        order.append(np.array([task for task, _ in alike]))
+    return in_order(step, pieces, order, 1)
+
+
 def _rows_of_others(
     step: StepGraph, node: fx.Node, dim: int, kept: Int64, cut: RowCut
 ) -> dict[fx.Node, Box] | None:
     """The rows of operands that have none by themselves, such as a constant; None if not known."""
     known, shape = operator_of(node), step.facts.shape(node)
     taken: dict[fx.Node, Box] = {}
-    if known.product is not None or known.cut == "norm":
+    of_products = known.rows is matrices and dim < len(shape) - 2  # a matrix for each row
+    is_whole = known.product is not None or known.cut == "norm" or known.rows is matrices
+    if is_whole and not of_products:
         return taken
+    is_attention = known.rows is attention
     for operand in step.operands(node):
+        if is_attention and operand is not argument(node, "attn_mask"):
+            continue
         of_operand = step.facts.shape(operand)
         at = dim - len(shape) + len(of_operand)
         if operand not in cut.asked and at >= 0 and of_operand[at] == shape[dim] > 1:
-            if not known.keeps_places:
+            if not (known.keeps_places or is_attention or of_products):
                 return None
             taken[operand] = {at: kept}
     return taken
@@ -102,6 +136,11 @@ def _rows_of_others(
 def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Box] | None:
     """The box of each operand that one box of the result needs; None if some is not a box."""
     ((axis, kept),) = box.items()
+    factors = factors_of(node)
+    if factors is not None:
+        return operand_boxes(step, factors, node, axis, kept)
+    if operator_of(node).product is not None:
+        return None
     aligned = step.facts.aligned(node, axis)
     if aligned is None or any(step.facts.grows(operand, dim) for operand, dim, _ in aligned.maps):
         return None

@@ -71,12 +71,15 @@ class Source:
         Dimension of the rows; None if all pieces have all rows.
     is_held : bool
         Whether it is a parameter that the part holds whole; then there are no pieces.
+    is_alone : bool
+        Whether the part makes itself all that it has of it, and all sums in it.
     """
 
     layout: ChannelLayout
     pieces: tuple[SourcePiece, ...]
     row_dim: int | None = None
     is_held: bool = False
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, eq=False)

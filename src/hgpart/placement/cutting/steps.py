@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +12,8 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.execution.batch_norms import normalised, statistics_of
-from hgpart.layers.channel_graph import Read
+from hgpart.layers.channel_graph import STATISTICS, Read
+from hgpart.operators.norms.channel_norms import combined_channels
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
 from hgpart.placement.cutting.layouts import apart, merge, spread
@@ -22,12 +24,35 @@ from hgpart.placement.cutting.products import (
     partial_sums,
     product_of,
 )
-from hgpart.placement.cutting.same_index import sum_of_rows
+from hgpart.placement.cutting.same_index import partial_statistics, sum_of_rows
 from hgpart.placement.cutting.slices import Slice
 from hgpart.placement.cutting.step_graph import Box, StepGraph
 from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
+
+
+class PartialSum(NamedTuple):
+    """A partial sum of some tasks, or a statistic of some of their channels.
+
+    Attributes
+    ----------
+    name : str
+        Its placeholder.
+    tasks : int64 array
+        Tasks, ascending.
+    counts : int64 array or None
+        The number of features of each task, where what is summed is a statistic of these.
+    """
+
+    name: str
+    tasks: Int64
+    counts: Int64 | None
+
+    @property
+    def key(self) -> bytes:
+        """What is equal for sums of as many channels of the same tasks."""
+        return self.tasks.tobytes() + (b"" if self.counts is None else self.counts.tobytes())
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +83,7 @@ def finishing_step(
     step: CutGraph,
     results: Sequence[fx.Node],
     updates: Mapping[fx.Node, fx.Node],
-    sums: Sequence[tuple[str, Int64]] | None = None,
+    sums: Sequence[PartialSum] | None = None,
 ) -> Step:
     """Make the step that computes the maps of its tasks.
 
@@ -70,8 +95,8 @@ def finishing_step(
         Tensors that the layer makes for others.
     updates : mapping of fx.Node to fx.Node
         Buffers that the step changes, and their new values.
-    sums : sequence of (str, int64 array), optional
-        If tasks are split, the placeholders of partial sums, and the tasks of each.
+    sums : sequence of PartialSum, optional
+        If tasks are split, their partial sums.
     """
     if sums is not None:
         begin_with_sums(step, sums)
@@ -94,9 +119,12 @@ def own_results(step: CutGraph, results: Sequence[fx.Node]) -> list[fx.Node]:
 def partial_step(step: CutGraph, read: Read, rectangles: Sequence[Rectangle]) -> Step:
     """Make the step that computes what a part's cells add to their tasks, in order of tasks."""
     head = _operator(step, 0)
-    product = product_of(step, head)
-    assert product is not None
-    sums = partial_sums(step, head, product, read, rectangles)
+    if read.is_statistic:
+        sums = partial_statistics(step, head, read, rectangles)
+    else:
+        product = product_of(step, head)
+        assert product is not None
+        sums = partial_sums(step, head, product, read, rectangles)
     return finished_step(step, step.returned([sums], [head]))
 
 
@@ -119,6 +147,8 @@ def sums_of_rows_step(step: CutGraph, rectangles: Sequence[Rectangle]) -> Step:
 def summing_of(step: StepGraph) -> tuple[fx.Node, int]:
     """The operator whose partial sums are added up, and the dimension of its tasks."""
     head = _operator(step, 0)
+    if step.layer.kind == STATISTICS:
+        return head, next(iter(step.facts.varying(head)), 0)
     if step.layer.parameter_names and (product := product_of(step, head)) is not None:
         return head, product.axis
     total = step.graph.layer_rows[step.at].total
@@ -132,7 +162,7 @@ def statistics_step(
     operand: fx.Node,
     box: Box,
     counted: Mapping[int, Int64],
-    sums: Sequence[tuple[str, Int64]] | None = None,
+    sums: Sequence[PartialSum] | None = None,
 ) -> tuple[Step, str | None]:
     """Make the step that computes a norm's operand and its statistics, for some tasks and rows.
 
@@ -165,11 +195,39 @@ def _operator(step: StepGraph, at: int) -> fx.Node:
     return next(node for node in nodes if node.name == step.layer.operators[at])
 
 
-def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
-    """Add up partial sums and the bias."""
+def begin_with_sums(step: CutGraph, sums: Sequence[PartialSum]) -> None:
+    """Add up partial sums and the bias, or put statistics together."""
     node, axis = summing_of(step)
+    if step.layer.kind == STATISTICS:
+        total, positions = _combined(step, axis, sums), step.tasks
+    else:
+        total, positions = _added_up(step, node, axis, sums)
+    single = step.layer.tasks == 1
+    step.cuts[node, None] = CutValue(total) if single else CutValue(total, axis, positions)
+
+
+def _combined(step: CutGraph, axis: int, sums: Sequence[PartialSum]) -> fx.Node:
+    """Statistics of all channels of the step's tasks."""
+    terms, counts = list[fx.Node](), np.zeros((len(sums), len(step.tasks)), dtype=np.int64)
+    for (name, tasks, own_counts), of_tasks in zip(sums, counts, strict=True):
+        places, term = np.searchsorted(step.tasks, tasks), step.placeholder(name)
+        assert own_counts is not None  # these are of statistics
+        of_tasks[places] = own_counts
+        if len(tasks) < len(step.tasks):
+            term = step.call(spread, term, axis, step.index(places), len(step.tasks))
+        terms.append(term)
+    if len(terms) == 1:
+        return terms[0]
+    numbers = step.index(counts.ravel())
+    return step.call(combined_channels, terms, numbers, axis, len(step.tasks))
+
+
+def _added_up(
+    step: CutGraph, node: fx.Node, axis: int, sums: Sequence[PartialSum]
+) -> tuple[fx.Node, Int64]:
+    """The sum and a product's bias, and the places of its tasks along `axis`."""
     total: fx.Node | None = None
-    for name, tasks in sums:
+    for name, tasks, _ in sums:
         term = step.placeholder(name)
         if len(tasks) < len(step.tasks):
             index = step.index(np.searchsorted(step.tasks, tasks))
@@ -185,8 +243,7 @@ def begin_with_sums(step: CutGraph, sums: Sequence[tuple[str, Int64]]) -> None:
         positions = step.facts.layout(step.at, node).positions(step.tasks)
     else:
         total = add_bias(step, node, product, total)
-    single = step.layer.tasks == 1
-    step.cuts[node, None] = CutValue(total) if single else CutValue(total, axis, positions)
+    return total, positions
 
 
 def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
@@ -198,7 +255,7 @@ def _own_result(step: CutGraph, node: fx.Node) -> fx.Node:
     positions = layout.positions(step.tasks)
     if layout.axis is not None:
         return step.value(node, {layout.axis: positions, **rows})
-    whole = step.value(node)
+    whole = step.value(node, rows)
     if layout.merged:
         whole = step.call(apart, whole, dict(layout.merged))
     whole = step.call(merge, whole, list(layout.axes))

@@ -24,6 +24,7 @@ from hgpart.errors import (
     not_one_of,
 )
 from hgpart.files.writing import replacing, write_text
+from hgpart.operators.norms.channel_norms import AS_TORCH
 from hgpart.placement.exporting.part_stages import (
     ModelPiece,
     PartStages,
@@ -152,6 +153,8 @@ def _exported(
     example = tuple(torch.zeros(kind.shape, dtype=kind.dtype, device=device) for kind in types)
     try:
         exported = torch.export.export(module, example)
+        if any(node.target in AS_TORCH for node in exported.graph.nodes):
+            exported = exported.run_decompositions(dict(AS_TORCH))
     except Exception as error:
         raise _refused(said, error) from error
     for node in exported.graph.nodes:

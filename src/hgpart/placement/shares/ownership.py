@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from hgpart.arrays import Int64
+from hgpart.hypergraph.modelling import Statistic
 from hgpart.layers.channel_graph import Layer, Read
 from hgpart.partition import Partition
 from hgpart.placement.cutting.products import Rectangle
@@ -48,10 +50,11 @@ class Ownership:
     cell_cuts : tuple of tuple of int
         The same as `row_cuts`, but for sums over rows: the first row of each band that is summed.
     cells : tuple of tuples of Rectangles, or None
-        For each layer that the fine-grain model splits, and for sums over rows, the rectangles of
-        each part; no task is in two rectangles of one part.
+        For each layer that the fine-grain model splits, for statistics of channels, and for sums
+        over rows, the rectangles of each part; no task is in two rectangles of one part.
     splits : tuple of int or None
-        Number of the read whose channels split the tasks, per layer. It is a number because the
+        Number of the read whose channels split the tasks, or make statistics, per layer. It is a
+        number because the
         partition may refer to a copy of the graph, as when it comes from another process.
     """
 
@@ -104,6 +107,7 @@ def ownership(partition: Partition) -> Ownership:
     splits: list[int | None] = []
     for at, (view, layout) in enumerate(zip(model.views, model.layouts, strict=True)):
         layer, read = view.layer, view.split if view.exists else None
+        read = view.read_as_statistic or read
         is_split = (number for number, other in enumerate(layer.reads) if other is read)
         splits.append(next(is_split, None))
         in_bands = model.in_bands[: len(view.row_cuts) - 1, model.task_vertices[at]]
@@ -117,7 +121,7 @@ def ownership(partition: Partition) -> Ownership:
                 tuple(_rectangles(part == own.T, tasks, rows) for part in range(partition.k))
             )
             continue
-        if layout is None or read is None:
+        if layout is None or read is None or view.statistic is not None:
             cells.append(None)
             continue
         rows, columns = _cuts(layer, read, model.blocks.rows[at], model.blocks.columns[at])
@@ -132,6 +136,9 @@ def ownership(partition: Partition) -> Ownership:
         cells.append(
             tuple(_rectangles(table == part, rows, columns) for part in range(partition.k))
         )
+    for at, view in enumerate(model.views):
+        if view.statistic is not None:
+            cells[at] = _takers(partition, view.statistic, view.layer, finish)
     return Ownership(
         partition.k,
         tuple(finish),
@@ -140,6 +147,29 @@ def ownership(partition: Partition) -> Ownership:
         tuple(view.cell_cuts for view in model.views),
         tuple(cells),
         tuple(splits),
+    )
+
+
+def _takers(
+    partition: Partition, statistic: Statistic, layer: Layer, finish: Sequence[Int64 | None]
+) -> tuple[tuple[Rectangle, ...], ...]:
+    """The channels of each group that each part takes, each with the tasks of the group."""
+    first_task, read = partition.model.graph.first_task, statistic.read
+    layers = np.searchsorted(first_task, statistic.takers, "right") - 1
+    parts = np.zeros(len(layers), dtype=np.int64)
+    for at in np.unique(layers).tolist():
+        own, here = finish[at], layers == at
+        assert own is not None  # it has vertices, as it is no input
+        parts[here] = own[0, statistic.takers[here] - first_task[at]]
+    by_group = parts.reshape(read.groups, -1)
+    groups = np.arange(layer.tasks) * read.groups // layer.tasks
+    return tuple(
+        tuple(
+            Rectangle(np.flatnonzero(groups == group), group * len(own) + np.flatnonzero(here))
+            for group, own in enumerate(by_group)
+            if (here := own == part).any()
+        )
+        for part in range(partition.k)
     )
 
 

@@ -32,7 +32,7 @@ def dimension(node: fx.Node) -> int | None:
 def dimension_of_piece(node: fx.Node, layout: ChannelLayout) -> int | None:
     """The same dimension in some channels of the value, whose channel dimensions are merged."""
     dim = dimension(node)
-    return None if dim is None else dim - sum(axis < dim for axis in layout.axes[1:])
+    return None if dim is None else layout.dim_of_piece(dim)
 
 
 def _growing(node: fx.Node) -> list[tuple[int, tuple[int, int] | None]]:

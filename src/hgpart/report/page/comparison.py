@@ -21,21 +21,22 @@ from hgpart.compare.comparison import (
 )
 from hgpart.compare.outcomes import Failed, Outcome
 from hgpart.compare.step_seconds import ASSUMED
+from hgpart.files.columns import UNITS
 from hgpart.machines.named import ASSUMED_LINKS
 from hgpart.partition.ways.catalogue import way_named
-from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawings, header, page, paragraphs, section
 from hgpart.report.page.drawing.figures import Figure, axis, line
 from hgpart.report.page.plan import (
     all_settings,
     plan_sections,
     settings_of,
-    shape_text,
     slices_text,
 )
 from hgpart.report.page.table import figures_row, glossary, reason_row, table
 from hgpart.report.partition.looks import SYMBOLS
 from hgpart.report.partition.printing import answer
+from hgpart.report.partition.record import Report
+from hgpart.tracing.input_shape import shape_text
 
 MOST_LINES = 8  # lines of a chart; others wait in the legend
 SECONDS = "s per training step, about"

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from hgpart.compare.comparison import Comparison
 from hgpart.execution.records.events import planned_events
+from hgpart.files.columns import UNITS
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.partition.problem.memory import COPIES, MemoryLimits, part_memory
 from hgpart.recommendation.of_partition import Simulated
-from hgpart.report import UNITS, Report
 from hgpart.report.page.document import Drawings, header, page, section
 from hgpart.report.page.drawing.figures import Figure, load_figure, memory_figure
 from hgpart.report.page.drawing.grids import layer_grid, slices_grid, traffic_grid
@@ -30,10 +30,12 @@ from hgpart.report.partition.divided_layers import (
     divided_legend,
 )
 from hgpart.report.partition.printing import answer
+from hgpart.report.partition.record import Report
 from hgpart.report.tables import counted, even_decimals
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import bubble, times
+from hgpart.tracing.input_shape import shape_text
 
 
 def plan_page(
@@ -51,7 +53,7 @@ def plan_page(
     partition = report.partition
     subject = [
         report.model,
-        f"input {shape_text(report.input_shape)}",
+        f"input {shape_text(report.input_shape or ())}",
         *settings_of(partition.modelling),
         *slices_text(partition.modelling),
         f"work: {partition.problem.work.source}",
@@ -257,12 +259,3 @@ def slices_text(modelling: Modelling) -> list[str]:
         "nothing is trained": not modelling.training,
     }
     return [text for text, holds in texts.items() if holds]
-
-
-def shape_text(sizes: tuple[int, ...]) -> str:
-    """The shape of an input, as text.
-
-    >>> shape_text((3, 224, 224))
-    '3 x 224 x 224'
-    """
-    return " x ".join(map(str, sizes))

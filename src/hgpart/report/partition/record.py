@@ -18,6 +18,7 @@ from hgpart.partition.step_traffic import Flow, border_bytes, step_flows, togeth
 from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.slice_shares import WHOLE, SliceShares, slice_shares, way_divided
 from hgpart.report.tables import counted
+from hgpart.tracing.input_shape import InputShape
 
 MOST_TELLING_GAP = 0.5  # with slices, whose bounds are weak
 
@@ -32,8 +33,8 @@ class Report:
     ----------
     model : str
         The model spec.
-    input_shape : tuple of int
-        Shape of one sample.
+    input_shape : InputShape or None
+        The inputs that the model takes for each sample, if that can be written.
     layerwise : Evaluation
         The best cut between layers (`evaluate_layerwise`).
     seconds : mapping
@@ -49,7 +50,7 @@ class Report:
 
     partition: Partition
     model: str
-    input_shape: tuple[int, ...]
+    input_shape: InputShape | None
     layerwise: Evaluation
     seconds: Mapping[str, float]
     any_slices: bool = False

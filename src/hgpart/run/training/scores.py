@@ -19,7 +19,7 @@ from hgpart.run.training.batches import SampleBatches, batches_here
 from hgpart.run.training.data import Data
 from hgpart.run.training.sources.samples import Samples
 from hgpart.run.training.sources.user_data import targets_of
-from hgpart.zoo.user_code import UserCode
+from hgpart.specs.user_code import UserCode
 
 SCORES = (2, 4, 5)  # dimensions of class scores: of images, their pixels, or pixels of volumes
 
@@ -198,9 +198,11 @@ def class_scores(result: Any, samples: int) -> Tensor:
     RunError
         If the result is anything else; the message says what.
 
-    >>> class_scores(torch.zeros(8, 10, 4, 4), samples=8).shape
+    >>> class_scores({"logits": torch.zeros(8, 10, 4, 4)}, samples=8).shape
     torch.Size([8, 10])
     """
+    if isinstance(result, Mapping) and "logits" in result:  # as of Hugging Face
+        result = result["logits"]
     several = isinstance(result, (tuple, list)) and len(result) > 0
     scores = result[0] if several else result
     if (
@@ -213,7 +215,7 @@ def class_scores(result: Any, samples: int) -> Tensor:
         received = f"a {type(result).__name__} that begins with " * several + _described(scores)
         raise RunError(
             f"for {samples} samples the model returns {received}: accepted are class scores, "
-            f"{samples} x classes, or maps of them, alone or first in a tuple"
+            f"{samples} x classes, or maps of them, alone, first in a tuple, or a dict's logits"
         )
     return scores.flatten(2).mean(2) if scores.dim() > 2 else scores
 
@@ -221,8 +223,8 @@ def class_scores(result: Any, samples: int) -> Tensor:
 def _described(result: Any) -> str:
     """What a model returns, in a few words.
 
-    >>> _described({"logits": torch.zeros(2, 10)}), _described(torch.zeros(2, 5, 10))
-    ("a dict of 'logits'", 'float32 numbers, 2 x 5 x 10')
+    >>> _described({"maps": torch.zeros(2, 10)}), _described(torch.zeros(2, 5, 10))
+    ("a dict of 'maps'", 'float32 numbers, 2 x 5 x 10')
     """
     if isinstance(result, Mapping):
         return f"a {type(result).__name__} of {', '.join(map(repr, result))}"

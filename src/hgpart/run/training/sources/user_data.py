@@ -15,7 +15,7 @@ from torch.utils.data import default_collate
 
 from hgpart.errors import ArgumentError
 from hgpart.run.training.sources.samples import seed_of
-from hgpart.zoo.user_code import UserCode
+from hgpart.specs.user_code import UserCode
 
 ACCEPTED = "a dataset with __len__ and __getitem__, or (train, validation)"
 NUMBERS = (Tensor, np.ndarray, np.generic, int, float)

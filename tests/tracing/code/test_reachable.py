@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hgpart.tracing.reachable import places_of
+from hgpart.tracing.code.reachable import places_of
 
 Hook = Callable[[nn.Module, Any, Tensor], Any]
 

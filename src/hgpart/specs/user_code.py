@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from hgpart.errors import HgpartError
-from hgpart.zoo.nearest import unknown_name
+from hgpart.specs.nearest import unknown_name
 
 _loaded: dict[Path, tuple[int, ModuleType]] = {}  # and when each file was written
 HGPART = f"{Path(__file__).parent.parent}{os.sep}"

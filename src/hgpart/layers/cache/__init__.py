@@ -1,0 +1,1 @@
+"""ChannelGraph -> what commands keep of it, and read without torch."""

@@ -1,0 +1,1 @@
+"""Norms over channels: operators that they are traced as, and their channel rules."""

@@ -1,0 +1,1 @@
+"""What users write -> what they mean: models, code of their own, the nearest of known names."""
