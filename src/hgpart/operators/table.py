@@ -541,6 +541,15 @@ RETURNED_BY: Mapping[Any, Any] = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.detach_.default: aten.detach.default,
 }
+# What drops nothing, and returns what it is given, unless it trains and its probability is not 0.
+DROPOUTS = frozenset(
+    {
+        aten.dropout.default, aten.feature_dropout.default,
+        aten.alpha_dropout.default, aten.feature_alpha_dropout.default,
+        aten.dropout_.default, aten.feature_dropout_.default,
+        aten.alpha_dropout_.default, aten.feature_alpha_dropout_.default,
+    }
+)  # fmt: skip
 _records: dict[Any, Operator] = {
     operator: record for record, *operators in _ATEN for operator in operators
 }
