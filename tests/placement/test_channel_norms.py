@@ -39,6 +39,7 @@ def test_any_norm_in_any_parts(norm, training, grain, k, draw, seed):
     check_verified(norm, training, Modelling(grain=grain, batch_size=SAMPLES), k, draw, seed)
 
 
+@pytest.mark.full
 @given(
     norm=norms(),
     grain=st.sampled_from(["coarse", "fine"]),
@@ -103,10 +104,14 @@ def test_a_norm_is_torchs_where_its_part_takes_the_statistic(kind, operator):
         modelling = plan.partition.modelling
         plan = placements.partitioned(traced, graph, modelling, 2, built, parts)
         placed = placements.check_equal(model, [images()], plan)
-        steps = [step for step in placed.programs.submodule(0).modules() if hasattr(step, "code")]
+        program = placed.programs.submodule(0)
+        steps = [step for step in program.modules() if hasattr(step, "code")]
         assert any(f"aten.{operator}" in step.code for step in steps) is not statistic_apart
+        of_statistics = [name for name, _ in program.named_modules() if "statistics" in name]
+        assert of_statistics == ["normalise_statistics_partial"] * statistic_apart
 
 
+@pytest.mark.full
 @given(norm=norms())
 def test_a_statistic_reads_its_channels_and_a_task_one_of_them(norm):
     traced, graph = placements.traced_model(normed(norm).float().eval(), [images().float()])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, product
 
@@ -11,7 +11,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.execution.program import CARRY
-from hgpart.layers.channel_graph import INPUT, OUTPUT
+from hgpart.layers.channel_graph import INPUT, OUTPUT, STATISTICS
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.building.held_together import hold_together, united_slices
 from hgpart.placement.building.part_graph import PartGraph, numbered
@@ -154,6 +154,14 @@ class PartBuilder:
         if tile:
             return f"{name}_tile_{tile}"
         return name if sender is None else f"{name}_from_{sender}"
+
+    def statistics_steps(self) -> Iterator[str]:
+        """Names of steps for statistics of channels, which a norm of them all takes for itself."""
+        for at, layer in enumerate(self.blueprint.graph.layers):
+            if layer.kind == STATISTICS:
+                yield self._name(at, True, None)
+                for number in range(len(self.blueprint.tiles(at, self.part))):
+                    yield self._name(at, False, None, number)
 
     # -------------------------------------------------------------- the layers
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -104,6 +104,16 @@ class PartGraph(GrowingModule):
         for receives, stretch in groupby(nodes, key=lambda node: node.target is program.receive):
             if not receives:
                 _sends_first([*stretch])
+
+    def leave_out_unread(self, names: Set[str]) -> None:
+        """Take the steps of these names out of the program, unless something reads their results."""
+        for node in reversed(self.fx_graph.nodes):
+            made_by = node.args[0] if node.target is operator.getitem else node
+            if not node.users and made_by.op == "call_module" and made_by.target in names:
+                self.fx_graph.erase_node(node)
+                if node is made_by:
+                    delattr(self.root, node.target)
+                    self.steps.pop(node.target, None)
 
     def packed(self, name: str, cuts: Sequence[tuple[int, Int64, int]]) -> fx.Node:
         """Some places of a value along some dimensions, as one contiguous tensor.
