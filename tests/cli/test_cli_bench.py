@@ -104,6 +104,7 @@ def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     )
 
 
+@pytest.mark.full
 def test_passes_forward_one_at_a_time(tmp_path, capfd):
     file, page = tmp_path / "b.json", tmp_path / "b.html"
     options = ["--steps", 3, "--rounds", 1, "--json", file, "--html", page]

@@ -41,6 +41,7 @@ def test_the_second_command_reads_what_the_first_has_found(
     assert run([*command, "--rows"]) == 0  # by the trace
 
 
+@pytest.mark.full
 def test_commands_read_what_others_have_traced(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

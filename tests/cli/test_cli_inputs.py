@@ -79,6 +79,7 @@ def test_a_plan_keeps_them(models: str, plan: str, capsys: pytest.CaptureFixture
     assert found["forward_bytes"] == found["planned_forward_bytes"] > 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [[], ["--backward", "--micro-batches", "2"]])
 def test_a_run_draws_them(options: list[str], models: str, plan: str, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
@@ -87,6 +88,7 @@ def test_a_run_draws_them(options: list[str], models: str, plan: str, tmp_path: 
     assert json.loads(file.read_text())["batch_size"] == 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [["--slices", "2"], ["--micro-batches", "2"], ["--eval"]])
 def test_a_loss_that_is_a_mean_is_exact_however_the_batch_is_divided(
     options: list[str], models: str, capsys: pytest.CaptureFixture[str]

@@ -306,6 +306,7 @@ def test_work_is_that_of_the_model_whatever_the_slices(capsys):
     assert work == pytest.approx([416_520] * 3)
 
 
+@pytest.mark.full
 def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
     """Ways that it compares with, which have none, were taken for ways over bands."""
     plan = tmp_path / "bands.json"

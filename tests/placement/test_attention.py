@@ -58,6 +58,7 @@ def test_any_attention_in_any_parts(attention, training, grain, k, single, seed)
     placements.check_equal(model, inputs, plan)
 
 
+@pytest.mark.full
 @given(attention=attentions())
 def test_a_head_reads_its_queries_keys_and_values_alone(attention):
     # Of one head the tokens are tasks, and these masks hide some of them.
@@ -138,6 +139,7 @@ class JoinedBias(nn.Module):
         return scores
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("slices", [1, 2, 3])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_copies_of_a_bias_that_no_step_reads_travel_as_the_table_says(grain, slices):

@@ -102,6 +102,7 @@ def takes(model, inputs):
 TAKEN = {"residual", "grouped", "depthwise", "single", "branches", "heavy", "pooling", "sized"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("training", [True, False])
 def test_other_sizes_have_other_numbers_of_tokens(training):
     """They would be refused: a layer of the scores has as many tasks as there are tokens."""

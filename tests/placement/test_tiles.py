@@ -191,7 +191,7 @@ class Calibrated(nn.Module):
         return self.last(maps) * torch.sigmoid(taller)
 
 
-@pytest.mark.few(2)
+@pytest.mark.full
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("norms", ["slice", "batch"])
 @pytest.mark.parametrize("k", [2, 3])
@@ -255,6 +255,7 @@ def test_places_of_maxima_are_those_among_all_rows():
         check(model, images, *in_tiles(model, images, 3, seed, bands=2))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("bands", [1, 2])
 def test_a_weight_that_several_layers_read_in_slices(bands):
     """A copy of a parameter without a task there counted as the part's share of the model."""
@@ -284,6 +285,7 @@ def test_a_norm_of_rows_that_no_part_can_compute_is_refused():
     check(padded.double(), images, *in_tiles(padded, images, 2, 0, bands=2))
 
 
+@pytest.mark.full
 @given(
     attention=attentions(),
     training=st.booleans(),
@@ -302,6 +304,7 @@ def test_rows_of_tokens(attention, training, k, bands, samples, slices, make, se
     check_tokens(model, tokens, k, seed, make, bands=bands, slices=min(slices, samples))
 
 
+@pytest.mark.full
 @given(
     attention=attentions().filter(lambda own: not own.in_windows),
     is_pooled=st.booleans(),
@@ -352,6 +355,7 @@ DONE = {
 }
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("samples", [1, 3, TOKENS])
 @pytest.mark.parametrize("name", DONE)
 def test_what_is_done_to_tokens(name, samples):

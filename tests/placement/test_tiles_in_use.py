@@ -56,6 +56,7 @@ def loss_of(result: Tensor, targets: object) -> Tensor:
     return mean_square(result)
 
 
+@pytest.mark.full
 def test_bands_follow_images_of_other_sizes():
     """Of heights that bands divide and that they don't, and back; they have a row each at least."""
     model, images = banded()
@@ -67,6 +68,7 @@ def test_bands_follow_images_of_other_sizes():
         placement.for_inputs([torch.randn(2, 3, 2, 2, dtype=torch.float64)])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("recompute", [False, True])
 def test_what_bands_hold_is_what_is_computed(recompute):
     model, images = banded(samples=4)

@@ -212,7 +212,7 @@ def check_divided(model: nn.Module, inputs: list[Tensor]) -> None:
                 torch.testing.assert_close(placed(*inputs), model(*inputs))
 
 
-@pytest.mark.few(2)
+@pytest.mark.full
 @pytest.mark.parametrize("name", SHARING)
 def test_weights_without_slices_are_sent_by_one_task(name: str) -> None:
     """Their convolutions were one task each."""
@@ -309,7 +309,7 @@ class Conditional(nn.Module):
         return scores
 
 
-@pytest.mark.few(2)
+@pytest.mark.full
 @pytest.mark.parametrize("groups", [1, 6])
 @pytest.mark.parametrize(("written", "has_bias"), [("matmul", False), ("linear", True)])
 def test_filters_of_each_sample_are_made_where_they_are_used(groups, written, has_bias):
@@ -389,6 +389,7 @@ class Decoder(nn.Module):
         return scores
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tied", [False, True])
 def test_a_decoder_of_text(tied: bool) -> None:
     """Its table of words was one task, and a last weight that it shares as well."""

@@ -55,7 +55,7 @@ def test_the_device_that_is_short_of_most_is_named() -> None:
     assert what_is_over((11, 25), (10, 20)) == "device 1 needs 25 bytes of 20 bytes"
 
 
-@pytest.mark.few(2)
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("share", "bands"),
     [(None, 1), (0.7, 2), pytest.param(0.4, None, marks=pytest.mark.full)],
@@ -107,6 +107,7 @@ def in_memory(
     return plan_in_memory(wanted, problem, Search(effort=0))
 
 
+@pytest.mark.full
 def test_a_stream_that_bands_refuse_gets_a_plan_without_them() -> None:
     """Such a plan was made, and its training refused."""
     assert in_memory(None, None).plan.partition.modelling.bands > 1
@@ -115,17 +116,20 @@ def test_a_stream_that_bands_refuse_gets_a_plan_without_them() -> None:
     assert found.plan.scheduling == Scheduling("async")
 
 
+@pytest.mark.full
 def test_norms_that_refuse_bands_under_autocast_get_a_plan_without_them() -> None:
     found = in_memory(None, Scheduling(), autocast=torch.bfloat16)
     assert found.plan.partition.modelling.bands == 1
 
 
+@pytest.mark.full
 def test_a_gpu_packs_no_maps() -> None:
     on_gpu, on_cpu = in_memory(None, Scheduling(), ("cpu", "cuda")).needed_bytes[::-1]
     there, here = in_memory(None, Scheduling()).needed_bytes[::-1]
     assert on_gpu < there and on_cpu == here
 
 
+@pytest.mark.full
 def test_what_nothing_is_left_for_is_refused_as_it_is_known() -> None:
     with pytest.raises(ArgumentError, match=r"^3 micro-batches"):
         in_memory(None, Scheduling("greedy", 3))

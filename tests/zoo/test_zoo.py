@@ -180,6 +180,7 @@ def test_the_callers_random_state_is_left_alone(spec: str, device: str) -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+@pytest.mark.full
 def test_random_weights_keep_the_scale_of_signals() -> None:
     model, _ = load_model("vgg11")
     images = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))

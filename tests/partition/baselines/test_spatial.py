@@ -181,6 +181,7 @@ def test_low_maps_lie_on_one_part() -> None:
     assert work_of_layers(found.model, found.parts, 2)[-2].tolist()[0] == 0  # the faster one has it
 
 
+@pytest.mark.full
 def test_a_search_over_tiles_is_a_way() -> None:
     own = replace(problem(2), eps=0.3)
     found = way_named("tiled").partition(own, Search(effort=0.05))

@@ -71,7 +71,7 @@ def test_filters_of_parts_are_exported(grain: str, tmp_path: Path) -> None:
     check(place(model, plan), model, [IMAGES], tmp_path)
 
 
-@pytest.mark.few(1)
+@pytest.mark.full
 def test_norms_over_channels_are_exported_as_operators_of_torch(tmp_path: Path) -> None:
     images = torch.randn(4, 3, 4, 2)
     for kind in ("layer", "rms", "group"):
@@ -81,6 +81,7 @@ def test_norms_over_channels_are_exported_as_operators_of_torch(tmp_path: Path) 
         check(place(model, plan), model, [images], tmp_path / kind)
 
 
+@pytest.mark.full
 def test_bands_and_slices_of_parts_are_exported(tmp_path: Path) -> None:
     """Each takes its rows of its samples of the input alone.
 

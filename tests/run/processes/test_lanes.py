@@ -146,6 +146,7 @@ with connect(3, timeout=60) as connection:
 """
 
 
+@pytest.mark.full
 def test_processes_of_one_machine_have_lanes(tmp_path):
     program = tmp_path / "ranks.py"
     program.write_text(PROCESSES)

@@ -111,7 +111,7 @@ def _content(value: Any) -> Any:
     return value.dtype, str(value.device), value.stride(), None if value.is_meta else value.tolist()
 
 
-@pytest.mark.few(2)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trace_that_is_read_is_the_one_that_was_made(name: str, never: Any) -> None:
     model, shape = load_model(name, device="meta")

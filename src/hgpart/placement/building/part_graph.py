@@ -106,7 +106,7 @@ class PartGraph(GrowingModule):
                 _sends_first([*stretch])
 
     def leave_out_unread(self, names: Set[str]) -> None:
-        """Take the steps of these names out of the program, unless something reads their results."""
+        """Take the steps of these names out of the program, unless their results are read."""
         for node in reversed(self.fx_graph.nodes):
             made_by = node.args[0] if node.target is operator.getitem else node
             if not node.users and made_by.op == "call_module" and made_by.target in names:

@@ -60,8 +60,8 @@ def build_part(
     for with_copies in (single[:1], single[1:]):  # later shares copy the first one's buffers
         if with_copies:
             with_copies[0].carry(with_copies)
-    own_builders = builders.values()
-    graph.leave_out_unread({name for builder in own_builders for name in builder.statistics_steps()})
+    of_statistics = (builder.statistics_steps() for builder in builders.values())
+    graph.leave_out_unread({*chain.from_iterable(of_statistics)})
     for builder in single:
         builder.hold_together()
     if any(blueprint.owners.tells_rows for blueprint in blueprints):
