@@ -66,7 +66,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     These are cases behind the first `few` of a test; of a test with several parameters,
     combinations of which each value was in another one; and Hypothesis's tests, which run there
-    again with more examples.
+    again with more examples, those that are not full by themselves among the long ones.
     """
     tried: dict[object, set[tuple[str, int]]] = defaultdict(set)
     cases: Counter[object] = Counter()
@@ -85,6 +85,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker("full")
             of_test |= values
         if _is_full(config) and hasattr(getattr(item, "obj", None), "hypothesis"):
+            if not item.get_closest_marker("full"):
+                item.add_marker("long")
             item.add_marker("full")
 
 

@@ -53,6 +53,7 @@ QUICK = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_blocks_do_what_the_page_shows(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     session = Session(name, capfd)
@@ -80,6 +81,7 @@ class TestAllBlocksOfGuides:
 
 
 @pytest.mark.full
+@pytest.mark.long
 class TestAllBlocksOfOthers:
     @pytest.mark.parametrize("name", [page for page in LONG if page not in GUIDES])
     def test_do_what_the_page_shows(self, name: str, capfd: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,7 @@ def test_recommendation(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_memory_limit(tmp_path: Path) -> None:
     text = example("memory_limit", tmp_path)
     assert "one device: no partition within the memory limits" in text
@@ -116,6 +117,7 @@ def test_memory_limit(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_channel_rule(tmp_path: Path) -> None:
     text = example("channel_rule", tmp_path)
     without, with_it = text.splitlines()[:2]

@@ -73,6 +73,7 @@ def plainly() -> tuple[list[float], dict[str, Tensor]]:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "workers"), WAYS)
 def test_losses_and_weights_are_those_of_the_plain_model(text: str, workers: int) -> None:
     way = way_of(text)
@@ -102,6 +103,7 @@ def test_losses_and_weights_are_those_of_the_plain_model(text: str, workers: int
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "workers"), FORWARD)
 def test_passes_make_what_the_plain_model_makes(text: str, workers: int) -> None:
     way = way_of(text)

@@ -26,6 +26,7 @@ def calibrated(folder: Path, k: int, happens: str = "nothing") -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("k", [2, pytest.param(3, marks=pytest.mark.full)])
 def test_all_processes_find_one_machine(tmp_path: Path, k: int) -> None:
     calibrated(tmp_path, k)
@@ -49,6 +50,7 @@ def test_all_processes_find_one_machine(tmp_path: Path, k: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_slow_process_is_a_slow_device(tmp_path: Path) -> None:
     calibrated(tmp_path, 2, "slow")
     first, second = load_machine(tmp_path / "0.json").devices
@@ -57,6 +59,7 @@ def test_a_slow_process_is_a_slow_device(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_computers_are_nodes(tmp_path: Path) -> None:
     calibrated(tmp_path, 2, "apart")
     machine = load_machine(tmp_path / "0.json")

@@ -120,6 +120,7 @@ def test_a_seed_gives_the_same_partition_every_time(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_commands_write_pages(monkeypatch, tmp_path):
     plan = tmp_path / "plan.json"
     commands = {
@@ -248,8 +249,8 @@ def test_work_is_measured_kept_and_passed_back(tmp_path):
     assert shown["work_source"].startswith("profile cpu")
 
 
-@pytest.mark.long
 @pytest.mark.full
+@pytest.mark.long
 def test_shares_of_layers_are_measured_kept_and_divided(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("hgpart.timing.layer_timing.ENOUGH", 0.0)  # each point once
     kept, figures = tmp_path / "times.json", tmp_path / "figures.json"
@@ -284,6 +285,7 @@ def test_the_busiest_device_has_less_to_send_where_that_is_asked_for(capsys, tmp
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_slow_links_and_memory_are_kept_in_the_plan_and_shown_again(capsys, tmp_path):
     topology, plan = tmp_path / "topology.json", tmp_path / "plan.json"
     topology.write_text(
@@ -400,6 +402,7 @@ def test_models_lists_those_that_are_named(capsys):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_plan_names_the_model_and_the_next_command(capsys, tmp_path):
     plan, parts, named = (tmp_path / name for name in ("plan.json", "parts", "named.json"))
     hgpart(*LENET, "-o", plan, "--write-partition", parts)
@@ -451,6 +454,7 @@ def test_micro_batches_are_not_proposed_for_a_model_that_mixes_samples(capsys, t
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("width", [pytest.param(None, marks=pytest.mark.full), 60])
 def test_output_is_as_wide_as_a_terminal_through_a_pipe(width, capsys, monkeypatch, tmp_path):
     monkeypatch.delenv("COLUMNS", raising=False)

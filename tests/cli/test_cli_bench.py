@@ -56,8 +56,8 @@ def fails(capfd, status, said, code):
     assert out == ""
 
 
-@pytest.mark.long
 @pytest.mark.full
+@pytest.mark.long
 def test_a_table_and_files_of_ways_in_turns_and_further_rounds(tmp_path, capfd):
     model, ways = toy(tmp_path), "single,ddp,ps-sync:distributed,horizontal:1f1b:2"
     files = [str(tmp_path / name) for name in ("b.json", "b.csv", "b.html")]
@@ -146,6 +146,7 @@ def test_a_way_whose_process_dies_has_a_reason_and_the_others_go_on(tmp_path, ca
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("way", "rank"), [("single", 0), ("ddp", 1), ("ps-async", 1), ("horizontal", 1)]
 )

@@ -342,6 +342,7 @@ main()
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(("jobs", "count"), [(1, 2), (2, 6)])
 def test_an_interrupted_process_keeps_what_is_done(jobs, count, tmp_path):
     job, files, options = job_and_files(tmp_path, jobs)
@@ -361,6 +362,7 @@ def test_an_interrupted_process_keeps_what_is_done(jobs, count, tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_killed_process_leaves_the_rows_that_were_done(tmp_path):
     file = tmp_path / "rows.json"
     child = subprocess.Popen(

@@ -92,6 +92,7 @@ def test_a_stream_is_told_by_the_batch(files, capfd):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_measured_steps_stand_beside_simulated_ones(files, capfd, tmp_path):
     page = ["--html", tmp_path / "page.html"]
     assert hgpart_predict(files, "--micro-batches", 2, "--measure", 2, "--json", "-", *page) == 0
@@ -124,8 +125,8 @@ def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):
     assert said in err
 
 
-@pytest.mark.long
 @pytest.mark.full
+@pytest.mark.long
 def test_a_partition_of_least_time_is_one_that_predict_finds_as_fast(files, capfd, tmp_path):
     plan, figures = tmp_path / "plan.json", tmp_path / "figures.json"
     options = ["--machine", files / "machine.json", "--work", files / "times.json", "--eps", 0.3]

@@ -140,6 +140,7 @@ def test_in_processes(capfd, plans, tmp_path):
     assert lines[-1].endswith("in a step, to the byte as the plan says")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("carrier", "again"),
     [("threads", ""), pytest.param("gloo", ",recompute=yes", marks=pytest.mark.full)],
@@ -164,6 +165,7 @@ def test_with_batches_in_flight(capfd, plans, tmp_path, carrier, again):
     assert len(updates) == 2 * 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("carrier", ["threads", pytest.param("gloo", marks=pytest.mark.full)])
 @pytest.mark.parametrize(
     ("rule", "again"),

@@ -176,8 +176,8 @@ def test_slices_of_a_plan_for_inference_need_nothing_of_each_other(tmp_path, cap
     assert said_by(verified, capsys)["passed"]
 
 
-@pytest.mark.long
 @pytest.mark.full
+@pytest.mark.long
 def test_training_goes_on_by_another_plan(divided, tmp_path, capsys):
     """With other slices, or none, on another number of parts; the loss is that of one device."""
     other, whole = str(tmp_path / "other.json"), str(tmp_path / "whole.json")
@@ -203,6 +203,7 @@ def net():
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_norms_of_the_batch(tmp_path, capsys):
     (tmp_path / "models.py").write_text(NORMED)
     net, plan = f"{tmp_path / 'models.py'}:net", tmp_path / "plan.json"

@@ -639,6 +639,7 @@ def test_statistics_of_batches_are_the_same_in_processes(norms, tmp_path):
     assert not all(same(tensors["threads"], tensors["in turn"]))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "asked", "status", "said"),
@@ -672,6 +673,7 @@ def tanh():
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_what_is_other_than_in_the_checkpoint_is_refused_or_said(tmp_path, capsys):
     """A model of the same names and shapes, and other rates, passed in silence."""
     (tmp_path / "models.py").write_text(TWO_MODELS)
@@ -874,8 +876,8 @@ def test_mistakes_are_one_line(options, status, message, plans, capsys):
 MADE_HERE = "train", "lenet5", "--backend", "threads", "--steps", "1", "--batch-size", "2"
 
 
-@pytest.mark.long
 @pytest.mark.full
+@pytest.mark.long
 def test_a_plan_is_made_within_memory(capsys):
     training = MADE_HERE
     assert run([*training, "--devices", "2", "--memory", "2MB"]) == 0

@@ -138,6 +138,7 @@ def test_slices_of_the_batch(capfd, way):
     assert found["forward_bytes"] == found["planned_forward_bytes"] > 0
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["kahypar", "native"])
 def test_slices_by_a_backend(capfd, backend):

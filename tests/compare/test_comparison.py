@@ -82,6 +82,7 @@ def run(names, jobs=1, **options):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_rows_come_in_the_order_of_the_grid_whatever_runs_at_once():
     names = ["coarse-kahypar", "random", "layerwise", "fine-kahypar"]
     told = []

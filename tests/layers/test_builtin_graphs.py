@@ -16,6 +16,7 @@ from hgpart.tracing.traced_model import example_inputs
 from hgpart.zoo import load_model
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", each_model())
 def test_layers_are_in_topological_order(name: str) -> None:
@@ -113,6 +114,7 @@ def test_multiply_accumulates_are_the_published_ones(name: str, published: float
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_fingerprints_differ() -> None:
     prints = [builtin_graph(name)[1].fingerprint for name in FAMILIES]
     assert len(set(prints)) == len(prints)

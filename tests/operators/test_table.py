@@ -208,6 +208,7 @@ def test_rule_that_returns_something_else(monkeypatch: pytest.MonkeyPatch) -> No
         effect(aten.relu.default, (2, 4), Channels(per_channel(2, 4)))
 
 
+@pytest.mark.long
 @pytest.mark.full  # a process of its own
 def test_a_rule_of_the_user_comes_before_the_built_in_one_whenever_it_is_registered() -> None:
     """The built-in rules were registered when the first graph was made, after the user's."""

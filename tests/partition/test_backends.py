@@ -289,6 +289,7 @@ def test_time_limit_ends_the_partitioner(packaged: Backend) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_what_was_found_within_the_time_limit_counts(
     packaged: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

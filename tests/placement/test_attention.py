@@ -103,6 +103,7 @@ class Multihead(nn.Module):
         return self.last(made if self.batch_first else made.transpose(0, 1))
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("with_weights", [True, False])
@@ -139,6 +140,7 @@ class JoinedBias(nn.Module):
         return scores
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("slices", [1, 2, 3])
 @pytest.mark.parametrize("grain", ["coarse", "fine"])

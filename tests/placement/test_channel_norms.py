@@ -40,6 +40,7 @@ def test_any_norm_in_any_parts(norm, training, grain, k, draw, seed):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     norm=norms(),
     grain=st.sampled_from(["coarse", "fine"]),

@@ -121,6 +121,7 @@ def test_other_sizes_have_other_numbers_of_tokens(training):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     name=st.sampled_from([*models.MODELS, "sized"]),
     grain=st.sampled_from(["coarse", "fine"]),
@@ -149,6 +150,7 @@ def test_any_partition_with_other_sizes(name, grain, size, k, seed):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_trains_and_evaluates_with_sizes_that_change():
     """One optimizer, one schedule and one state for all of them."""
     model, inputs, traced, graph = small("sized")
@@ -233,6 +235,7 @@ def test_other_types_move_all_sizes():
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     "mode",
     [

@@ -67,6 +67,7 @@ def test_a_partitioned_model_is_not_for_what_the_model_has_become():
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("planned", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_a_plan_of_the_other_mode(planned):
     """What was partitioned in training computed as in training, though the model no longer did."""

@@ -167,6 +167,7 @@ def test_gradients_of_inputs(name, grain):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_compiled_steps():
     model, inputs, traced, graph = small("residual")
     placed = place(model, placements.of_random_blocks(traced, graph, Modelling(), 2, 3))
@@ -364,6 +365,7 @@ class LessExact(nn.Module):
         return self.b(integers.double() + integers.softmax(1).gt(0.5).double())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize(
     "kind",

@@ -166,6 +166,7 @@ def traced_model(name: str):
 # A bias of one element, or of one for each sample, was cut like one of each filter; a weight whose
 # dimensions are alike was cut along the first; and what a parameter is part of by a softmax was
 # computed of that part: in parts these did not run, or computed something else.
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.full] * (n in ALIKE)) for n in OPERATORS]

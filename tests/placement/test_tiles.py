@@ -154,6 +154,7 @@ def test_norms_of_slices_and_of_the_batch(norms, slices):
             assert verified.traffic.forward_bytes.sum() == plan.partition.evaluation.volume
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(("k", "bands", "slices"), [(2, 4, 1), (3, 5, 2), (3, 8, 3)])
 def test_lenet5_in_random_tiles(k, bands, slices):
@@ -192,6 +193,7 @@ class Calibrated(nn.Module):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("norms", ["slice", "batch"])
 @pytest.mark.parametrize("k", [2, 3])
@@ -286,6 +288,7 @@ def test_a_norm_of_rows_that_no_part_can_compute_is_refused():
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     attention=attentions(),
     training=st.booleans(),
@@ -305,6 +308,7 @@ def test_rows_of_tokens(attention, training, k, bands, samples, slices, make, se
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     attention=attentions().filter(lambda own: not own.in_windows),
     is_pooled=st.booleans(),
@@ -355,6 +359,7 @@ DONE = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("samples", [1, 3, TOKENS])
 @pytest.mark.parametrize("name", DONE)

@@ -310,6 +310,7 @@ class Conditional(nn.Module):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("groups", [1, 6])
 @pytest.mark.parametrize(("written", "has_bias"), [("matmul", False), ("linear", True)])
 def test_filters_of_each_sample_are_made_where_they_are_used(groups, written, has_bias):

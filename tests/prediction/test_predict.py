@@ -84,6 +84,7 @@ def one_device(placement: Placement, samples: int) -> float:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(
     st.sampled_from(["residual", "grouped", "branches"]),
     *(st.integers(1, 3), st.integers(1, 3), st.integers(0, 99)),
@@ -220,6 +221,7 @@ def test_a_batch_of_another_graph_with_the_same_layers_is_predicted() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(st.sampled_from(NAMES), *(st.integers(2, 3), st.integers(2, 3), st.integers(0, 99)))
 def test_a_stream_over_slices_sends_weights_once_a_batch_and_back(
     name: str, slices: int, k: int, seed: int

@@ -60,6 +60,7 @@ def test_a_latency_is_that_of_a_pass_alone(latencies: Recommendation) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_batches_that_follow_each_other_overlap(latencies: Recommendation) -> None:
     found = recommended(machine(2), goal="inference-throughput", scale=1e3)
     for one in found.ranked:

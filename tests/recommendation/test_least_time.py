@@ -78,6 +78,7 @@ def simulated(lenet: Any, placement: Placement, machine: Machine, many: int) -> 
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("bandwidth", [SLOW, FAST])
 def test_nothing_that_is_known_is_faster(lenet: Any, found: Any, bandwidth: float) -> None:
     machine = machine_of(bandwidth)
@@ -102,6 +103,7 @@ def test_nothing_that_is_known_is_faster(lenet: Any, found: Any, bandwidth: floa
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_it_is_the_same_again(lenet: Any, found: Any) -> None:
     one, other = found[FAST], chosen(lenet, machine_of(FAST))
     assert (partition_of(one).parts == partition_of(other).parts).all()

@@ -56,6 +56,7 @@ def test_the_device_that_is_short_of_most_is_named() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("share", "bands"),
     [(None, 1), (0.7, 2), pytest.param(0.4, None, marks=pytest.mark.full)],
@@ -149,6 +150,7 @@ def test_a_device_is_short_by_its_own_limit() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_the_limits_of_unequal_devices_are_in_the_refusal() -> None:
     with pytest.raises(
         InfeasibleError, match=r"^no plan for 2 devices of 1 kB, 8 MB was .* on device 0 of 1 kB;"

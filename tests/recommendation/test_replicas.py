@@ -46,6 +46,7 @@ def found(lenet, monkeypatch, devices: int, batch_size: int, names: str):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_one_of_many_is_as_all_of_them_placed(lenet, monkeypatch) -> None:
     names = "data-parallel,hybrid-2"
     whole = found(lenet, monkeypatch, 4, 16, names)
@@ -94,6 +95,7 @@ def test_many_devices_are_replicas_of_few() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_thousand_devices(lenet, monkeypatch) -> None:
     one = found(lenet, monkeypatch, 1024, 2048, "data-parallel,hybrid-128")
     assert [note.startswith("Of more than 32 devices one replica") for note in one.notes] == [True]

@@ -53,6 +53,7 @@ def test_heads_are_divided_where_there_are_any() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("division", trials(4, (4, 6), has_heads=True), ids=lambda one: one.text)
 def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> None:
     try:
@@ -72,6 +73,7 @@ def test_each_is_a_partition_into_its_devices(division, problem: Problem) -> Non
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("division", trials(4, (4, 6), has_heads=True), ids=lambda one: one.text)
 def test_each_divides_among_devices_that_differ(division, problem: Problem) -> None:
     devices = tuple(Device("board", speed=speed) for speed in (1.0, 1.0, 2.0, 4.0))

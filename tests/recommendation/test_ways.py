@@ -55,6 +55,7 @@ def figures(recommendation: Recommendation) -> list[Any]:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
     again = []
     for one in found.ranked:
@@ -75,6 +76,7 @@ def test_the_same_asked_again_is_the_same(found: Recommendation) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_what_has_no_memory_is_dropped_and_said_so(found: Recommendation) -> None:
     known = sorted(one.largest_bytes or 0 for one in found.ranked)
     limit = known[len(known) // 2]
@@ -149,6 +151,7 @@ def test_all_schedules_there_are(monkeypatch: pytest.MonkeyPatch, goal: str) -> 
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_all_ways_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     heights = heights_of(traced_network()[2])
     monkeypatch.setattr(module, "trials", trials)
@@ -183,6 +186,7 @@ def differing(*speeds: float, memory: tuple[int | None, ...] = (None, None)) -> 
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_devices_get_samples_by_speed_and_one_device_is_the_fastest(found: Recommendation) -> None:
     # Layers that take so long that sending is nothing.
     slow = {"scale": 1e4}
@@ -238,6 +242,7 @@ def test_no_row_has_unknown_memory_where_that_may_not_do(found: Recommendation) 
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("goal", GOALS)
 def test_no_row_is_a_search_for_seconds_that_another_one_beats(
     monkeypatch: pytest.MonkeyPatch, goal: str

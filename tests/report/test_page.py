@@ -478,6 +478,7 @@ def test_the_smallest_shares_of_a_box_are_one(wide):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_slices_that_have_no_room_are_left_out():
     assert slices_grid(make_report(layers=3, k=4, batch_size=8, slices=3)) is not None
     many = make_report(layers=150, k=16, batch_size=8, slices=4)

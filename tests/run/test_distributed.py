@@ -52,6 +52,7 @@ def test_parts_in_processes_do_what_the_model_does(seeds, micro_batches, capfd):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_rank_that_is_killed_is_named(capfd, tmp_path):
     killer = kill_when_all_work(tmp_path, k=2, victim=0)
     with pytest.raises(RunError, match=r"^rank 0 was ended by SIGKILL"):
@@ -145,6 +146,7 @@ def test_one_that_does_not_answer_is_not_waited_for_longer_than_allowed(tmp_path
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_out_of_memory_is_one_clear_line(capfd):
     with pytest.raises(RunError, match=r"^rank 1: out of memory: DefaultCPUAllocator: can't alloc"):
         launch(RANKS, ["memory"], 2)

@@ -35,6 +35,7 @@ def assert_close(apart):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_loops_in_two_processes(tmp_path):
     loops = "two_losses", "adversaries", "mixed_bfloat16"
     assert_close(differences(tmp_path, 2, ["coarse"], *loops))

@@ -22,6 +22,7 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule_files import save_schedule
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "rule", "grain"),

@@ -110,6 +110,7 @@ def agrees(model, placement, order, batches, optimizer_of=momentum):
             torch.testing.assert_close(value, buffers[name], **TOLERANCE)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("k", "grain", "kind"),

@@ -210,6 +210,7 @@ def test_progress_is_shown_on_a_terminal_only(
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_ctrl_c_ends_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(run: Any, enough: float) -> Any:
         raise KeyboardInterrupt
@@ -235,6 +236,7 @@ def test_bad_arguments(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_layer_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def run_out(run: Any, enough: float) -> Any:
         raise RuntimeError("can't allocate memory:\nall of it")

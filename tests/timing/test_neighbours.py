@@ -32,6 +32,7 @@ def cpu_ticks(process: int) -> int:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_they_compute_while_told_to_and_end_with_the_context() -> None:
     with neighbours(small(), 2, 1) as others:
         (process,) = (one.pid for one in others._processes)
@@ -48,6 +49,7 @@ def test_they_compute_while_told_to_and_end_with_the_context() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_one_that_dies_is_an_error() -> None:
     with neighbours(small(), 2, 2) as others:
         process = others._processes[1]

@@ -149,6 +149,7 @@ def of_random_parts(model: nn.Module, images: Tensor) -> Any:
     return placements.of_single_tasks(traced, graph, Modelling(grain="fine"), 3, 0)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("training", [True, pytest.param(False, marks=pytest.mark.full)])
 @pytest.mark.parametrize("name", KEPT)

@@ -48,6 +48,7 @@ class EachPick(nn.Module):
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_what_constants_pick_is_known():
     # "its shape depends on the data": only shapes that the batch decides were known.
     torch.manual_seed(0)

@@ -45,6 +45,7 @@ def batch() -> Tensor:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cells", "kind", "partition"),
     [

@@ -29,6 +29,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_graph_that_is_read_is_the_one_that_was_found(

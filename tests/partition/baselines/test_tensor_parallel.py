@@ -70,6 +70,7 @@ def test_any_graph_is_divided(graph_and_work: tuple[ChannelGraph, Work], k: int)
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(attentions(), st.integers(2, 3))
 def test_blocks_are_placed_and_heads_stay_with_what_they_read(attention: Attention, k: int) -> None:
     torch.manual_seed(0)

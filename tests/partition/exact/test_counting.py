@@ -186,6 +186,7 @@ def test_fine_grain_is_refused() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_where_no_program_counts_what_one_part_holds_bounds_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -277,6 +278,7 @@ def test_one_ctrl_c_ends_it_in_the_native_start(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_ctrl_c_returns_the_best_of_a_model(interrupted: None) -> None:
     graph, work = LONG
     assert_interrupted(solve(graph, work, 8, 0.03, time_limit=600))

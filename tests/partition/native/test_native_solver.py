@@ -55,6 +55,7 @@ def solve(graph: ChannelGraph, work: Work, k: int, eps: float, **options: Any) -
     return partition_graph(graph, work, k, eps, backend="native", **{"effort": 0.2, **options})
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize("name", MODELS)

@@ -230,6 +230,7 @@ def test_no_partition_within_the_capacities_is_below_the_bound(
                 assert found.volume >= bound
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 def test_no_worse_than_the_model_whole_or_by_slices(grain: str) -> None:

@@ -93,6 +93,7 @@ def test_a_batch_is_not_divided_where_results_would_differ() -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_a_plan_may_say_how_where_results_are_those_of_the_batch() -> None:
     """Plans of `hgpart partition` have micro-batches that nobody asked for."""
     assert micro_batches(cut(network(), Scheduling("1f1b", 2))) == 2

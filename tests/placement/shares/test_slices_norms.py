@@ -194,6 +194,7 @@ def test_frozen_layers_types_and_copies():
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_compiled_steps():
     model, placement, inputs = frozen_and_in_float64()
     placement.compile(backend="eager")

@@ -127,6 +127,7 @@ def test_steps_of_random_tiles_are_those_of_their_programs(
 
 
 @pytest.mark.full
+@pytest.mark.long
 @given(st.integers(0, 10_000), st.sampled_from(["whole", "blocks"]), st.integers(2, 3))
 def test_steps_of_random_slices_and_bands_are_those_of_their_programs(
     seed: int, make: str, slices: int
@@ -172,6 +173,7 @@ def test_steps_of_named_ways_are_those_of_their_programs(way: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["vgg11", "resnet18"])
 def test_steps_of_larger_models_are_those_of_their_programs(name: str, way: str) -> None:

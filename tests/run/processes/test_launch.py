@@ -114,6 +114,7 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_others(capfd, tmp_path, pro
 
 
 @pytest.mark.full
+@pytest.mark.long
 def test_one_that_does_not_end_by_itself_is_killed(capfd, tmp_path, program):
     error = fails(program, tmp_path, "stubborn")
     assert str(error) == "rank 1 ended with status 1; it said last: ValueError: so it is"
@@ -163,6 +164,7 @@ def test_a_reader_that_has_enough_is_no_failure(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     "number", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.full)]
 )

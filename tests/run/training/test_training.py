@@ -278,6 +278,7 @@ def interrupted(learner, data, options, folder, at, every=4):
         train(learner, data, options, Checkpointing(folder, every), pull)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [

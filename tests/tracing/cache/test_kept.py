@@ -111,6 +111,7 @@ def _content(value: Any) -> Any:
     return value.dtype, str(value.device), value.stride(), None if value.is_meta else value.tolist()
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_trace_that_is_read_is_the_one_that_was_made(name: str, never: Any) -> None:
@@ -129,6 +130,7 @@ def test_a_trace_that_is_read_is_the_one_that_was_made(name: str, never: Any) ->
         assert np.array_equal(works[0].per_task, works[1].per_task)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["lenet5", "resnet18", "timm:vit_tiny_patch16_224", "unet"])
 def test_plans_of_a_trace_that_is_read_compute_the_same(name: str, never: Any) -> None:
