@@ -186,7 +186,7 @@ class Patches(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Scores of each image."""
         patches = self.patches(images).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.first.expand(len(patches), -1, -1), patches], 1) + self.places
+        tokens = torch.cat([self.first.expand(patches.shape[0], -1, -1), patches], 1) + self.places
         tokens = self.block(tokens)
         scores: Tensor = self.last(tokens.mean(1) if self.is_pooled else tokens[:, 0])
         return scores

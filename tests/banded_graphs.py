@@ -6,6 +6,7 @@ from functools import cache
 
 import numpy as np
 import torch
+from attention_blocks import Attention, Patches
 from hypothesis import strategies as st
 from torch import nn
 
@@ -45,9 +46,24 @@ class Net(nn.Module):
         return self.head(self.last(self.spread(self.up(maps))).flatten(1))
 
 
+ATTENTIONS = [  # of the seeds behind those of `Net`
+    Attention(heads=2),
+    Attention(heads=2, products="matmul", mask="added"),
+    Attention(products="bmm", sharing=2),
+    Attention(heads=2, projection="mixed"),
+    Attention(heads=2, projection="apart", products="einsum"),
+    Attention(heads=1, width=4),
+]
+LAST_NET = 14
+
+
 @cache
 def graph_of(seed: int) -> ChannelGraph:
+    """A network for each seed from 0 to 20; those of the last seeds attend to all tokens."""
     model, images = Net(seed), torch.randn(BATCH, 3, 14, 10)
+    if seed > LAST_NET:
+        attention, images = ATTENTIONS[seed - LAST_NET - 1], images[:3, :, :4, :4]
+        model = Patches(attention, is_pooled=bool(seed % 2))
     model(images)
     return hgpart.channel_graph(hgpart.trace(model, (images,)))
 

@@ -11,7 +11,7 @@ from sliced_volumes import parameter_bytes, reading
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
-from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, SourceRows
 
 # Of a slice, a band, a layer and one of its tasks; without a band, of what adds up sums over rows.
 PartOf = Callable[[int, int | None, int, int], int]
@@ -23,6 +23,12 @@ def is_summed(graph: ChannelGraph, modelling: Modelling, at: int) -> bool:
     own = [layer.tied_to for layer in layers].count(layers[at].tied_to)
     of_samples = own == 1 and layers[at].fixed_elements == 0
     return modelling.bands > 1 and total is not None and total.ends and of_samples
+
+
+def has_channel(graph: ChannelGraph, item: SourceRows, task: int) -> bool:
+    """Whether the map of a task of the source has some of an item's channels."""
+    alone = graph.layers[item.source].tasks == 1
+    return item.channels is None or alone or task in item.channels
 
 
 def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
@@ -47,14 +53,25 @@ def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
         at = graph.layers[at].tied_to
         return part_of(number, band, at, 0 if modelling.is_solid(graph.layers[at]) else task)
 
-    read_rows = {
-        (at, source.source): [
+    read_rows = {  # of a layer, by what it reads and its place among the layer's reads
+        (at, item.source, place): [
             set(own.tolist())
-            for own in map(source.windows.reads.__getitem__, range(len(source.windows)))
+            for own in map(item.windows.reads.__getitem__, range(len(item.windows)))
         ]
         for at, rows in enumerate(graph.layer_rows)
-        for source in ((rows.total or rows) if at in summed else rows).reads
+        for place, item in enumerate(((rows.total or rows) if at in summed else rows).reads)
     }
+
+    def is_read(source: int, task: int, row: int, at: int, own: range) -> bool:
+        rows = graph.layer_rows[at]
+        items = ((rows.total or rows) if at in summed else rows).reads
+        return any(
+            row in read_rows[at, source, place][each]
+            for place, item in enumerate(items)
+            if item.source == source and has_channel(graph, item, task)
+            for each in own
+        )
+
     volume = 0
     for at in summed:
         layer, total = graph.layers[at], graph.layer_rows[at].total
@@ -83,7 +100,7 @@ def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
                         for at, reader in readers
                         for reading_band, own in enumerate(bands[at])
                         if modelling.bands == 1  # a whole map is sent, with rows that nobody reads
-                        or any(row in read_rows[at, source][each] for each in own)
+                        or is_read(source, task, row, at, own)
                     }
                     volume += len(parts - {part(number, band, source, task)}) * row_bytes
     if not modelling.training:
@@ -135,7 +152,9 @@ def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
             for place, channel in enumerate(read.channels.tolist()):
                 group, tasks = place * read.groups // len(read.channels), view.layer.tasks
                 source = 0 if channel < 0 else int(graph.layer_of_channel(channel))
-                for task in range(tasks) if channel >= 0 and views[source].exists else ():
+                is_copied = model.modelling.slices > 1 and graph.layers[source].kind == PARAMETER
+                is_sent = channel >= 0 and views[source].exists and not is_copied
+                for task in range(tasks) if is_sent else ():
                     if task * read.groups // tasks == group:
                         number = of_task[channel] - int(graph.first_task[source])
                         whole = -1 if view.total is None else 0
@@ -164,6 +183,7 @@ def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
                         for reader_band, reader_rows in enumerate(bands[reader[0]])
                         for item in computed[reader[0]].reads
                         if item.source == source
+                        and has_channel(graph, item, task)
                         and any(row in item.windows.reads[each] for each in reader_rows)
                     } - {part(source, task, -1, band)}
                     volume += len(reading) * of_slice_views[source].map_bytes // height

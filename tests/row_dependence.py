@@ -46,14 +46,22 @@ def rows_of(
 
 def said(rows: LayerRows) -> dict[int, list[list[int]]]:
     """For each source, the rows of it that each row of a layer reads."""
-    return {
-        item.source: [item.windows.reads[row].tolist() for row in range(len(item.windows))]
-        for item in rows.reads
-    }
+    union: dict[int, list[set[int]]] = {}
+    for item in rows.reads:
+        known = union.setdefault(item.source, [set() for _ in range(len(item.windows))])
+        for row, own in enumerate(known):
+            own |= set(item.windows.reads[row].tolist())
+    return {source: [*map(sorted, own)] for source, own in union.items()}
 
 
-def seen(traced: TracedModel, graph: ChannelGraph, at: int, seed: int) -> dict[int, list[set[int]]]:
-    """The same, as autograd finds it for one choice of numbers."""
+Seen = dict[tuple[int, bytes | None], list[set[int]]]  # by source, and channels that are read alike
+
+
+def seen(traced: TracedModel, graph: ChannelGraph, at: int, seed: int) -> Seen:
+    """For each source, the rows of it that each row of a layer reads, as autograd finds them.
+
+    It does so for one choice of numbers.
+    """
     run, own = LayerRun(traced, graph, at), graph.layer_rows[at]
     values = {node: _positive(value) for node, value in run.values(seed).items()}
     sources = {}
@@ -65,7 +73,7 @@ def seen(traced: TracedModel, graph: ChannelGraph, at: int, seed: int) -> dict[i
         args, kwargs = fx.map_arg((step.args, dict(step.kwargs)), values.__getitem__)
         is_view = step.target is aten.view.default  # of values in another order in memory
         values[step] = (aten.reshape.default if is_view else step.target)(*args, **kwargs)
-    dependence: dict[int, list[set[int]]] = {}
+    dependence: Seen = {}
     result = values[run.ends[0]]
     lines = result.flatten()[None] if own.dim is None else result.movedim(own.dim, 0)
     for line in lines:
@@ -79,9 +87,17 @@ def seen(traced: TracedModel, graph: ChannelGraph, at: int, seed: int) -> dict[i
         for (node, source), gradient in zip(sources.items(), gradients, strict=True):
             gradient = torch.zeros_like(values[node]) if gradient is None else gradient
             dim = graph.layer_rows[source].dim
-            rows = gradient.flatten()[None] if dim is None else gradient.movedim(dim, 0).flatten(1)
-            read = set(torch.nonzero((rows != 0).any(1)).flatten().tolist())
-            dependence.setdefault(source, []).append(read)
+            for item in own.reads:
+                if item.source != source:
+                    continue
+                met, key = gradient != 0, None
+                if item.channels is not None:
+                    key = item.channels.tobytes()
+                    channels = torch.from_numpy(item.channels + graph.first_channel[source])
+                    met = met & torch.isin(graph.ids[node.name], channels)
+                rows = met.flatten()[None] if dim is None else met.movedim(dim, 0).flatten(1)
+                read = set(torch.nonzero(rows.any(1)).flatten().tolist())
+                dependence.setdefault((source, key), []).append(read)
     return dependence
 
 
@@ -90,19 +106,21 @@ def check_rows(traced: TracedModel, graph: ChannelGraph) -> None:
     for at, layer in enumerate(graph.layers):
         if not layer.operators:
             continue
-        expected = {
-            source: [*map(set, rows)] for source, rows in said(graph.layer_rows[at]).items()
+        expected: Seen = {
+            (item.source, None if item.channels is None else item.channels.tobytes()): [
+                set(item.windows.reads[row].tolist()) for row in range(len(item.windows))
+            ]
+            for item in graph.layer_rows[at].reads
+            if graph.layers[item.source].kind != "parameter"
         }
-        parameters = {s for s in expected if graph.layers[s].kind == "parameter"}
-        expected = {source: rows for source, rows in expected.items() if source not in parameters}
-        union: dict[int, list[set[int]]] = {}
+        union: Seen = {}
         for attempt in range(TRIES):
             now = seen(traced, graph, at, attempt)
-            for source, rows in now.items():
-                known = union.setdefault(source, [set() for _ in rows])
+            for read, rows in now.items():
+                known = union.setdefault(read, [set() for _ in rows])
                 for before, more in zip(known, rows, strict=True):
                     before |= more
-            nonempty = {source: rows for source, rows in union.items() if any(rows)}
+            nonempty = {read: rows for read, rows in union.items() if any(rows)}
             if nonempty == expected:
                 break
         assert nonempty == expected, (layer.name, layer.operators)

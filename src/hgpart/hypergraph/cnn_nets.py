@@ -11,7 +11,7 @@ from hgpart.hypergraph.cnn_vertices import CnnVertices
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.nets import Nets
 from hgpart.hypergraph.parameters import read_parameters, vertex_gradients, vertex_statistics
-from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, SourceRows
 from hgpart.sequences import Sequences, distinct, distinct_pairs, equal_rows, starts_of_runs
 
 
@@ -156,9 +156,7 @@ def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
     """For each layer whose parameters others read, the vertices of a slice that read them."""
     if all(layer.kind != PARAMETER for layer in model.graph.layers):
         return {}
-    maps = _map_nets(model, model.views)
-    if model.modelling.bands > 1:
-        maps = _maps_in_bands(model, model.views, maps)
+    maps = _maps(model, model.views)
     readers, vertices = maps.lists.united(maps.sets), dict[int, Int64]()
     for net in np.flatnonzero(_are_of_parameters(model, maps)).tolist():
         reading, at = readers[int(maps.readers[net])], int(maps.layers[net])
@@ -169,10 +167,9 @@ def readers_of_parameters(model: CnnVertices) -> dict[int, Int64]:
 def _slice_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """The nets of the first slice, for maps as large as the views say."""
     sums = Nets.joined([_reduction_nets(model, views), _statistics_of_channels(model, views)])
-    maps = _map_nets(model, views)
+    maps = _maps(model, views)
     if model.modelling.bands > 1:
         sums = Nets.joined([_sums_in_bands(model, views, sums), _totals_of_rows(model, views)])
-        maps = _maps_in_bands(model, views, maps)
     is_map = np.repeat([False, True], [len(sums.roots), len(maps.roots)])
     layers = np.concatenate([sums.layers, maps.layers])
     order = np.lexsort((is_map, layers % max(1, len(views))))
@@ -292,16 +289,23 @@ def _totals_of_rows(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Net
     )
 
 
-def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
-    """A net for each set of maps with one producer and the same readers."""
+def _maps(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
+    """A net for each set of maps with one producer and the same readers, or each segment of it."""
+    maps, kinds = _map_nets(model, views)
+    return maps if model.modelling.bands == 1 else _maps_in_bands(model, views, maps, kinds)
+
+
+def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> tuple[Nets, Int64]:
+    """A net for each set of maps with one producer and the same readers; the kinds of each set."""
     graph = model.graph
     tasks, own, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
-    count = 0
+    count, kinds = 0, [np.zeros(0, np.int64)]
     for members in by_vertices(views).values():
-        read, numbers, vertices = _readers(model, members)
+        read, numbers, vertices, kinds_read = _readers(model, members)
         tasks.append(read)
         own.append(count + numbers)
         sets.append(vertices)
+        kinds.append(kinds_read)
         count += len(vertices)
     # Layers are in ascending order, and so are their vertices.
     lists = Sequences.of_pairs(
@@ -316,7 +320,7 @@ def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     numbers, first = lists.alike()
     nets, examples = equal_rows(np.stack([layers, roots, numbers], axis=1))
     times = np.bincount(nets, minlength=len(examples)).tolist()
-    return Nets(
+    maps = Nets(
         costs=np.array(
             [
                 views[at].map_bytes * count
@@ -331,6 +335,7 @@ def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
         lists=lists.take(first),
         sets=Sequences.joined(sets),
     )
+    return maps, np.concatenate(kinds)
 
 
 def _finishing(model: CnnVertices) -> list[Int64]:
@@ -341,12 +346,18 @@ def _finishing(model: CnnVertices) -> list[Int64]:
     ]
 
 
-def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, Int64, Sequences]:
-    """Tasks that tied layers read, the number of each task's set of readers, and the sets."""
+def _readers(
+    model: CnnVertices, members: list[LayerVertices]
+) -> tuple[Int64, Int64, Sequences, Int64]:
+    """Tasks that tied layers read, the number of each task's set of readers, and the sets.
+
+    Last, for each set, the kinds of its reads, as in `kinds_of_reads`: the bits that are set.
+    """
     graph = model.graph
     first_layer = members[0].at
     rows = model.blocks.rows[first_layer]
-    tasks, runs = [np.zeros(0, np.int64)], [np.zeros((0, 3), np.int64)]
+    tasks, runs = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.int64)]
+    kinds = kinds_of_reads(graph, members) if model.modelling.bands > 1 else ()
     for view in members:
         for read in view.layer.reads:
             if read is view.read_as_statistic:
@@ -359,11 +370,12 @@ def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, I
             columns = np.full(len(known), -1 if view.total is None else 0)
             if view.split is read:
                 columns = np.searchsorted(model.blocks.columns[view.at], known, "right") - 1
+            own = kinds_of_channels(graph, kinds, view.at, read.channels[known])
             tasks.append(graph.task_of_channel[read.channels[known]])
-            runs.append(np.stack([low, high, columns], axis=1))
+            runs.append(np.stack([low, high, columns, own], axis=1))
     table = np.concatenate(runs)
     numbers, first = equal_rows(table)
-    low, high, column = table[first].T
+    low, high, column, kind = table[first].T
     layout = model.layouts[first_layer]
     assert layout is not None
     reading = Sequences.of_spans(low, high + 1)
@@ -374,29 +386,71 @@ def _readers(model: CnnVertices, members: list[LayerVertices]) -> tuple[Int64, I
     starts = starts_of_runs(read_tasks)
     lists = Sequences(starts, numbers)
     alike, examples = lists.alike()
-    sets = lists.take(examples).united(Sequences(reading.pointers, vertices))
-    return read_tasks[starts[:-1]], alike, sets
+    runs_of_sets = lists.take(examples)
+    sets = runs_of_sets.united(Sequences(reading.pointers, vertices))
+    bits = np.zeros(len(sets), dtype=np.int64)
+    np.bitwise_or.at(bits, runs_of_sets.owners, 1 << kind[runs_of_sets.values])
+    return read_tasks[starts[:-1]], alike, sets, bits
 
 
 # ------------------------------------------------------------------ bands of rows
 
 
-def _maps_in_bands(model: CnnVertices, views: Sequence[LayerVertices], maps: Nets) -> Nets:
+KindOfRead = tuple[int, SourceRows, int]  # index of the reading layer, what it reads, and a number
+
+
+def kinds_of_reads(graph: ChannelGraph, members: Sequence[LayerVertices]) -> tuple[KindOfRead, ...]:
+    """What each row of tied layers reads, numbered where channels of a layer are told apart.
+
+    The number is 0 where all channels of a layer are read in the same rows.
+    """
+    reads = [
+        (view.at, own)
+        for view in members
+        for own in graph.layer_rows[view.at].read_in_bands(view.total is not None)
+    ]
+    are_apart = np.array([own.channels is not None for _, own in reads], dtype=np.int64)
+    numbers = (np.cumsum(are_apart) * are_apart).tolist()
+    return tuple((at, own, number) for (at, own), number in zip(reads, numbers, strict=True))
+
+
+def kinds_of_channels(
+    graph: ChannelGraph, kinds: Sequence[KindOfRead], at: int, channels: Int64
+) -> Int64:
+    """The number of the kind by which one of the tied layers reads each channel."""
+    numbers = np.zeros(len(channels), dtype=np.int64)
+    for layer, own, number in kinds:
+        if layer == at and own.channels is not None:
+            apart = own.channels + graph.first_channel[own.source]
+            numbers[np.isin(channels, apart)] = number
+    return numbers
+
+
+def _maps_in_bands(
+    model: CnnVertices, views: Sequence[LayerVertices], maps: Nets, kinds: Int64
+) -> Nets:
     """A net for each segment of the rows of each map: those of a band with the same readers.
 
     Its cost is its rows' share, and so connectivity - 1 stays what travels.
     """
     segments = Segments(model.graph, views)
-    readers = model.vertex_layers[maps.sets.values[maps.sets.pointers[:-1]]].astype(np.int64)
-    sets, in_bands = _sets_in_bands(model, maps.sets, readers)
+    of_sets = model.vertex_layers[maps.sets.values[maps.sets.pointers[:-1]]].astype(np.int64)
+    sets, in_bands = _sets_in_bands(model, maps.sets)
+    readers, examples = equal_rows(np.stack([of_sets, kinds], axis=1))
+    named_by = [(int(of_sets[at]), int(kinds[at])) for at in examples]
+    number_of = {reader: number for number, reader in enumerate(named_by)}
     layers, numbers = np.unique(np.stack([maps.layers, maps.readers]), axis=1, return_inverse=True)
     lists = list[Int64]()
     costs, roots, own_lists, nets = [], [], [], []
     of_pair = [np.flatnonzero(numbers.ravel() == at) for at in range(layers.shape[1])]
     for (at, own), members in zip(layers.T.tolist(), of_pair, strict=True):
         named = maps.lists[own]
-        for band, rows, read in segments.of(at, tuple(distinct(readers[named]).tolist())):
-            chosen = [in_bands[reading][named[readers[named] == layer]] for layer, reading in read]
+        reading_it = tuple(named_by[reader] for reader in distinct(readers[named]).tolist())
+        for band, rows, read in segments.of(at, reading_it):
+            chosen = [
+                in_bands[reading][named[readers[named] == number_of[reader]]]
+                for reader, reading in read
+            ]
             costs.append(maps.costs[members] // views[at].height * rows)
             roots.append(model.in_bands[band][maps.roots[members]])
             own_lists.append(np.full(len(members), len(lists)))
@@ -415,9 +469,7 @@ def _maps_in_bands(model: CnnVertices, views: Sequence[LayerVertices], maps: Net
     )
 
 
-def _sets_in_bands(
-    model: CnnVertices, sets: Sequences, layers: Int64
-) -> tuple[Sequences, list[Int64]]:
+def _sets_in_bands(model: CnnVertices, sets: Sequences) -> tuple[Sequences, list[Int64]]:
     """The sets of each band, and for each band the number of each set; -1 where there is none."""
     pieces, numbers, count = list[Sequences](), list[Int64](), 0
     for vertices in model.in_bands:
@@ -430,24 +482,30 @@ def _sets_in_bands(
     return Sequences.joined(pieces), numbers
 
 
+ALIKE = 1  # the bits of what reads all channels of a layer in the same rows
+Reader = tuple[int, int]  # a layer, the first of tied ones, and its kinds of reads, as bits
+Segment = tuple[int, int, list[tuple[Reader, int]]]  # a band, its rows, readers and their bands
+
+
 class Segments:
-    """The segments of each layer's rows, by the layers that read it."""
+    """The segments of each layer's rows, by what reads them."""
 
     def __init__(self, graph: ChannelGraph, views: Sequence[LayerVertices]) -> None:
         self._views, self._graph = views, graph
         self._members = by_vertices(views)
-        self._known: dict[tuple[int, tuple[int, ...]], list[Segment]] = {}
+        self._kinds: dict[int, tuple[KindOfRead, ...]] = {}
+        self._known: dict[tuple[int, tuple[Reader, ...]], list[Segment]] = {}
 
-    def of(self, at: int, readers: tuple[int, ...]) -> list[Segment]:
-        """The segments of a layer of which some layers, named by their first, read a map."""
+    def of(self, at: int, readers: tuple[Reader, ...]) -> list[Segment]:
+        """The segments of a layer one of whose maps has these readers."""
         if (at, readers) not in self._known:
             self._known[at, readers] = self._new(at, readers)
         return self._known[at, readers]
 
-    def _new(self, at: int, readers: tuple[int, ...]) -> list[Segment]:
+    def _new(self, at: int, readers: tuple[Reader, ...]) -> list[Segment]:
         cuts = self._views[at].row_cuts
-        pairs = [self._reading_bands(at, layer) for layer in readers]
-        most = max(self._views[layer].bands for layer in readers)
+        pairs = [self._reading_bands(at, *reader) for reader in readers]
+        most = max(self._views[layer].bands for layer, _ in readers)
         rows = np.concatenate([rows for rows, _ in pairs])
         keys = np.concatenate([number * most + bands for number, (_, bands) in enumerate(pairs)])
         read = Sequences.of_pairs(rows, keys, cuts[-1])
@@ -461,21 +519,18 @@ class Segments:
             if own:
                 count = int((keyed == key).sum())
                 segments.append(
-                    (band, count, [(readers[layer], reading) for layer, reading in own])
+                    (band, count, [(readers[place], reading) for place, reading in own])
                 )
         return segments
 
-    def _reading_bands(self, at: int, layer: int) -> tuple[Int64, Int64]:
+    def _reading_bands(self, at: int, layer: int, kinds: int) -> tuple[Int64, Int64]:
         """Pairs of a row of a layer and a band, of another one, that reads it."""
+        if layer not in self._kinds:
+            self._kinds[layer] = kinds_of_reads(self._graph, self._members[layer])
         rows, bands = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for view in self._members[layer]:
-            computed = view.total or self._graph.layer_rows[view.at]
-            for source in computed.reads:
-                if source.source == at:
-                    reads = source.windows.reads
-                    rows.append(reads.values)
-                    bands.append(np.searchsorted(view.cell_cuts, reads.owners, "right") - 1)
+        for reading, own, kind in self._kinds[layer]:
+            if own.source == at and kinds >> kind & 1:
+                reads, cuts = own.windows.reads, self._views[reading].cell_cuts
+                rows.append(reads.values)
+                bands.append(np.searchsorted(cuts, reads.owners, "right") - 1)
         return distinct_pairs(np.concatenate(rows), np.concatenate(bands))
-
-
-Segment = tuple[int, int, list[tuple[int, int]]]  # a band, its rows, and (layer, band) that read

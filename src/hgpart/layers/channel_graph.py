@@ -193,11 +193,16 @@ class SourceRows:
         counts as one row.
     is_summed : bool
         Whether the layer needs no more of the source than a sum of its rows; see `RowSum`.
+    channels : int64 array or None
+        The channels of the source that are read so, numbered within it, ascending; None for all.
+        Of a layer that makes queries, keys and values, attention reads queries row by row, and the
+        others in all rows.
     """
 
     source: int
     windows: Windows
     is_summed: bool = False
+    channels: Int64 | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +243,8 @@ class LayerRows:
     dim : int or None
         Dimension of the rows in the layer's result.
     reads : tuple of SourceRows
-        One for each layer that this one reads, in ascending order.
+        One for each layer that this one reads, in ascending order; several where it reads some
+        channels in other rows than others.
     head : Windows or None
         For each row, the rows that it is computed from of what the layer's head computes, before
         pooling; None if that has no rows.
@@ -263,6 +269,10 @@ class LayerRows:
     def is_banded(self) -> bool:
         """Whether there are rows to divide."""
         return self.height is not None and self.height > 1
+
+    def read_in_bands(self, sums: bool) -> tuple[SourceRows, ...]:
+        """What each row reads, or, where bands compute partial `sums` over rows, each of these."""
+        return self.total.reads if sums and self.total is not None else self.reads
 
 
 def _rows_left_behind(graph: ChannelGraph) -> tuple[LayerRows, ...]:

@@ -16,7 +16,11 @@ patches of a transformer become rows, each of which reads a row of a map.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,6 +28,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from hgpart.arrays import Int64
 from hgpart.errors import TraceError
 from hgpart.layers.channel_graph import (
     INPUT,
@@ -52,6 +57,7 @@ from hgpart.operators.rows import (
 )
 from hgpart.operators.table import effect_of, effect_on_rows, keeps_rows, operator_of, short_name
 from hgpart.operators.windows import Windows
+from hgpart.sequences import equal_rows
 from hgpart.tracing.batches import evenly
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import (
@@ -274,23 +280,29 @@ class _RowWalk:
         shape = first_tensor(node.meta["val"]).shape
         dim = effect.dim % len(shape) if isinstance(effect, Local) else None
         maker = self._maker(node, layer, concrete(shape), dim)
+        given = {operand: self.values.get(operand) for operand in node.all_input_nodes}
+        operand_of = {
+            id(value): operand
+            for operand, values in given.items()
+            for value in pytree.tree_leaves(values)
+        }
         if isinstance(effect, Local):
             windows, read = iter(effect.windows), dict[NumberedRows, tuple[int, Windows]]()
             by = effect.by
             for value in _operands(call):
                 rows = along[value]
+                operand = operand_of[id(value)]
                 if rows is None:
-                    add_windows(maker.reads, value.all_read, Windows.all_rows(maker.height, 1))
+                    maker.read(operand, value.all_read, Windows.all_rows(maker.height, 1))
                 else:
                     own = next(windows)
-                    add_windows(maker.reads, rows[1], own)
+                    maker.read(operand, rows[1], own)
                     known = read.get(value, (rows[0], own))[1]
                     united = known.union(own)
                     sizes = {len(reads.reads.values) for reads in (known, own, united)}
                     if len(sizes) > 1:
                         by = None  # one operand, read in two ways
                     read[value] = rows[0], united
-            given = {operand: self.values.get(operand) for operand in node.all_input_nodes}
             operands = {
                 operand: read[value]
                 for operand, value in given.items()
@@ -300,7 +312,7 @@ class _RowWalk:
             self.local[node] = OperatorRows(dim, operands, by)
         else:
             for value in maps:
-                add_windows(maker.reads, value.all_read)
+                maker.read(operand_of[id(value)], value.all_read)
             reason = self._end(call, effect, lost, along, maker)
             if layer is None and reason:
                 makers = tuple(maker.reads)
@@ -419,7 +431,7 @@ class _RowWalk:
         if dim is None or (dim < len(shape) and shape[dim] == maker.height):
             return self._map(maker, shape)
         whole = self._maker(maker.node, None, shape, None)
-        whole.reads[maker] = Windows.all_rows(1, maker.height)
+        whole.read(maker.node, {maker: Windows.all_rows(1, maker.height)})
         return self._map(whole, shape)
 
     # -------------------------------------------------------------- windows of layers
@@ -438,6 +450,7 @@ class _RowWalk:
         if own:
             reads = self.outer[final]
         sources = self._sources(at, final.height, reads, self.unsummed.get(final, set()))
+        sources = tuple(chain.from_iterable(self._told_apart(at, final, own, sources)))
         if final.dim is not None and final.height > 1:
             return LayerRows(final.height, final.dim, sources, self._of_head(at, final))
         summing = next((maker for maker in own if maker.summed is not None), None)
@@ -531,16 +544,81 @@ class _RowWalk:
                 inner = self.outer[source]
                 met = self.unsummed[source]
             else:
-                final = self.finals[source.layer]
-                same = source is final
-                whole = Windows.all_rows(source.height, final.height)
-                inner = {source.layer: Windows.identity(final.height) if same else whole}
+                inner = {source.layer: self._of_final(source)}
                 met = {source.layer}
             if maker.summed is None:
                 unsummed |= met
             for layer, own in inner.items():
                 composed = windows.compose(own)
                 reads[layer] = reads[layer].union(composed) if layer in reads else composed
+
+    def _told_apart(
+        self, at: int, final: RowMaker, own: list[RowMaker], sources: Sequence[SourceRows]
+    ) -> Iterator[list[SourceRows]]:
+        """What a layer reads of each source, channels that are read in other rows by themselves."""
+        operands = Counter(
+            source.layer for maker in own for reads in maker.by_operand.values() for source in reads
+        )
+        several = {source for source, count in operands.items() if count > 1} - {None, at}
+        by_operand = self._by_operand(final, {}) if several else {}
+        for rows in sources:
+            windows = {node: w for (layer, node), w in by_operand.items() if layer == rows.source}
+            yield self._by_channels(at, rows, windows) if rows.source in several else [rows]
+
+    def _by_operand(
+        self, maker: RowMaker, known: dict[RowMaker, dict[tuple[int, fx.Node], Windows]]
+    ) -> dict[tuple[int, fx.Node], Windows]:
+        """Windows of a maker's rows on other layers, by these and the operand they are read by."""
+        if maker not in known:
+            known[maker] = united = dict[tuple[int, fx.Node], Windows]()
+            for operand, reads in maker.by_operand.items():
+                for source, windows in reads.items():
+                    if source.layer is None or source.layer == maker.layer:
+                        inner = self._by_operand(source, known)
+                    else:
+                        inner = {(source.layer, operand): self._of_final(source)}
+                    for key, own in inner.items():
+                        composed = windows.compose(own)
+                        united[key] = united[key].union(composed) if key in united else composed
+        return known[maker]
+
+    def _by_channels(
+        self, at: int, rows: SourceRows, by_operand: Mapping[fx.Node, Windows]
+    ) -> list[SourceRows]:
+        """The rows of a source, by its channels where operands have some each."""
+        read = np.concatenate([read.channels for read in self.graph.layers[at].reads])
+        first, end = self.graph.first_channel[rows.source : rows.source + 2]
+        channels = np.unique(read[(read >= first) & (read < end)])
+        named = [(self._channels(operand), windows) for operand, windows in by_operand.items()]
+        has = np.array(
+            [
+                np.full(len(channels), True) if ids is None else np.isin(channels, core(ids))
+                for ids, _ in named
+            ]
+        )
+        kinds, examples = equal_rows(has.T.astype(np.int64))
+        groups = list[tuple[Windows, Int64]]()  # of channels that are read alike
+        for kind, example in enumerate(examples.tolist()):
+            met = [own for there, (_, own) in zip(has[:, example], named, strict=True) if there]
+            windows = reduce(Windows.union, met) if met else rows.windows
+            members = channels[kinds == kind] - first
+            for number, (known, others) in enumerate(groups):
+                if known.equals(windows):
+                    groups[number] = known, np.union1d(others, members)
+                    break
+            else:
+                groups.append((windows, members))
+        if len(groups) == 1:
+            return [rows]
+        return [replace(rows, windows=windows, channels=own) for windows, own in groups]
+
+    def _of_final(self, maker: RowMaker) -> Windows:
+        """Windows of the rows of a layer's operator on those of its result."""
+        assert maker.layer is not None
+        final = self.finals[maker.layer]
+        if maker is final:
+            return Windows.identity(final.height)
+        return Windows.all_rows(maker.height, final.height)
 
     def _sources(
         self, at: int, height: int, reads: Mapping[int, Windows], unsummed: set[int]

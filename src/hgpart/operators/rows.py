@@ -241,7 +241,8 @@ class RowMaker:
     """A node that computes: its rows, numbered through all makers, and what they read.
 
     `dim` is None where the result has no rows; then it counts as one row. `layer` is None for an
-    operator that only moves elements, by a rule for rows of a user.
+    operator that only moves elements, by a rule for rows of a user. `by_operand` has what is read
+    through each operand, and `reads` all of it.
     """
 
     node: fx.Node
@@ -251,6 +252,17 @@ class RowMaker:
     dim: int | None
     reads: dict[RowMaker, Windows] = field(default_factory=dict)
     summed: dict[RowMaker, Windows] | None = None
+    by_operand: dict[fx.Node, dict[RowMaker, Windows]] = field(default_factory=dict)
+
+    def read(
+        self,
+        operand: fx.Node,
+        inner: Mapping[RowMaker, Windows],
+        windows: Windows | None = None,
+    ) -> None:
+        """Note what is read through an operand, by windows on its rows or by a single row."""
+        add_windows(self.reads, inner, windows)
+        add_windows(self.by_operand.setdefault(operand, {}), inner, windows)
 
 
 @dataclass(eq=False)

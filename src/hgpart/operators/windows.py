@@ -117,6 +117,14 @@ class Windows:
             np.array_equal(self.reads.values, same) and bool((self.reads.lengths == 1).all())
         )
 
+    def equals(self, other: Windows) -> bool:
+        """Whether each row reads the same rows as in other windows."""
+        return (
+            self.height == other.height
+            and np.array_equal(self.reads.pointers, other.reads.pointers)
+            and np.array_equal(self.reads.values, other.reads.values)
+        )
+
     @property
     def widest(self) -> int:
         """Number of rows of the largest window."""

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.arrays import Int64
+from hgpart.hypergraph.cnn_nets import kinds_of_channels, kinds_of_reads
+from hgpart.hypergraph.modelling import by_vertices
 from hgpart.layers.channel_graph import Layer, Read
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.numbering import Numbering
@@ -20,6 +22,9 @@ MOST_LOCAL_CHANNELS = 8
 MOST_LOCAL_SETS = 4  # of one read, for a map; a map that more of them read is one for all
 
 
+Ranges = dict[tuple[int, int, int], int]  # first element, the one behind the last, kind: number
+
+
 @dataclass(frozen=True, eq=False)
 class Readers:
     """The readers of each map: elements of its own, and sets of elements that many maps share.
@@ -30,6 +35,8 @@ class Readers:
         Tasks, and an element that reads the map of each.
     ranges : int64 array, shape (ranges, 2)
         First element of each range, and the one behind its last.
+    kinds : int64 array, shape (ranges,)
+        The kind by which each range reads, as in `kinds_of_reads`.
     sets : Sequences
         Ranges of each set; set 0 is empty.
     set_of_task : int64 array, shape (tasks of all layers,)
@@ -41,6 +48,7 @@ class Readers:
 
     local: tuple[Int64, Int64]
     ranges: Int64
+    kinds: Int64
     sets: Sequences
     set_of_task: Int64
     is_read: NDArray[np.bool_]
@@ -49,9 +57,15 @@ class Readers:
 
 def readers(problem: Problem, numbered: Numbering) -> Readers:
     """Find who reads each task's map."""
-    ranges: dict[tuple[int, int], int] = {}  # of elements: their numbers
+    ranges: Ranges = {}
     local_tasks, local_elements = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     wide_tasks, wide_ranges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    graph, in_bands = problem.graph, problem.modelling.bands > 1
+    kinds_of = {
+        view.at: kinds_of_reads(graph, members) if in_bands else ()
+        for members in by_vertices(problem.views).values()
+        for view in members
+    }
     for view in problem.views:
         for read in view.layer.reads if view.exists else ():
             if read is view.read_as_statistic:
@@ -62,12 +76,15 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
             known, tasks = known[made], tasks[made]
             if not len(known):
                 continue
+            kinds = kinds_of_channels(graph, kinds_of[view.at], view.at, read.channels[known])
+            several = int(kinds.max()) + 1
             split = view.split is read
             groups = known if split else known * read.groups // len(read.channels)
-            tasks, groups = distinct_pairs(tasks, groups)
+            tasks, groups = distinct_pairs(tasks, groups * several + kinds)
+            groups, kinds = np.divmod(groups, several)
             counts = np.diff(starts_of_runs(tasks))
             local = np.repeat(counts, counts) <= MOST_LOCAL_SETS
-            if not split and not _is_local(view.layer, read):
+            if several > 1 or (not split and not _is_local(view.layer, read)):
                 local[:] = False
             if split:
                 size, first = 1, numbered.columns[view.at]
@@ -81,11 +98,13 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
             local_tasks.append(tasks[local][own.owners])
             local_elements.append(own.values)
             wide_tasks.append(tasks[~local])
-            starts = distinct(begins[~local])
+            keys = begins[~local] * several + kinds[~local]
+            every = distinct(keys)
             numbers = [
-                ranges.setdefault((begin, begin + size), len(ranges)) for begin in starts.tolist()
+                ranges.setdefault((begin, begin + size, kind), len(ranges))
+                for begin, kind in zip(*np.divmod(every, several), strict=True)
             ]
-            places = np.searchsorted(starts, begins[~local])
+            places = np.searchsorted(every, keys)
             wide_ranges.append(np.array(numbers, dtype=np.int64)[places])
     pairs = distinct_pairs(np.concatenate(local_tasks), np.concatenate(local_elements))
     owners, values = np.concatenate(wide_tasks), np.concatenate(wide_ranges)
@@ -95,13 +114,13 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
     is_read[pairs[0]] = True
     read_sets = wide.take(first_of)
     gathers, gathering = _gathers(problem, numbered, ranges, len(read_sets))
-    spans = np.array(list(ranges), dtype=np.int64).reshape(-1, 2)
+    spans = np.array(list(ranges), dtype=np.int64).reshape(-1, 3)
     every_set = Sequences.joined([read_sets, gathering])
-    return Readers(pairs, spans, every_set, sets[1:], is_read, gathers)
+    return Readers(pairs, spans[:, :2], spans[:, 2], every_set, sets[1:], is_read, gathers)
 
 
 def _gathers(
-    problem: Problem, numbered: Numbering, ranges: dict[tuple[int, int], int], first_set: int
+    problem: Problem, numbered: Numbering, ranges: Ranges, first_set: int
 ) -> tuple[list[tuple[int, int, int]], Sequences]:
     """Layer, element and set of each statistic of channels; the ranges of each set."""
     gathers, sets = list[tuple[int, int, int]](), dict[tuple[int, ...], int]()
@@ -113,7 +132,7 @@ def _gathers(
             own = distinct(numbered.root_of_task[statistic.of_group(group)])
             ends = np.flatnonzero(np.diff(own) > 1) + 1
             runs = np.split(own, ends)
-            pairs = [(int(run[0]), int(run[-1]) + 1) for run in runs]
+            pairs = [(int(run[0]), int(run[-1]) + 1, 0) for run in runs]
             members = tuple(ranges.setdefault(pair, len(ranges)) for pair in pairs)
             number = first_set + sets.setdefault(members, len(sets))
             gathers.append((view.at, numbered.tasks[view.at] + row, number))

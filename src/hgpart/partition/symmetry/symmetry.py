@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.channel_shares import channel_shares
-from hgpart.hypergraph.cnn_nets import Segments
+from hgpart.hypergraph.cnn_nets import ALIKE, Reader, Segments
 from hgpart.hypergraph.cnn_vertices import band_by_band
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
 from hgpart.layers.channel_graph import PARAMETER
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.numbering import Numbering, numbering
-from hgpart.partition.symmetry.readers import readers
+from hgpart.partition.symmetry.readers import Readers, readers
 from hgpart.partition.symmetry.unit_classes import UnitClasses, unit_classes
 from hgpart.sequences import Sequences
 
@@ -151,14 +151,27 @@ def symmetry_of(problem: Problem) -> Symmetry:
     read = readers(problem, numbered)
     classes = unit_classes(problem, numbered, read)
     modelling, sets = problem.modelling, len(read.sets)
+    kinds = _kinds_of_sets(numbered, read) if modelling.bands > 1 else []
     if modelling.slices == modelling.bands == 1:
-        return _Assembly(problem, numbered, classes).symmetry(sets)
+        return _Assembly(problem, numbered, classes, kinds).symmetry(sets)
     of_samples = {}
     for samples in sorted(set(modelling.samples)):
         # Without limits, which count copies of parameters: slices share theirs.
         slice_problem = replace(problem, modelling=modelling.of_samples(samples), memory=None)
-        of_samples[samples] = _Assembly(slice_problem, numbered, classes)
+        of_samples[samples] = _Assembly(slice_problem, numbered, classes, kinds)
     return _over_tiles(problem, [of_samples[samples] for samples in modelling.samples], sets)
+
+
+def _kinds_of_sets(numbered: Numbering, read: Readers) -> list[dict[int, int]]:
+    """For each set, by layer, the kinds of reads as bits."""
+    layers, bits = numbered.labels[read.ranges[:, 0], 0].tolist(), (1 << read.kinds).tolist()
+    kinds = list[dict[int, int]]()
+    for ranges in map(read.sets.__getitem__, range(len(read.sets))):
+        own = dict[int, int]()
+        for number in ranges.tolist():
+            own[layers[number]] = own.get(layers[number], 0) | bits[number]
+        kinds.append(own)
+    return kinds
 
 
 def _over_tiles(problem: Problem, assemblies: list[_Assembly], sets: int) -> Symmetry:
@@ -274,30 +287,39 @@ class _Segmented:
         self, at: int, entry_set: int, pins: list[int]
     ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """The rows, set and pins of each segment of a map, whose root is the first pin."""
-        layers = self._assembly.type_layers
+        layers, kinds = self._assembly.type_layers, self._assembly.kinds_of_set[entry_set]
         root, *others = pins
         in_set = self._assembly.types_of_set[entry_set] if entry_set else ()
-        dense = [2 * kind for kind in sorted(in_set)]
-        readers = sorted({layers[pin // 2] for pin in (*others, *dense)})
+        near = [(pin, (layers[pin // 2], ALIKE)) for pin in others]
+        dense = [(2 * kind, (layers[kind], kinds[layers[kind]])) for kind in sorted(in_set)]
+        readers = sorted({reader for _, reader in (*near, *dense)})
         for band, rows, read in self._segments.of(at, tuple(readers)):
 
-            def tiles(pins: list[int], read: Sequence[tuple[int, int]] = read) -> list[int]:
+            def tiles(
+                pins: list[tuple[int, Reader]], read: Sequence[tuple[Reader, int]] = read
+            ) -> list[int]:
                 return [
                     2 * self._tiles[reading][pin // 2] + pin % 2
-                    for pin in pins
-                    for layer, reading in read
-                    if layers[pin // 2] == layer
+                    for pin, own in pins
+                    for reader, reading in read
+                    if own == reader
                 ]
 
             members = tuple(sorted(pin // 2 for pin in tiles(dense)))
             number = self._numbers.setdefault(members, len(self._numbers))
-            yield rows, number, (2 * self._tiles[band][root // 2], *tiles(others))
+            yield rows, number, (2 * self._tiles[band][root // 2], *tiles(near))
 
 
 class _Assembly:
     """Vertex types of the classes' slots and of the cells where they cross, then net types."""
 
-    def __init__(self, problem: Problem, numbered: Numbering, classes: UnitClasses) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        numbered: Numbering,
+        classes: UnitClasses,
+        kinds_of_set: Sequence[Mapping[int, int]],
+    ) -> None:
         self.problem, self.numbered, self.classes = problem, numbered, classes
         self.tied = by_vertices(problem.views)
         self.types: dict[tuple[int, int], int] = {}
@@ -314,6 +336,7 @@ class _Assembly:
         self.type_bands: list[int] = []
         self.type_elements: list[int] = []  # of a cell its channel, else the task
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
+        self.kinds_of_set = kinds_of_set
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
         # group of the row or element of the column.
         self.rows: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

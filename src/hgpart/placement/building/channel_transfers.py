@@ -122,25 +122,31 @@ def _add_reads(
     for source in np.unique(sources).tolist():
         positions = known[sources == source]
         channels = read.channels[positions] - graph.first_channel[source]
-        for of_band, rows in zip(reading, _rows_read(graph, owners, at, source), strict=True):
-            parts = np.zeros((len(needed[source]), owners.k), dtype=np.bool_)
-            np.logical_or.at(parts, channels, of_band[positions])
-            needed[source][:, rows] |= parts[:, None]
+        for alike, by_band in _rows_read(graph, owners, at, source):
+            chosen = slice(None) if alike is None else np.isin(channels, alike)
+            for of_band, rows in zip(reading, by_band, strict=True):
+                parts = np.zeros((len(needed[source]), owners.k), dtype=np.bool_)
+                np.logical_or.at(parts, channels[chosen], of_band[positions[chosen]])
+                needed[source][:, rows] |= parts[:, None]
 
 
-def _rows_read(graph: ChannelGraph, owners: Ownership, at: int, source: int) -> list[Int64]:
-    """The rows of another layer that each band of a layer reads."""
+def _rows_read(
+    graph: ChannelGraph, owners: Ownership, at: int, source: int
+) -> Iterator[tuple[Int64 | None, list[Int64]]]:
+    """Channels of another layer, or all (None), and the rows of them that each band reads."""
     if not owners.tells_rows:
-        return [np.zeros(1, np.int64)]
-    cuts, computed = owners.cell_cuts[at], graph.layer_rows[at]
-    for rows in computed.total.reads if owners.sums_rows(at) and computed.total else computed.reads:
-        if rows.source == source:
-            reads = rows.windows.reads
-            return [
-                np.unique(reads.values[reads.pointers[first] : reads.pointers[last]])
-                for first, last in pairwise(cuts)
-            ]
-    return [np.zeros(0, np.int64)] * (len(cuts) - 1)
+        yield None, [np.zeros(1, np.int64)]
+        return
+    for own in graph.layer_rows[at].read_in_bands(owners.sums_rows(at)):
+        if own.source == source:
+            reads = own.windows.reads
+            yield (
+                own.channels,
+                [
+                    np.unique(reads.values[reads.pointers[first] : reads.pointers[last]])
+                    for first, last in pairwise(owners.cell_cuts[at])
+                ],
+            )
 
 
 def _sent_anyway(layer: Layer, needs: Bool) -> Bool:

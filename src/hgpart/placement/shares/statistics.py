@@ -165,7 +165,10 @@ def _cuts_of_norm(
     np.minimum.at(firsts, np.searchsorted(cuts, read.reads.owners, "right") - 1, read.reads.values)
     firsts[0] = 0
     ends = (*np.minimum.accumulate(firsts[::-1])[::-1].tolist(), read.height)
-    of_layer = {rows.source: rows.windows.table for rows in facts.graph.layer_rows[at].reads}
+    of_layer = dict[int, Bool]()
+    for rows in facts.graph.layer_rows[at].reads:
+        table = rows.windows.table
+        of_layer[rows.source] = of_layer.get(rows.source, np.zeros_like(table)) | table
     for band, (first, last) in enumerate(pairwise(ends)):
         for rows in of_norm:
             needed = np.any(rows.windows.table[first:last], axis=0, keepdims=True)

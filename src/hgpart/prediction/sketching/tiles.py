@@ -6,7 +6,7 @@ few tiles, so that they are followed one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -353,13 +353,16 @@ class _Drawing:
             if not waiting and not here:
                 continue
             channels = self._channels_read(at, source, tile)
-            rows = self._rows_read(at, source, tile)
+            read = [*self._rows_read(at, source, tile, channels)]
 
             def reads(
-                members: Int64, some: Int64 | None, of: Bool = channels, meets: Bool | None = rows
+                members: Int64,
+                some: Int64 | None,
+                read: Sequence[tuple[Bool, Bool | None]] = read,
             ) -> bool:
-                return bool(of[members].any()) and (
-                    meets is None or some is None or bool(meets[some].any())
+                return any(
+                    of[members].any() and (rows is None or some is None or rows[some].any())
+                    for of, rows in read
                 )
 
             for own, made in here:
@@ -382,16 +385,24 @@ class _Drawing:
             channels[local[(local >= 0) & (local < len(channels))]] = True
         return channels
 
-    def _rows_read(self, at: int, source: int, tile: Tile) -> Bool | None:
-        """Whether a tile reads each row of another layer; None if it reads all."""
+    def _rows_read(
+        self, at: int, source: int, tile: Tile, channels: Bool
+    ) -> Iterator[tuple[Bool, Bool | None]]:
+        """Say of the channels that a tile reads in which rows it reads them; None for all rows."""
         computed, owners = self.blueprints[0].graph.layer_rows[at], self.blueprints[0].owners
-        reads = computed.total.reads if owners.sums_rows(at) and computed.total else computed.reads
-        windows = next((rows.windows for rows in reads if rows.source == source), None)
-        if windows is None or tile.rows is None:
-            return None
-        here = np.zeros(windows.height, dtype=np.bool_)
-        here[windows.reads.take(tile.rows).values] = True
-        return here
+        reads = computed.read_in_bands(owners.sums_rows(at))
+        reads = tuple(own for own in reads if own.source == source)
+        if not reads or tile.rows is None:
+            yield channels, None
+            return
+        for own in reads:
+            here = np.zeros(own.windows.height, dtype=np.bool_)
+            here[own.windows.reads.take(tile.rows).values] = True
+            of = channels
+            if own.channels is not None:
+                of = np.zeros_like(channels)
+                of[own.channels] = channels[own.channels]
+            yield of, here
 
     def _send_early(self, begin: int) -> None:
         """Put the pieces that sends need first among those that follow the same receives."""
