@@ -22,6 +22,7 @@ ORDER = [
         "tracing.code",
         "tracing.cache",
         "tracing",
+        "layers.elements",
         "layers",
         "layers.cache",
         "transformation",

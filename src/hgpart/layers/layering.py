@@ -24,15 +24,15 @@ from hgpart.layers.channel_graph import (
     ChannelGraph,
     Read,
 )
-from hgpart.layers.constants import constant_of, integers, with_origins
-from hgpart.layers.element_owners import (
+from hgpart.layers.elements.constants import constant_of, integers, with_origins
+from hgpart.layers.elements.element_owners import (
     channel_axis,
     cross,
     distinct_places,
     owned_by_one_task,
     sets_at_places,
 )
-from hgpart.layers.holdings import Use, tasks_met, tasks_of_slices
+from hgpart.layers.elements.holdings import Use, tasks_met, tasks_of_slices
 from hgpart.layers.made_weights import elements_of_filter, makes_weights
 from hgpart.layers.numbering import numbered_graph
 from hgpart.layers.open_layers import OpenLayer, OpenLayers

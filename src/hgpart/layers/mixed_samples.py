@@ -26,7 +26,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import TraceError
 from hgpart.layers.channel_graph import Mixing
-from hgpart.layers.constants import integers
+from hgpart.layers.elements.constants import integers
 from hgpart.operators import moving
 from hgpart.operators.calls import argument, has_gradients, module_of, only_updated
 from hgpart.operators.channelwise import same_place

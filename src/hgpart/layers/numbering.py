@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from hgpart.layers.channel_graph import ChannelGraph, Layer, OwnParameter, Read
-from hgpart.layers.constants import of_rows
-from hgpart.layers.holdings import count_needed
+from hgpart.layers.elements.constants import of_rows
+from hgpart.layers.elements.holdings import count_needed
 from hgpart.layers.mixed_samples import mixed_samples
 from hgpart.layers.open_layers import OpenLayers
 from hgpart.layers.operations import operations_of

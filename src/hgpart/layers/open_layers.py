@@ -13,7 +13,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import INPUT, PARAMETER, STATISTICS, Read
-from hgpart.layers.holdings import Use, tasks_of_channels
+from hgpart.layers.elements.holdings import Use, tasks_of_channels
 from hgpart.operators.calls import argument, module_of
 from hgpart.operators.effects import Constant
 from hgpart.operators.table import operator_of

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hgpart.layers.channel_graph import PARAMETER
-from hgpart.layers.holdings import agree
+from hgpart.layers.elements.holdings import agree
 from hgpart.layers.open_layers import OpenLayer, OpenLayers
 
 

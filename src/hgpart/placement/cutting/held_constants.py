@@ -12,7 +12,7 @@ import torch
 from torch import fx
 
 from hgpart.arrays import Int64
-from hgpart.layers.constants import MovedElements, moved_elements
+from hgpart.layers.elements.constants import MovedElements, moved_elements
 from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.slices import box_of, slice_of
 from hgpart.placement.cutting.step_graph import Box, StepGraph

@@ -13,7 +13,7 @@ from torch import fx
 
 from hgpart.arrays import Int64
 from hgpart.layers.channel_graph import Read
-from hgpart.layers.constants import moved_elements
+from hgpart.layers.elements.constants import moved_elements
 from hgpart.operators import ids
 from hgpart.operators.calls import argument
 from hgpart.operators.effects import Call

@@ -12,7 +12,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from hgpart.layers.element_owners import narrowed
+from hgpart.layers.elements.element_owners import narrowed
 from hgpart.operators.calls import has_gradients
 from hgpart.operators.effects import Call, Channels, Constant, Reindex, SameIndex, constants_of
 from hgpart.operators.ids import core

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import fx
 
-from hgpart.layers.constants import moved_elements
-from hgpart.layers.holdings import NOBODY, Use, agree, count_needed
+from hgpart.layers.elements.constants import moved_elements
+from hgpart.layers.elements.holdings import NOBODY, Use, agree, count_needed
 from hgpart.operators.effects import Constant
 
 aten = torch.ops.aten

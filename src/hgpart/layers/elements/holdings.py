@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import fx
 
 from hgpart.arrays import Int64
-from hgpart.layers.constants import moved_elements, of_rows
-from hgpart.layers.element_owners import narrowed
+from hgpart.layers.elements.constants import moved_elements, of_rows
+from hgpart.layers.elements.element_owners import narrowed
 from hgpart.operators.effects import Constant
 from hgpart.operators.ids import compact, core
 
