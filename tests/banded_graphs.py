@@ -9,6 +9,7 @@ import torch
 from attention_blocks import Attention, Patches
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional
 
 import hgpart
 from hgpart.hypergraph.building import CnnHypergraph
@@ -46,6 +47,53 @@ class Net(nn.Module):
         return self.head(self.last(self.spread(self.up(maps))).flatten(1))
 
 
+class Halves(nn.Module):
+    """Halves of channels are read in different rows, by a layer with or without tied weights."""
+
+    def __init__(self, *, is_tied: bool = False, has_norm: bool = False) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(4, 3, 1)
+        self.activation = nn.PReLU(2) if is_tied else nn.Identity()
+        self.norm = nn.BatchNorm2d(2) if has_norm else nn.Identity()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = self.first(images)
+        swapped = maps[:, 2:][:, :, torch.arange(maps.shape[2]) ^ 1]  # rows, in pairs
+        once = self.activation(self.norm(maps[:, :2] * swapped))
+        other = self.activation(maps[:, [1, 0]] * torch.roll(maps[:, [3, 2]], 3, 2))
+        pooled = functional.max_pool2d(once, (1, 1), (2, 1))  # of every other row
+        return self.last(torch.cat([pooled, other[:, :, ::2]], 1))
+
+
+class OfInput(nn.Module):
+    """Channels of an input, which is one task, are read in different rows by different tasks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.last = nn.Conv2d(3, 2, 1), nn.Conv2d(4, 3, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps, rolled = self.own(images), torch.roll(images[:, 1:], 3, 2)
+        first, second = torch.cat([images[:, :2], maps], 1), torch.cat([maps, rolled], 1)
+        return self.last(first * second)
+
+
+class Shifted(nn.Module):
+    """Each channel is read in other rows than the others, by one layer."""
+
+    def __init__(self, channels: int = 7) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(3, channels, 1), nn.Conv2d(1, 2, 1)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = self.first(images)
+        total = maps[:, :1]
+        for channel in range(1, maps.shape[1]):
+            total = total + torch.roll(maps[:, channel : channel + 1], channel, 2)
+        return self.last(total)
+
+
+READ_APART = [Halves(), Halves(is_tied=True), Halves(has_norm=True), OfInput(), Shifted()]
 ATTENTIONS = [  # of the seeds behind those of `Net`
     Attention(heads=2),
     Attention(heads=2, products="matmul", mask="added"),
@@ -54,16 +102,18 @@ ATTENTIONS = [  # of the seeds behind those of `Net`
     Attention(heads=2, projection="apart", products="einsum"),
     Attention(heads=1, width=4),
 ]
-LAST_NET = 14
+LAST_NET = 9
 
 
 @cache
 def graph_of(seed: int) -> ChannelGraph:
-    """A network for each seed from 0 to 20; those of the last seeds attend to all tokens."""
+    """A network for each seed from 0 to 20; the last ones read channels in different rows."""
     model, images = Net(seed), torch.randn(BATCH, 3, 14, 10)
-    if seed > LAST_NET:
-        attention, images = ATTENTIONS[seed - LAST_NET - 1], images[:3, :, :4, :4]
+    if seed > LAST_NET + len(READ_APART):
+        attention, images = ATTENTIONS[seed - 21], images[:3, :, :4, :4]
         model = Patches(attention, is_pooled=bool(seed % 2))
+    elif seed > LAST_NET:
+        model = READ_APART[seed - LAST_NET - 1]
     model(images)
     return hgpart.channel_graph(hgpart.trace(model, (images,)))
 

@@ -11,7 +11,7 @@ from sliced_volumes import parameter_bytes, reading
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
-from hgpart.layers.channel_graph import PARAMETER, ChannelGraph, SourceRows
+from hgpart.layers.channel_graph import PARAMETER, ChannelGraph
 
 # Of a slice, a band, a layer and one of its tasks; without a band, of what adds up sums over rows.
 PartOf = Callable[[int, int | None, int, int], int]
@@ -23,12 +23,6 @@ def is_summed(graph: ChannelGraph, modelling: Modelling, at: int) -> bool:
     own = [layer.tied_to for layer in layers].count(layers[at].tied_to)
     of_samples = own == 1 and layers[at].fixed_elements == 0
     return modelling.bands > 1 and total is not None and total.ends and of_samples
-
-
-def has_channel(graph: ChannelGraph, item: SourceRows, task: int) -> bool:
-    """Whether the map of a task of the source has some of an item's channels."""
-    alone = graph.layers[item.source].tasks == 1
-    return item.channels is None or alone or task in item.channels
 
 
 def bands_of(graph: ChannelGraph, modelling: Modelling, at: int) -> list[range]:
@@ -63,14 +57,15 @@ def banded_volume(graph: ChannelGraph, modelling: Modelling, part_of: PartOf) ->
     }
 
     def is_read(source: int, task: int, row: int, at: int, own: range) -> bool:
-        rows = graph.layer_rows[at]
-        items = ((rows.total or rows) if at in summed else rows).reads
-        return any(
-            row in read_rows[at, source, place][each]
-            for place, item in enumerate(items)
-            if item.source == source and has_channel(graph, item, task)
-            for each in own
-        )
+        tied = [n for n in layers if graph.layers[n].tied_to == graph.layers[at].tied_to]
+        for other in tied:  # the only band of tied layers is sent what any of them reads
+            rows = graph.layer_rows[other]
+            for place, item in enumerate(((rows.total or rows) if other in summed else rows).reads):
+                if item.source == source and (item.channels is None or task in item.channels):
+                    of_rows = own if other == at else bands[other][0]
+                    if any(row in read_rows[other, source, place][each] for each in of_rows):
+                        return True
+        return False
 
     volume = 0
     for at in summed:
@@ -181,10 +176,14 @@ def fine_volume(model: CnnHypergraph, parts: np.ndarray) -> int:
                         part(*reader, reader_band)
                         for reader in own
                         for reader_band, reader_rows in enumerate(bands[reader[0]])
-                        for item in computed[reader[0]].reads
+                        for other in graph.layers_tied_to(reader[0])
+                        for item in computed[other].reads
                         if item.source == source
-                        and has_channel(graph, item, task)
-                        and any(row in item.windows.reads[each] for each in reader_rows)
+                        and (item.channels is None or task in item.channels)
+                        and any(
+                            row in item.windows.reads[each]
+                            for each in (reader_rows if other == reader[0] else bands[other][0])
+                        )
                     } - {part(source, task, -1, band)}
                     volume += len(reading) * of_slice_views[source].map_bytes // height
         for at, view in enumerate(of_slice_views):

@@ -363,7 +363,8 @@ def test_trace_shows_rows_and_what_ends_bands(capsys, tmp_path):
     found = json.loads(figures.read_text())["layers"]
     assert [layer["rows"] for layer in found] == [16, 16, None, None, None]
     (read,) = found[1]["reads"]
-    assert read == {"layer": "input", "rows": 16, "window": 3, "stride": "1", "summed": False}
+    figures_of_reads = {"rows": 16, "window": 3, "stride": "1", "summed": False, "channels": None}
+    assert read == {"layer": "input", **figures_of_reads}
     assert found[2]["sum"]["rows"] == 14
     assert found[2]["sum"]["reads"][0]["window"] == 3
     assert found[2]["reads"][0]["summed"]

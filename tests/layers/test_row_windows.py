@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from attention_blocks import TOKENS, Attention, Patches
+from banded_graphs import READ_APART, OfInput
 from builtin_graphs import builtin_graph, each_model, unlike
 from hypothesis import given
 from hypothesis import strategies as st
@@ -464,3 +466,13 @@ def test_tokens_are_rows(attention, is_pooled):
         layer.name: rows.height for layer, rows in zip(graph.layers, graph.layer_rows, strict=True)
     }
     assert heights["patches"] == heights["block.project"] == TOKENS
+
+
+@pytest.mark.parametrize("model", READ_APART, ids=["plain", "tied", "norm", "input", "many"])
+def test_channels_of_a_layer_are_told_apart_where_they_are_read_in_different_rows(model):
+    traced, graph = traced_graph(copy.deepcopy(model), 3, 8, 5)
+    check_rows(traced, graph)
+    apart = [item.channels for rows in graph.layer_rows for item in rows.reads]
+    is_divided = any(channels is not None for channels in apart)
+    tied = len(graph.tied_layers) > 0
+    assert is_divided != (tied or isinstance(model, OfInput))

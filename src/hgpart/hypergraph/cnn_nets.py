@@ -291,21 +291,24 @@ def _totals_of_rows(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Net
 
 def _maps(model: CnnVertices, views: tuple[LayerVertices, ...]) -> Nets:
     """A net for each set of maps with one producer and the same readers, or each segment of it."""
-    maps, kinds = _map_nets(model, views)
-    return maps if model.modelling.bands == 1 else _maps_in_bands(model, views, maps, kinds)
+    maps, items = _map_nets(model, views)
+    return maps if model.modelling.bands == 1 else _maps_in_bands(model, views, maps, items)
 
 
 def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> tuple[Nets, Int64]:
-    """A net for each set of maps with one producer and the same readers; the kinds of each set."""
+    """A net for each set of maps with one producer and the same readers.
+
+    Beside them the item by which each set of readers reads, as in `items_read`.
+    """
     graph = model.graph
     tasks, own, sets = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], []
-    count, kinds = 0, [np.zeros(0, np.int64)]
+    count, items = 0, [np.zeros(0, np.int64)]
     for members in by_vertices(views).values():
-        read, numbers, vertices, kinds_read = _readers(model, members)
+        read, numbers, vertices, items_of_sets = _readers(model, members)
         tasks.append(read)
         own.append(count + numbers)
         sets.append(vertices)
-        kinds.append(kinds_read)
+        items.append(items_of_sets)
         count += len(vertices)
     # Layers are in ascending order, and so are their vertices.
     lists = Sequences.of_pairs(
@@ -335,7 +338,7 @@ def _map_nets(model: CnnVertices, views: tuple[LayerVertices, ...]) -> tuple[Net
         lists=lists.take(first),
         sets=Sequences.joined(sets),
     )
-    return maps, np.concatenate(kinds)
+    return maps, np.concatenate(items)
 
 
 def _finishing(model: CnnVertices) -> list[Int64]:
@@ -351,13 +354,12 @@ def _readers(
 ) -> tuple[Int64, Int64, Sequences, Int64]:
     """Tasks that tied layers read, the number of each task's set of readers, and the sets.
 
-    Last, for each set, the kinds of its reads, as in `kinds_of_reads`: the bits that are set.
+    Last, for each set, the item by which it reads: a map is one channel of one item, or of none.
     """
     graph = model.graph
     first_layer = members[0].at
     rows = model.blocks.rows[first_layer]
     tasks, runs = [np.zeros(0, np.int64)], [np.zeros((0, 4), np.int64)]
-    kinds = kinds_of_reads(graph, members) if model.modelling.bands > 1 else ()
     for view in members:
         for read in view.layer.reads:
             if read is view.read_as_statistic:
@@ -370,12 +372,14 @@ def _readers(
             columns = np.full(len(known), -1 if view.total is None else 0)
             if view.split is read:
                 columns = np.searchsorted(model.blocks.columns[view.at], known, "right") - 1
-            own = kinds_of_channels(graph, kinds, view.at, read.channels[known])
+            items = np.zeros(len(known), dtype=np.int64)
+            if model.modelling.bands > 1:
+                items = items_read(graph, view, read.channels[known])
             tasks.append(graph.task_of_channel[read.channels[known]])
-            runs.append(np.stack([low, high, columns, own], axis=1))
+            runs.append(np.stack([low, high, columns, items], axis=1))
     table = np.concatenate(runs)
     numbers, first = equal_rows(table)
-    low, high, column, kind = table[first].T
+    low, high, column, item = table[first].T
     layout = model.layouts[first_layer]
     assert layout is not None
     reading = Sequences.of_spans(low, high + 1)
@@ -386,48 +390,33 @@ def _readers(
     starts = starts_of_runs(read_tasks)
     lists = Sequences(starts, numbers)
     alike, examples = lists.alike()
-    runs_of_sets = lists.take(examples)
-    sets = runs_of_sets.united(Sequences(reading.pointers, vertices))
-    bits = np.zeros(len(sets), dtype=np.int64)
-    np.bitwise_or.at(bits, runs_of_sets.owners, 1 << kind[runs_of_sets.values])
-    return read_tasks[starts[:-1]], alike, sets, bits
+    of_sets = lists.take(examples)
+    sets = of_sets.united(Sequences(reading.pointers, vertices))
+    return read_tasks[starts[:-1]], alike, sets, item[of_sets.values[of_sets.pointers[:-1]]]
 
 
 # ------------------------------------------------------------------ bands of rows
 
 
-KindOfRead = tuple[int, SourceRows, int]  # index of the reading layer, what it reads, and a number
+def rows_read(graph: ChannelGraph, view: LayerVertices) -> tuple[SourceRows, ...]:
+    """What each row of a layer reads, or each partial sum over rows where its bands make these."""
+    return graph.layer_rows[view.at].read_in_bands(of_partial_sums=view.total is not None)
 
 
-def kinds_of_reads(graph: ChannelGraph, members: Sequence[LayerVertices]) -> tuple[KindOfRead, ...]:
-    """What each row of tied layers reads, numbered where channels of a layer are told apart.
+def items_read(graph: ChannelGraph, view: LayerVertices, channels: Int64) -> Int64:
+    """For each channel that a layer reads, its item of `rows_read`, counted from 1.
 
-    The number is 0 where all channels of a layer are read in the same rows.
+    It is 0 for the channels of a source that are all read in the same rows.
     """
-    reads = [
-        (view.at, own)
-        for view in members
-        for own in graph.layer_rows[view.at].read_in_bands(view.total is not None)
-    ]
-    are_apart = np.array([own.channels is not None for _, own in reads], dtype=np.int64)
-    numbers = (np.cumsum(are_apart) * are_apart).tolist()
-    return tuple((at, own, number) for (at, own), number in zip(reads, numbers, strict=True))
-
-
-def kinds_of_channels(
-    graph: ChannelGraph, kinds: Sequence[KindOfRead], at: int, channels: Int64
-) -> Int64:
-    """The number of the kind by which one of the tied layers reads each channel."""
-    numbers = np.zeros(len(channels), dtype=np.int64)
-    for layer, own, number in kinds:
-        if layer == at and own.channels is not None:
-            apart = own.channels + graph.first_channel[own.source]
-            numbers[np.isin(channels, apart)] = number
-    return numbers
+    items = np.zeros(len(channels), dtype=np.int64)
+    for number, own in enumerate(rows_read(graph, view), 1):
+        if own.channels is not None:
+            items[np.isin(channels, own.channels + graph.first_channel[own.source])] = number
+    return items
 
 
 def _maps_in_bands(
-    model: CnnVertices, views: Sequence[LayerVertices], maps: Nets, kinds: Int64
+    model: CnnVertices, views: Sequence[LayerVertices], maps: Nets, items: Int64
 ) -> Nets:
     """A net for each segment of the rows of each map: those of a band with the same readers.
 
@@ -436,8 +425,8 @@ def _maps_in_bands(
     segments = Segments(model.graph, views)
     of_sets = model.vertex_layers[maps.sets.values[maps.sets.pointers[:-1]]].astype(np.int64)
     sets, in_bands = _sets_in_bands(model, maps.sets)
-    readers, examples = equal_rows(np.stack([of_sets, kinds], axis=1))
-    named_by = [(int(of_sets[at]), int(kinds[at])) for at in examples]
+    readers, examples = equal_rows(np.stack([of_sets, items], axis=1))
+    named_by = [(int(of_sets[at]), int(items[at])) for at in examples]
     number_of = {reader: number for number, reader in enumerate(named_by)}
     layers, numbers = np.unique(np.stack([maps.layers, maps.readers]), axis=1, return_inverse=True)
     lists = list[Int64]()
@@ -482,8 +471,7 @@ def _sets_in_bands(model: CnnVertices, sets: Sequences) -> tuple[Sequences, list
     return Sequences.joined(pieces), numbers
 
 
-ALIKE = 1  # the bits of what reads all channels of a layer in the same rows
-Reader = tuple[int, int]  # a layer, the first of tied ones, and its kinds of reads, as bits
+Reader = tuple[int, int]  # a layer, the first of tied ones, and its item of `rows_read`, or 0
 Segment = tuple[int, int, list[tuple[Reader, int]]]  # a band, its rows, readers and their bands
 
 
@@ -493,11 +481,10 @@ class Segments:
     def __init__(self, graph: ChannelGraph, views: Sequence[LayerVertices]) -> None:
         self._views, self._graph = views, graph
         self._members = by_vertices(views)
-        self._kinds: dict[int, tuple[KindOfRead, ...]] = {}
         self._known: dict[tuple[int, tuple[Reader, ...]], list[Segment]] = {}
 
     def of(self, at: int, readers: tuple[Reader, ...]) -> list[Segment]:
-        """The segments of a layer one of whose maps has these readers."""
+        """The segments of a layer's maps that all have these readers."""
         if (at, readers) not in self._known:
             self._known[at, readers] = self._new(at, readers)
         return self._known[at, readers]
@@ -523,14 +510,13 @@ class Segments:
                 )
         return segments
 
-    def _reading_bands(self, at: int, layer: int, kinds: int) -> tuple[Int64, Int64]:
+    def _reading_bands(self, at: int, layer: int, item: int) -> tuple[Int64, Int64]:
         """Pairs of a row of a layer and a band, of another one, that reads it."""
-        if layer not in self._kinds:
-            self._kinds[layer] = kinds_of_reads(self._graph, self._members[layer])
         rows, bands = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        for reading, own, kind in self._kinds[layer]:
-            if own.source == at and kinds >> kind & 1:
-                reads, cuts = own.windows.reads, self._views[reading].cell_cuts
-                rows.append(reads.values)
-                bands.append(np.searchsorted(cuts, reads.owners, "right") - 1)
+        for view in self._members[layer]:
+            for number, own in enumerate(rows_read(self._graph, view), 1):
+                if own.source == at and item in (0, number):
+                    reads = own.windows.reads
+                    rows.append(reads.values)
+                    bands.append(np.searchsorted(view.cell_cuts, reads.owners, "right") - 1)
         return distinct_pairs(np.concatenate(rows), np.concatenate(bands))

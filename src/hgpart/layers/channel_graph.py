@@ -195,8 +195,9 @@ class SourceRows:
         Whether the layer needs no more of the source than a sum of its rows; see `RowSum`.
     channels : int64 array or None
         The channels of the source that are read so, numbered within it, ascending; None for all.
-        Of a layer that makes queries, keys and values, attention reads queries row by row, and the
-        others in all rows.
+        Attention reads queries row by row, and keys and values in all rows, though one layer may
+        make all three. Channels are told apart where the source has a task for each and the layer
+        has neither tied weights nor batch norms; in `RowSum` they never are.
     """
 
     source: int
@@ -243,8 +244,8 @@ class LayerRows:
     dim : int or None
         Dimension of the rows in the layer's result.
     reads : tuple of SourceRows
-        One for each layer that this one reads, in ascending order; several where it reads some
-        channels in other rows than others.
+        One for each layer that this one reads, in ascending order; several if it reads different
+        rows of different channels.
     head : Windows or None
         For each row, the rows that it is computed from of what the layer's head computes, before
         pooling; None if that has no rows.
@@ -270,9 +271,9 @@ class LayerRows:
         """Whether there are rows to divide."""
         return self.height is not None and self.height > 1
 
-    def read_in_bands(self, sums: bool) -> tuple[SourceRows, ...]:
-        """What each row reads, or, where bands compute partial `sums` over rows, each of these."""
-        return self.total.reads if sums and self.total is not None else self.reads
+    def read_in_bands(self, *, of_partial_sums: bool) -> tuple[SourceRows, ...]:
+        """What each row of the layer reads, or each row that a partial sum adds up."""
+        return self.total.reads if of_partial_sums and self.total is not None else self.reads
 
 
 def _rows_left_behind(graph: ChannelGraph) -> tuple[LayerRows, ...]:
@@ -330,6 +331,13 @@ class ChannelGraph:
         return frozenset(
             layer.tied_to for at, layer in enumerate(self.layers) if layer.tied_to != at
         )
+
+    def layers_tied_to(self, at: int) -> tuple[int, ...]:
+        """A layer, with those that share a weight with it, if any do."""
+        first = self.layers[at].tied_to
+        if first == at and at not in self.tied_layers:
+            return (at,)
+        return tuple(other for other, layer in enumerate(self.layers) if layer.tied_to == first)
 
     @cached_property
     def first_channel(self) -> Int64:

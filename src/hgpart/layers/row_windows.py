@@ -205,11 +205,17 @@ class _LayerWindows:
     def _told_apart(
         self, at: int, final: RowMaker, own: list[RowMaker], sources: Sequence[SourceRows]
     ) -> Iterator[list[SourceRows]]:
-        """What a layer reads of each source, channels that are read in other rows by themselves."""
+        """Divide what a layer reads of each source into channels that are read in the same rows."""
         operands = Counter(
             source.layer for maker in own for reads in maker.by_operand.values() for source in reads
         )
-        several = {source for source, count in operands.items() if count > 1} - {None, at}
+        has_norms = any(operator_of(maker.node).is_batch_norm for maker in own)
+        can_be = len(self.graph.layers_tied_to(at)) == 1 and not has_norms
+        several = {
+            source.source
+            for source in sources
+            if can_be and operands[source.source] > 1 and self.graph.layers[source.source].tasks > 1
+        }
         by_operand = self._by_operand(final, {}) if several else {}
         for rows in sources:
             windows = {node: w for (layer, node), w in by_operand.items() if layer == rows.source}
@@ -235,7 +241,7 @@ class _LayerWindows:
     def _by_channels(
         self, at: int, rows: SourceRows, by_operand: Mapping[fx.Node, Windows]
     ) -> list[SourceRows]:
-        """The rows of a source, by its channels where operands have some each."""
+        """What a layer reads of a source, for each group of channels that its operands have."""
         read = np.concatenate([read.channels for read in self.graph.layers[at].reads])
         first, end = self.graph.first_channel[rows.source : rows.source + 2]
         channels = np.unique(read[(read >= first) & (read < end)])

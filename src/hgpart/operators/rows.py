@@ -241,8 +241,8 @@ class RowMaker:
     """A node that computes: its rows, numbered through all makers, and what they read.
 
     `dim` is None where the result has no rows; then it counts as one row. `layer` is None for an
-    operator that only moves elements, by a rule for rows of a user. `by_operand` has what is read
-    through each operand, and `reads` all of it.
+    operator that only moves elements, by a rule for rows of a user. `by_operand` has what an
+    operator reads through each operand, and `reads` all of it.
     """
 
     node: fx.Node

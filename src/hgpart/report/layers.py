@@ -188,6 +188,7 @@ def _read_figures(graph: ChannelGraph, item: SourceRows) -> dict[str, Any]:
         "window": item.windows.widest,
         "stride": str(item.windows.stride),
         "summed": item.is_summed,
+        "channels": None if item.channels is None else len(item.channels),
     }
 
 

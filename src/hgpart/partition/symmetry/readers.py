@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hgpart.arrays import Int64
-from hgpart.hypergraph.cnn_nets import kinds_of_channels, kinds_of_reads
-from hgpart.hypergraph.modelling import by_vertices
+from hgpart.hypergraph.cnn_nets import items_read
 from hgpart.layers.channel_graph import Layer, Read
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.numbering import Numbering
@@ -22,7 +21,7 @@ MOST_LOCAL_CHANNELS = 8
 MOST_LOCAL_SETS = 4  # of one read, for a map; a map that more of them read is one for all
 
 
-Ranges = dict[tuple[int, int, int], int]  # first element, the one behind the last, kind: number
+Ranges = dict[tuple[int, int, int], int]  # first element, the one behind the last, item: number
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +34,8 @@ class Readers:
         Tasks, and an element that reads the map of each.
     ranges : int64 array, shape (ranges, 2)
         First element of each range, and the one behind its last.
-    kinds : int64 array, shape (ranges,)
-        The kind by which each range reads, as in `kinds_of_reads`.
+    items : int64 array, shape (ranges,)
+        The item by which each range reads, as in `items_read`.
     sets : Sequences
         Ranges of each set; set 0 is empty.
     set_of_task : int64 array, shape (tasks of all layers,)
@@ -48,7 +47,7 @@ class Readers:
 
     local: tuple[Int64, Int64]
     ranges: Int64
-    kinds: Int64
+    items: Int64
     sets: Sequences
     set_of_task: Int64
     is_read: NDArray[np.bool_]
@@ -60,12 +59,6 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
     ranges: Ranges = {}
     local_tasks, local_elements = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     wide_tasks, wide_ranges = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    graph, in_bands = problem.graph, problem.modelling.bands > 1
-    kinds_of = {
-        view.at: kinds_of_reads(graph, members) if in_bands else ()
-        for members in by_vertices(problem.views).values()
-        for view in members
-    }
     for view in problem.views:
         for read in view.layer.reads if view.exists else ():
             if read is view.read_as_statistic:
@@ -76,12 +69,14 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
             known, tasks = known[made], tasks[made]
             if not len(known):
                 continue
-            kinds = kinds_of_channels(graph, kinds_of[view.at], view.at, read.channels[known])
-            several = int(kinds.max()) + 1
+            items = np.zeros(len(known), dtype=np.int64)
+            if problem.modelling.bands > 1:
+                items = items_read(problem.graph, view, read.channels[known])
+            several = int(items.max()) + 1
             split = view.split is read
             groups = known if split else known * read.groups // len(read.channels)
-            tasks, groups = distinct_pairs(tasks, groups * several + kinds)
-            groups, kinds = np.divmod(groups, several)
+            tasks, groups = distinct_pairs(tasks, groups * several + items)
+            groups, items = np.divmod(groups, several)
             counts = np.diff(starts_of_runs(tasks))
             local = np.repeat(counts, counts) <= MOST_LOCAL_SETS
             if several > 1 or (not split and not _is_local(view.layer, read)):
@@ -98,11 +93,11 @@ def readers(problem: Problem, numbered: Numbering) -> Readers:
             local_tasks.append(tasks[local][own.owners])
             local_elements.append(own.values)
             wide_tasks.append(tasks[~local])
-            keys = begins[~local] * several + kinds[~local]
+            keys = begins[~local] * several + items[~local]
             every = distinct(keys)
             numbers = [
-                ranges.setdefault((begin, begin + size, kind), len(ranges))
-                for begin, kind in zip(*np.divmod(every, several), strict=True)
+                ranges.setdefault((begin, begin + size, item), len(ranges))
+                for begin, item in zip(*np.divmod(every, several), strict=True)
             ]
             places = np.searchsorted(every, keys)
             wide_ranges.append(np.array(numbers, dtype=np.int64)[places])

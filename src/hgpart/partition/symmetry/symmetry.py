@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hgpart.arrays import Int32, Int64
 from hgpart.hypergraph.channel_shares import channel_shares
-from hgpart.hypergraph.cnn_nets import ALIKE, Reader, Segments
+from hgpart.hypergraph.cnn_nets import Reader, Segments
 from hgpart.hypergraph.cnn_vertices import band_by_band
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.hypergraph.parameters import NUMBERS_A_CHANNEL
@@ -151,27 +151,22 @@ def symmetry_of(problem: Problem) -> Symmetry:
     read = readers(problem, numbered)
     classes = unit_classes(problem, numbered, read)
     modelling, sets = problem.modelling, len(read.sets)
-    kinds = _kinds_of_sets(numbered, read) if modelling.bands > 1 else []
+    items = _items_of_sets(numbered, read) if modelling.bands > 1 else []
     if modelling.slices == modelling.bands == 1:
-        return _Assembly(problem, numbered, classes, kinds).symmetry(sets)
+        return _Assembly(problem, numbered, classes, items).symmetry(sets)
     of_samples = {}
     for samples in sorted(set(modelling.samples)):
         # Without limits, which count copies of parameters: slices share theirs.
         slice_problem = replace(problem, modelling=modelling.of_samples(samples), memory=None)
-        of_samples[samples] = _Assembly(slice_problem, numbered, classes, kinds)
+        of_samples[samples] = _Assembly(slice_problem, numbered, classes, items)
     return _over_tiles(problem, [of_samples[samples] for samples in modelling.samples], sets)
 
 
-def _kinds_of_sets(numbered: Numbering, read: Readers) -> list[dict[int, int]]:
-    """For each set, by layer, the kinds of reads as bits."""
-    layers, bits = numbered.labels[read.ranges[:, 0], 0].tolist(), (1 << read.kinds).tolist()
-    kinds = list[dict[int, int]]()
-    for ranges in map(read.sets.__getitem__, range(len(read.sets))):
-        own = dict[int, int]()
-        for number in ranges.tolist():
-            own[layers[number]] = own.get(layers[number], 0) | bits[number]
-        kinds.append(own)
-    return kinds
+def _items_of_sets(numbered: Numbering, read: Readers) -> list[dict[int, int]]:
+    """For each set, the item by which each layer in it reads, as in `items_read`."""
+    layers, items = numbered.labels[read.ranges[:, 0], 0].tolist(), read.items.tolist()
+    ranges = map(read.sets.__getitem__, range(len(read.sets)))
+    return [{layers[number]: items[number] for number in own.tolist()} for own in ranges]
 
 
 def _over_tiles(problem: Problem, assemblies: list[_Assembly], sets: int) -> Symmetry:
@@ -287,11 +282,11 @@ class _Segmented:
         self, at: int, entry_set: int, pins: list[int]
     ) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """The rows, set and pins of each segment of a map, whose root is the first pin."""
-        layers, kinds = self._assembly.type_layers, self._assembly.kinds_of_set[entry_set]
+        layers, items = self._assembly.type_layers, self._assembly.items_of_set[entry_set]
         root, *others = pins
         in_set = self._assembly.types_of_set[entry_set] if entry_set else ()
-        near = [(pin, (layers[pin // 2], ALIKE)) for pin in others]
-        dense = [(2 * kind, (layers[kind], kinds[layers[kind]])) for kind in sorted(in_set)]
+        near = [(pin, (layers[pin // 2], 0)) for pin in others]
+        dense = [(2 * kind, (layers[kind], items[layers[kind]])) for kind in sorted(in_set)]
         readers = sorted({reader for _, reader in (*near, *dense)})
         for band, rows, read in self._segments.of(at, tuple(readers)):
 
@@ -318,7 +313,7 @@ class _Assembly:
         problem: Problem,
         numbered: Numbering,
         classes: UnitClasses,
-        kinds_of_set: Sequence[Mapping[int, int]],
+        items_of_set: Sequence[Mapping[int, int]],
     ) -> None:
         self.problem, self.numbered, self.classes = problem, numbered, classes
         self.tied = by_vertices(problem.views)
@@ -336,7 +331,7 @@ class _Assembly:
         self.type_bands: list[int] = []
         self.type_elements: list[int] = []  # of a cell its channel, else the task
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
-        self.kinds_of_set = kinds_of_set
+        self.items_of_set = items_of_set
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
         # group of the row or element of the column.
         self.rows: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

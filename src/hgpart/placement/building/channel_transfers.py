@@ -137,7 +137,13 @@ def _rows_read(
     if not owners.tells_rows:
         yield None, [np.zeros(1, np.int64)]
         return
-    for own in graph.layer_rows[at].read_in_bands(owners.sums_rows(at)):
+    tied = graph.layers_tied_to(at)
+    if len(tied) > 1:  # their only band is sent what any of them reads
+        every = [own for other in tied for own in graph.layer_rows[other].reads]
+        rows = [own.windows.reads.values for own in every if own.source == source]
+        yield None, [np.unique(np.concatenate(rows))]
+        return
+    for own in graph.layer_rows[at].read_in_bands(of_partial_sums=owners.sums_rows(at)):
         if own.source == source:
             reads = own.windows.reads
             yield (

@@ -388,9 +388,9 @@ class _Drawing:
     def _rows_read(
         self, at: int, source: int, tile: Tile, channels: Bool
     ) -> Iterator[tuple[Bool, Bool | None]]:
-        """Say of the channels that a tile reads in which rows it reads them; None for all rows."""
+        """Channels that a tile reads, and the rows of them; None for all rows."""
         computed, owners = self.blueprints[0].graph.layer_rows[at], self.blueprints[0].owners
-        reads = computed.read_in_bands(owners.sums_rows(at))
+        reads = computed.read_in_bands(of_partial_sums=owners.sums_rows(at))
         reads = tuple(own for own in reads if own.source == source)
         if not reads or tile.rows is None:
             yield channels, None
