@@ -102,6 +102,7 @@ def written(options):
 # ------------------------------------------------------------------ the same as one device
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("plan", "kind", "dtype", "tolerance"),
     [

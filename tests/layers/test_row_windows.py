@@ -229,6 +229,7 @@ COUNTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", each_model())
 def test_layers_of_builtin_models_have_rows(name: str) -> None:
     _, graph = builtin_graph(name)
@@ -244,6 +245,7 @@ def test_layers_of_builtin_models_have_rows(name: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["dense", "shufflenet_v2_x1_0", "unet"])
 def test_rows_of_models_are_exactly_those_that_a_row_depends_on(name: str) -> None:
     model, shape = unlike(name)

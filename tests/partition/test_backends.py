@@ -107,6 +107,7 @@ def test_unknown_name_is_told_the_known_ones() -> None:
         backend("patoh")
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("k", [2, 3, 8])
 def test_capacities_are_kept_and_volume_is_low(partition: Backend, k: int) -> None:

@@ -82,6 +82,7 @@ def returned(module: Any, maps: Tensor) -> Tensor:
 MIDDLES = (*(scaled, conjugated, transformed, low_modes, channels_written, convolved, returned),)
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", pytest.param("fine", marks=pytest.mark.full)])
 @pytest.mark.parametrize("middle", MIDDLES)
@@ -97,6 +98,7 @@ def test_complex_maps_and_their_gradients_travel_as_they_are(middle, grain) -> N
     assert placed.programs.expected(4).traffic.sum() > 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "middle", [conjugated, *(pytest.param(one, marks=pytest.mark.full) for one in MIDDLES)]
 )
@@ -127,6 +129,7 @@ def widened(module: Any, maps: Tensor) -> Tensor:
     return values.real + (values * values.flip(1)).real
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def traced(name: str) -> tuple[Any, ...]:
     return model, inputs, *placements.traced_model(model, inputs)
 
 
+@pytest.mark.long
 @pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("name", "grain"),

@@ -196,6 +196,7 @@ class PerPass(nn.Module):
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("fixed", [False, True])
 def test_maps_that_do_not_grow_with_the_batch_cost_what_they_send(fixed, grain):

@@ -130,6 +130,7 @@ def test_random_networks_in_slices_and_bands(first):
     assert found["equal"] >= 11
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("norms", "slices"), [("slice", 2), ("batch", 2), ("slice", 1), ("slice", 3), ("batch", 3)]

@@ -38,6 +38,7 @@ def ranked(on: Machine, times: LayerTimes) -> Recommendation:
         return module.rank_ways(model, traced, graph, times, on, batch_size=8, time_limit=1e5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.few(1)
 def test_no_way_is_simulated_faster(seed: int) -> None:

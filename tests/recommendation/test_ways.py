@@ -140,6 +140,7 @@ def test_ways_are_in_the_order_of_the_goal(goal: str) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("goal", GOALS)
 def test_all_schedules_there_are(monkeypatch: pytest.MonkeyPatch, goal: str) -> None:
     monkeypatch.setattr(module, "orders", orders)

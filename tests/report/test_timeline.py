@@ -18,6 +18,7 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.simulation import bubble
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("backward", [True, False])
 @pytest.mark.parametrize("rule", RULES)

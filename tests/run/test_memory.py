@@ -83,6 +83,7 @@ def check(make, inputs, rule, micro_batches):
         assert less < more if outline.recomputed else less == more
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("rule", "name", "norms"),

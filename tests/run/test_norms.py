@@ -16,6 +16,7 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("grain", ["coarse", "fine"])

@@ -50,6 +50,7 @@ def test_groups_read_and_send_their_share_of_each_cell(k: int) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("parts", "k"), [(2, 2), *(pytest.param(4, k, marks=pytest.mark.full) for k in (4, 2))]
 )

@@ -111,6 +111,7 @@ def test_random_partitions(
 
 
 @pytest.mark.full
+@pytest.mark.long
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("name", ["normed", pytest.param("twice", marks=pytest.mark.full)])
 def test_20_steps_and_then_evaluation(name, grain):

@@ -166,6 +166,7 @@ def _model(name: str) -> tuple[nn.Module, TracedModel, ChannelGraph]:
     return module, traced, channel_graph(traced)
 
 
+@pytest.mark.long
 @pytest.mark.few(2)
 @pytest.mark.parametrize("way", WAYS)
 def test_steps_of_named_ways_are_those_of_their_programs(way: str) -> None:

@@ -145,6 +145,7 @@ def by_hand(model, data, options):
     return losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", LEARNERS)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize(
@@ -309,6 +310,7 @@ def test_a_resumed_training_has_the_same_losses(options, before, after, data, tm
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000020", "step-000016"]
 
 
+@pytest.mark.long
 @pytest.mark.few(1)
 @pytest.mark.parametrize("norms", ["batch", pytest.param("micro-batch", marks=pytest.mark.full)])
 @pytest.mark.parametrize("rule", RULES)
