@@ -70,12 +70,11 @@ class OfInput(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.own, self.last = nn.Conv2d(3, 2, 1), nn.Conv2d(4, 3, 1)
+        self.last = nn.Conv2d(2, 3, 1)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        maps, rolled = self.own(images), torch.roll(images[:, 1:], 3, 2)
-        first, second = torch.cat([images[:, :2], maps], 1), torch.cat([maps, rolled], 1)
-        return self.last(first * second)
+        ones, rolled = torch.ones_like(images[:, :1]), torch.roll(images[:, 1:2], 3, 2)
+        return self.last(torch.cat([images[:, :1], ones], 1) * torch.cat([ones, rolled], 1))
 
 
 class Shifted(nn.Module):

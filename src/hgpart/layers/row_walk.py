@@ -66,7 +66,7 @@ class RowWalk:
     Attributes
     ----------
     values : dict of fx.Node to NumberedRows, numbers, or lists of these
-        What each node makes.
+        The value that each node makes.
     makers : dict of str to RowMaker
         The rows of each node that a layer computes, by its name.
     local : dict of fx.Node to OperatorRows
@@ -76,7 +76,7 @@ class RowWalk:
     finals : dict of int to RowMaker
         The last maker of each layer.
     ends : dict of int to (fx.Node, str)
-        What ends the bands of a layer, and why.
+        The node that ends the bands of a layer, and the reason.
     """
 
     def __init__(self, traced: TracedModel, graph: ChannelGraph) -> None:
@@ -241,16 +241,17 @@ class RowWalk:
         maker = self._maker(node, layer, concrete(shape), dim)
         given = {operand: self.values.get(operand) for operand in node.all_input_nodes}
         operand_of = {
-            id(value): operand
+            value: operand
             for operand, values in given.items()
             for value in pytree.tree_leaves(values)
+            if isinstance(value, NumberedRows)
         }
         if isinstance(effect, Local):
             windows, read = iter(effect.windows), dict[NumberedRows, tuple[int, Windows]]()
             by = effect.by
             for value in _operands(call):
                 rows = along[value]
-                operand = operand_of[id(value)]
+                operand = operand_of[value]
                 if rows is None:
                     maker.read(operand, value.all_read, Windows.all_rows(maker.height, 1))
                 else:
@@ -271,7 +272,7 @@ class RowWalk:
             self.local[node] = OperatorRows(dim, operands, by)
         else:
             for value in maps:
-                maker.read(operand_of[id(value)], value.all_read)
+                maker.read(operand_of[value], value.all_read)
             reason = self._end(call, effect, lost, along, maker)
             if layer is None and reason:
                 makers = tuple(maker.reads)

@@ -83,7 +83,7 @@ class RowsInside:
 class _LayerWindows:
     def __init__(self, walk: RowWalk) -> None:
         self.walk, self.graph = walk, walk.graph
-        self.outer: dict[RowMaker, dict[int, Windows]] = {}
+        self.by_operand: dict[RowMaker, dict[tuple[int, fx.Node], Windows]] = {}
         self.unsummed: dict[RowMaker, set[int]] = {}
 
     def of_layer(self, at: int) -> LayerRows:
@@ -91,15 +91,10 @@ class _LayerWindows:
         if layer.kind == OUTPUT:
             return self._output(at)
         if layer.kind == PARAMETER or at not in self.walk.finals:
-            return LayerRows(reason="a parameter", reads=self._sources(at, 1, {}, set()))
+            return LayerRows(reason="a parameter", reads=self._sources(at))
         final = self.walk.finals[at]
         own = [self.walk.makers[name] for name in layer.operators if name in self.walk.makers]
-        reads: dict[int, Windows] = {}
-        for maker in own:
-            self._compose(maker)
-        if own:
-            reads = self.outer[final]
-        sources = self._sources(at, final.height, reads, self.unsummed.get(final, set()))
+        sources = self._sources(at, final)
         sources = tuple(chain.from_iterable(self._told_apart(at, final, own, sources)))
         if final.dim is not None and final.height > 1:
             return LayerRows(final.height, final.dim, sources, self._of_head(at, final))
@@ -127,10 +122,9 @@ class _LayerWindows:
         for value in (self.walk.values[node] for node in dict.fromkeys(self.walk.traced.results)):
             if isinstance(value, NumberedRows):
                 add_windows(final, value.all_read)
-        maker = RowMaker(self.walk.traced.results[-1], at, -1, 1, None, final)
-        self._compose(maker)
-        reads = self._sources(at, 1, self.outer[maker], self.unsummed[maker])
-        return LayerRows(reads=reads, reason="the model's result")
+        node = self.walk.traced.results[-1]
+        maker = RowMaker(node, at, -1, 1, None, {node: final})
+        return LayerRows(reads=self._sources(at, maker), reason="the model's result")
 
     def _is_task_by_task(self, at: int, node: fx.Node) -> bool:
         """Whether a dimension of an operator's result has the channels of a layer, in order."""
@@ -152,8 +146,7 @@ class _LayerWindows:
     def _total(self, at: int, maker: RowMaker, sources: tuple[SourceRows, ...]) -> RowSum:
         summed = maker.summed or {}
         height = len(next(iter(summed.values())))
-        before = RowMaker(maker.node, at, -1, height, None, summed)
-        self._compose(before)
+        before = self._outer(RowMaker(maker.node, at, -1, height, None, {maker.node: summed}))
         layer = self.graph.layers[at]
         makers = [self.walk.makers[name] for name in layer.operators if name in self.walk.makers]
         has_state = layer.parameter_names or any(
@@ -163,7 +156,7 @@ class _LayerWindows:
         ends &= layer.tasks == 1 or self._is_task_by_task(at, maker.node)
         shape = concrete(first_tensor(maker.node.meta["val"]).shape)
         elements = -(-math.prod(shape) // (self.walk.traced.batch_size * layer.tasks))
-        reads = self._of(self.outer[before], set(self.outer[before]))
+        reads = self._of(before, set(before))
         return RowSum(maker.node.name, height, elements, ends, reads)
 
     def onto(self, maker: RowMaker, inner: RowMaker) -> Windows:
@@ -173,34 +166,47 @@ class _LayerWindows:
         nothing = np.zeros(0, np.int64)
         read = Windows.of_pairs(nothing, nothing, maker.height, inner.height)
         for source, windows in maker.reads.items():
-            if source.layer is None or source.layer == maker.layer:
+            if _is_inside(source, maker):
                 read = read.union(windows.compose(self.onto(source, inner)))
         return read
 
     def sources_of(self, at: int, maker: RowMaker) -> tuple[SourceRows, ...]:
         """What the rows of a maker in a layer read of other layers."""
-        self._compose(maker)
-        return self._of(self.outer[maker], self.unsummed[maker])
+        return self._of(self._outer(maker), self._unsummed(maker))
 
-    def _compose(self, maker: RowMaker) -> None:
+    def _outer(self, maker: RowMaker) -> dict[int, Windows]:
         """Windows of a maker's rows on other layers."""
-        if maker in self.outer:
-            return
-        reads: dict[int, Windows] = {}
-        self.outer[maker], unsummed = reads, self.unsummed.setdefault(maker, set())
-        for source, windows in maker.reads.items():
-            if source.layer is None or source.layer == maker.layer:
-                self._compose(source)
-                inner = self.outer[source]
-                met = self.unsummed[source]
-            else:
-                inner = {source.layer: self._of_final(source)}
-                met = {source.layer}
-            if maker.summed is None:
-                unsummed |= met
-            for layer, own in inner.items():
-                composed = windows.compose(own)
-                reads[layer] = reads[layer].union(composed) if layer in reads else composed
+        united = dict[int, Windows]()
+        for (layer, _), windows in self._by_operand(maker).items():
+            united[layer] = united[layer].union(windows) if layer in united else windows
+        return united
+
+    def _by_operand(self, maker: RowMaker) -> dict[tuple[int, fx.Node], Windows]:
+        """The same for each operand that is a map of another layer."""
+        if maker not in self.by_operand:
+            self.by_operand[maker] = united = dict[tuple[int, fx.Node], Windows]()
+            for operand, reads in maker.by_operand.items():
+                for source, windows in reads.items():
+                    if _is_inside(source, maker):
+                        inner = self._by_operand(source)
+                    else:
+                        assert source.layer is not None
+                        inner = {(source.layer, operand): self._of_final(source)}
+                    for key, own in inner.items():
+                        composed = windows.compose(own)
+                        united[key] = united[key].union(composed) if key in united else composed
+        return self.by_operand[maker]
+
+    def _unsummed(self, maker: RowMaker) -> set[int]:
+        """Other layers of which more is read than a sum of their rows."""
+        if maker not in self.unsummed:
+            self.unsummed[maker] = met = set[int]()
+            for source in maker.reads if maker.summed is None else ():
+                if _is_inside(source, maker):
+                    met |= self._unsummed(source)
+                elif source.layer is not None:
+                    met.add(source.layer)
+        return self.unsummed[maker]
 
     def _told_apart(
         self, at: int, final: RowMaker, own: list[RowMaker], sources: Sequence[SourceRows]
@@ -216,27 +222,10 @@ class _LayerWindows:
             for source in sources
             if can_be and operands[source.source] > 1 and self.graph.layers[source.source].tasks > 1
         }
-        by_operand = self._by_operand(final, {}) if several else {}
+        by_operand = self._by_operand(final) if several else {}
         for rows in sources:
             windows = {node: w for (layer, node), w in by_operand.items() if layer == rows.source}
             yield self._by_channels(at, rows, windows) if rows.source in several else [rows]
-
-    def _by_operand(
-        self, maker: RowMaker, known: dict[RowMaker, dict[tuple[int, fx.Node], Windows]]
-    ) -> dict[tuple[int, fx.Node], Windows]:
-        """Windows of a maker's rows on other layers, by these and the operand they are read by."""
-        if maker not in known:
-            known[maker] = united = dict[tuple[int, fx.Node], Windows]()
-            for operand, reads in maker.by_operand.items():
-                for source, windows in reads.items():
-                    if source.layer is None or source.layer == maker.layer:
-                        inner = self._by_operand(source, known)
-                    else:
-                        inner = {(source.layer, operand): self._of_final(source)}
-                    for key, own in inner.items():
-                        composed = windows.compose(own)
-                        united[key] = united[key].union(composed) if key in united else composed
-        return known[maker]
 
     def _by_channels(
         self, at: int, rows: SourceRows, by_operand: Mapping[fx.Node, Windows]
@@ -245,9 +234,7 @@ class _LayerWindows:
         read = np.concatenate([read.channels for read in self.graph.layers[at].reads])
         first, end = self.graph.first_channel[rows.source : rows.source + 2]
         channels = np.unique(read[(read >= first) & (read < end)])
-        named = [
-            (self.walk.channels_of(operand), windows) for operand, windows in by_operand.items()
-        ]
+        named = [(self.graph.ids.get(operand.name), own) for operand, own in by_operand.items()]
         has = np.array(
             [
                 np.full(len(channels), True) if ids is None else np.isin(channels, core(ids))
@@ -278,15 +265,16 @@ class _LayerWindows:
             return Windows.identity(final.height)
         return Windows.all_rows(maker.height, final.height)
 
-    def _sources(
-        self, at: int, height: int, reads: Mapping[int, Windows], unsummed: set[int]
-    ) -> tuple[SourceRows, ...]:
-        """What a layer reads, with all of each parameter among it."""
+    def _sources(self, at: int, maker: RowMaker | None = None) -> tuple[SourceRows, ...]:
+        """What a layer with such results reads, with all of each parameter among it."""
+        reads = {} if maker is None else self._outer(maker)
+        unsummed = set[int]() if maker is None else self._unsummed(maker)
+        height = 1 if maker is None else maker.height
         others = set(self.graph.sources(self.graph.layers[at])) - reads.keys()
         rows = {source: self.walk.finals.get(source) for source in others}
         whole = {
-            source: Windows.all_rows(height, 1 if maker is None else maker.height)
-            for source, maker in rows.items()
+            source: Windows.all_rows(height, 1 if final is None else final.height)
+            for source, final in rows.items()
         }
         return self._of({**reads, **whole}, unsummed | others)
 
@@ -296,3 +284,8 @@ class _LayerWindows:
             for source, windows in sorted(reads.items(), key=lambda item: item[0])
             if len(windows.reads.values)
         )
+
+
+def _is_inside(source: RowMaker, maker: RowMaker) -> bool:
+    """Whether what a maker reads is computed in the same layer."""
+    return source.layer is None or source.layer == maker.layer

@@ -250,9 +250,16 @@ class RowMaker:
     start: int
     height: int
     dim: int | None
-    reads: dict[RowMaker, Windows] = field(default_factory=dict)
-    summed: dict[RowMaker, Windows] | None = None
     by_operand: dict[fx.Node, dict[RowMaker, Windows]] = field(default_factory=dict)
+    summed: dict[RowMaker, Windows] | None = None
+
+    @property
+    def reads(self) -> dict[RowMaker, Windows]:
+        """What it reads through all operands."""
+        united: dict[RowMaker, Windows] = {}
+        for reads in self.by_operand.values():
+            add_windows(united, reads)
+        return united
 
     def read(
         self,
@@ -261,7 +268,6 @@ class RowMaker:
         windows: Windows | None = None,
     ) -> None:
         """Note what is read through an operand, by windows on its rows or by a single row."""
-        add_windows(self.reads, inner, windows)
         add_windows(self.by_operand.setdefault(operand, {}), inner, windows)
 
 

@@ -33,7 +33,7 @@ def kept_or_new(
     origin : Origin or None
         None keeps nothing.
     about : any
-        What else it depends on, with a text that is equal in all processes.
+        Anything else that it depends on; its text must be equal in all processes.
     facts_of : callable
         Returns what was made as plain values; it raises a NotKeptError where they do not hold it.
     restored : callable
