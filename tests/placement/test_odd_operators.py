@@ -92,7 +92,7 @@ def test_pooling_in_steps_that_are_drawn_for_each_map(model, shape):
 class Beside(nn.Module):
     """Maps of two layers in one, which parameters meet at different places.
 
-    What some tasks hold of `map` is no box of it.
+    Some tasks hold elements of `map` that are no box of it.
     """
 
     def __init__(self) -> None:
