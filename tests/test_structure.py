@@ -21,6 +21,7 @@ ORDER = [
         "operators",
         "tracing.code",
         "tracing.cache",
+        "tracing.programs",
         "tracing",
         "layers.elements",
         "layers",

@@ -175,6 +175,16 @@ LOCAL: dict[str, tuple[tuple[int, ...], Function, int]] = {
     "tokens": ((2, 5, 4), lambda x: x.flatten(2).transpose(1, 2).exp(), 20),
     "linear over rows": ((2, 4, 5), lambda x: x.transpose(2, 3) @ weight(4, 3), 5),
     "attention": ((2, 5, 4), lambda x: functional.scaled_dot_product_attention(x, x, x), 5),
+    "causal attention": (
+        (2, 5, 4),
+        lambda x: functional.scaled_dot_product_attention(x, x.exp(), x.sin(), is_causal=True),
+        5,
+    ),
+    "causal attention to itself": (
+        (2, 5, 4),
+        lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
+        5,
+    ),
     "x + x transposed": ((2, 4, 4), lambda x: x + x.transpose(2, 3), 4),
     "product of maps": ((2, 5, 4), lambda x: x @ x.transpose(2, 3), 5),
 }
@@ -208,11 +218,6 @@ ENDED: dict[str, tuple[tuple[int, ...], Function, str]] = {
         (8, 4, 3),
         lambda x: x.view(-1, 2, 2, 2, 4, 3).permute(0, 1, 4, 2, 5, 3).reshape(-1, 2, 8, 6).exp(),
         "its channels lie along its rows",
-    ),
-    "causal attention": (
-        (2, 5, 4),
-        lambda x: functional.scaled_dot_product_attention(x, x, x, is_causal=True),
-        "attention to the places before each place",
     ),
     "maximum": ((2, 5, 4), lambda x: x.amax((2, 3)), "amax needs all rows"),
     "adaptive maximum": (

@@ -346,14 +346,18 @@ def heads(maps: Tensor) -> Tensor:
     return maps.unflatten(-1, (2, -1)).transpose(1, 2)
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    made = functional.scaled_dot_product_attention(query, key, value)
+def attended(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
+    made = functional.scaled_dot_product_attention(query, key, value, is_causal=is_causal)
     return made.transpose(1, 2).flatten(2)
 
 
 DONE = {
     "queries that are keys and values": lambda _, x: attended(*[heads(x)] * 3),
     "keys that are values": lambda own, x: attended(heads(x), *[heads(x.exp())] * 2),
+    "causal attention": lambda _, x: attended(*map(heads, (x, x.exp(), x.sin())), is_causal=True),
+    "a product of flattened tokens": lambda own, x: torch.addmm(
+        own.table[0, 0], x.flatten(0, 1), own.table[0]
+    ).view_as(x),
     "a vector": lambda own, x: x * (x @ own.table[0, 0])[..., None].softmax(1),
     "a matrix for each token": lambda own, x: torch.einsum("bid,ide->bie", x, own.table),
     "a norm of tokens": lambda own, x: own.norm(x),

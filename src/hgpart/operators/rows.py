@@ -105,7 +105,13 @@ class Weighting:
     weights: Float64
 
 
-RowMaking = Kernel | EvenSpans | Scaling | Weighting
+@dataclass(frozen=True)
+class UpToOwn:
+    """Rows of an attention that read rows of keys and values up to their own place only."""
+
+
+SpatialMaking = Kernel | EvenSpans | Scaling | Weighting
+RowMaking = SpatialMaking | UpToOwn
 
 # Each row is computed from the one row at its place.
 LEFT_ALONE = Kernel(at=0, spatial=0, size=1, stride=1, dilation=1, padding=0)
@@ -121,7 +127,7 @@ class Local:
         Dimension of the result's rows.
     windows : tuple of Windows
         Windows of the result's rows on each operand with rows, in the order of the operands.
-    by : Kernel, EvenSpans, Scaling, Weighting or None
+    by : RowMaking or None
         The rule behind the windows, by which a part calls the operator on its rows alone. With
         None it calls the operator on all rows, with zeros for those that it does not have.
     """
@@ -224,7 +230,7 @@ class OperatorRows:
         Dimension of the result's rows.
     operands : mapping of fx.Node to (int, Windows)
         Operands with rows: the dimension of these, and the windows of the result's rows on them.
-    by : Kernel, EvenSpans, Scaling, Weighting or None
+    by : RowMaking or None
         See `Local`.
     """
 

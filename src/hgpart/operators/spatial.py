@@ -20,10 +20,12 @@ from hgpart.operators.rows import (
     Kernel,
     Local,
     RowEffect,
+    RowMaking,
     RowRule,
     Rows,
     Scaling,
     Summed,
+    UpToOwn,
     Weighting,
     operands_with_rows,
 )
@@ -292,10 +294,9 @@ def _total(call: Call, averages: bool) -> RowEffect | Effect:
 
 
 def attention(call: Call) -> RowEffect:
-    """Each row of the queries meets all rows of keys and values."""
-    if call.argument("is_causal"):
-        return AllRows("attention to the places before each place")
-    return _times(call, call.argument("query"), call.argument("attn_mask"))
+    """Each row of the queries meets all rows of keys and values, or those up to its own place."""
+    by = UpToOwn() if call.argument("is_causal") else LEFT_ALONE
+    return _times(call, call.argument("query"), call.argument("attn_mask"), by)
 
 
 def matrices(call: Call) -> RowEffect | Effect:
@@ -306,7 +307,7 @@ def matrices(call: Call) -> RowEffect | Effect:
     return samples.matrices(call)
 
 
-def _times(call: Call, first: Any, beside: Any = None) -> RowEffect:
+def _times(call: Call, first: Any, beside: Any = None, by: RowMaking = LEFT_ALONE) -> RowEffect:
     """Rows of a product whose first operand, and what is added, have theirs in its own places."""
     dim = len(call.shape) - 2
     windows = []
@@ -318,8 +319,11 @@ def _times(call: Call, first: Any, beside: Any = None) -> RowEffect:
             windows.append(Windows.identity(operand.height))
         elif operand.dim - len(operand.shape) < -2:
             return AllRows(f"{call.node.name} mixes rows")
-        else:
+        elif by == LEFT_ALONE:
             windows.append(Windows.all_rows(call.shape[dim], operand.height))
+        else:
+            ends = np.minimum(np.arange(call.shape[dim]) + 1, operand.height)
+            windows.append(Windows.of_spans(np.zeros_like(ends), ends, operand.height))
     if not isinstance(first, Rows):
         return AllRows(f"{call.node.name} reads all rows")
-    return Local(dim, tuple(windows), LEFT_ALONE)
+    return Local(dim, tuple(windows), by)

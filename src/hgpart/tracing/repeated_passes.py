@@ -35,7 +35,7 @@ from hgpart.operators.table import record_of
 from hgpart.tracing.arguments import Arguments
 from hgpart.tracing.code.followed_constants import PLAIN
 from hgpart.tracing.code.unread_draws import watched_draws
-from hgpart.tracing.stand_ins import storage_of
+from hgpart.tracing.programs.stand_ins import storage_of
 
 aten = torch.ops.aten
 

@@ -6,7 +6,6 @@ import inspect
 import io
 import logging
 import math
-import operator
 import re
 import traceback
 import warnings
@@ -29,7 +28,6 @@ from torch.utils import _pytree as pytree
 
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.operators.calls import only_updated
-from hgpart.operators.table import operator_of
 from hgpart.tracing import autograd_functions, forward_state
 from hgpart.tracing.arguments import REGISTERED, Arguments, Inputs, arguments_of
 from hgpart.tracing.batches import LEAST, BatchSizes, batch_sizes_of, grows_evenly
@@ -41,10 +39,10 @@ from hgpart.tracing.code.followed_constants import FollowedConstants
 from hgpart.tracing.code.model_lines import is_the_models
 from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
-from hgpart.tracing.functional import made_functional
 from hgpart.tracing.input_shape import FLOAT, InputShape, InputTensor
 from hgpart.tracing.model_outline import ModelOutline, outline_of
-from hgpart.tracing.stand_ins import stand_ins, stood_for
+from hgpart.tracing.programs.divisible import divisible
+from hgpart.tracing.programs.stand_ins import stand_ins, stood_for
 from hgpart.tracing.traced_nodes import CUMULATIVE
 
 LARGEST_TENSOR = 2**63 - 1  # bytes
@@ -591,91 +589,9 @@ def _exported_within(
         args, kwargs = arguments.call
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
     with _unread_kept():
-        functional = _functional(program)
+        functional = divisible(program)
     sizes = batch_sizes_of(functional, batch_size)
     return _Exported(functional, arguments, batch_size, sizes, tuple(unheld), tuple(lost))
-
-
-def _functional(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Replace in-place operators; batch norm then returns its new statistics."""
-    _detach_what_has_no_grad(program.graph)
-    aliases = _quotable_names(program)
-    _rename_tensors(program, aliases)
-    functional = made_functional(program)
-    _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
-    _name_results_of_norms(functional.graph)
-    _leave_casts_to_buffers(functional.graph)
-    return functional
-
-
-def _name_results_of_norms(graph: fx.Graph) -> None:
-    """Give a norm's first result a node even if nothing reads it: its statistics come with it."""
-    for node in list(graph.nodes):
-        if operator_of(node).updates and all(user.args[1] != 0 for user in node.users):
-            with graph.inserting_after(node):
-                made = graph.call_function(operator.getitem, (node, 0))
-            made.meta.update(node.meta, val=node.meta["val"][0])
-
-
-def _leave_casts_to_buffers(graph: fx.Graph) -> None:
-    """Drop casts of running statistics: those of 16 bits are made in 32, and the buffer rounds."""
-    for node in list(graph.nodes):
-        made = node.args[0] if node.args else None
-        if (
-            isinstance(made, fx.Node)
-            and made.target is operator.getitem
-            and made.args[1] in operator_of(made.all_input_nodes[0]).updates
-            and node.op == "call_function"
-            and node.meta["val"].dtype != made.meta["val"].dtype
-            and all(user.op == "output" for user in node.users)
-        ):
-            node.replace_all_uses_with(made)
-            graph.erase_node(node)
-
-
-def quotable(name: str) -> str:
-    r"""A name without characters that end a line or a string where torch writes names into code.
-
-    >>> quotable("a\nb")
-    'a_b'
-    """
-    return re.sub(r'["\\\r\n]', "_", name)
-
-
-def _quotable_names(program: torch.export.ExportedProgram) -> dict[str, str]:
-    """Replacements of tensors' names that can't be written into code."""
-    taken = {spec.target for spec in program.graph_signature.input_specs}
-    aliases: dict[str, str] = {}
-    for name in filter(None, taken.copy()):
-        alias = quotable(name)
-        while alias != name and alias in taken:
-            alias += "_"
-        if alias != name:
-            taken.add(alias)
-            aliases[name] = alias
-    return aliases
-
-
-def _rename_tensors(program: torch.export.ExportedProgram, names: Mapping[str, str]) -> None:
-    signature = program.graph_signature
-    for spec in (*signature.input_specs, *signature.output_specs):
-        if spec.target in names:
-            spec.target = names[spec.target]
-    for tensors in (program.state_dict, program.constants):
-        for name in names.keys() & tensors.keys():
-            tensors[names[name]] = tensors.pop(name)
-
-
-def _detach_what_has_no_grad(graph: fx.Graph) -> None:
-    """Write `torch.no_grad()` as `detach`: export loses it when it inlines the block."""
-    for node in graph.find_nodes(
-        op="call_function", target=torch.ops.higher_order.wrap_with_set_grad_enabled
-    ):
-        for result in list(node.users) if node.args[0] is False else ():
-            with graph.inserting_after(result):
-                detached = graph.call_function(torch.ops.aten.detach.default, (result,))
-            detached.meta.update(result.meta)
-            result.replace_all_uses_with(detached, lambda user, made=detached: user is not made)
 
 
 def _explain(model: nn.Module, arguments: Arguments, error: BaseException) -> str:

@@ -213,6 +213,14 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], bool]] = {
         lambda: Calls(lambda image: image * torch.arange(HEIGHT).reshape(-1, 1)),
         True,
     ),
+    "causal attention": (
+        lambda: Calls(
+            lambda image: functional.scaled_dot_product_attention(
+                image[..., :3], image[..., 3:], image[..., 2:5], is_causal=True
+            )
+        ),
+        True,
+    ),
     "fewer dimensions": (
         lambda: Calls(lambda image: functional.max_pool1d(image.sum(3), 3, 2)),
         True,

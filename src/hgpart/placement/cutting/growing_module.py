@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from hgpart.arrays import Float64, Int64
+from hgpart.arrays import Bool, Float64, Int64
 from hgpart.operators.calls import has_gradients
 
 aten = torch.ops.aten
@@ -55,7 +55,11 @@ class GrowingModule:
         """A table of numbers, stored as a buffer."""
         return self._constant(np.ascontiguousarray(weights), "weights")
 
-    def _constant(self, values: Int64 | Float64, name: str) -> fx.Node:
+    def mask(self, chosen: Bool) -> fx.Node:
+        """A table of what is chosen, stored as a buffer."""
+        return self._constant(np.ascontiguousarray(chosen), "mask")
+
+    def _constant(self, values: Int64 | Float64 | Bool, name: str) -> fx.Node:
         key = str(values.dtype), values.shape, values.tobytes()
         if key not in self._constants:
             self._constants[key] = self.free_name(name)

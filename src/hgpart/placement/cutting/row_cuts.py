@@ -6,6 +6,7 @@ what it makes of windows that reach beyond these rows is cut off, and so it is w
 a multiple of the rows. Other interpolation is called to interpolate along other dimensions alone;
 what it makes is then added up by the weights of rows. Adaptive pooling is called window by window,
 if windows are not those of the rows that it is given.
+A causal attention is given a mask in place of that which it makes itself.
 Any other operator is called on whole tensors, with zeros for the rows that the part lacks.
 """
 
@@ -24,8 +25,9 @@ from hgpart.operators.rows import (
     EvenSpans,
     Kernel,
     OperatorRows,
-    RowMaking,
     Scaling,
+    SpatialMaking,
+    UpToOwn,
     Weighting,
 )
 from hgpart.operators.spatial import SCALES, setting
@@ -42,6 +44,8 @@ def row_cut(step: StepGraph, node: fx.Node, kept: Int64) -> RowCut | None:
     by = rows.by
     if by == LEFT_ALONE:
         return _row_by_row(rows, kept)
+    if isinstance(by, UpToOwn):
+        return _up_to_own(node, rows, kept)
     if by is None or len(rows.operands) != 1:
         return None
     if isinstance(by, EvenSpans):
@@ -81,6 +85,22 @@ def _row_by_row(rows: OperatorRows, kept: Int64) -> RowCut | None:
     return RowCut(rows.dim, asked, len(kept), np.arange(len(kept)))
 
 
+def _up_to_own(node: fx.Node, rows: OperatorRows, kept: Int64) -> RowCut | None:
+    """An attention of the queries of these rows to the keys and values that any of them reads."""
+    query, last = argument(node, "query"), int(kept[-1]) + 1
+    if any(operand not in rows.operands for operand in node.all_input_nodes):
+        return None
+    asked = {
+        operand: {dim: kept if operand is query else np.arange(min(last, windows.height))}
+        for operand, (dim, windows) in rows.operands.items()
+    }
+    given = {len(box[dim]) for operand, box in asked.items() if operand is not query for dim in box}
+    (read,) = given
+    mask = np.arange(read) <= kept[:, None]
+    changed = {"is_causal": False}
+    return RowCut(rows.dim, asked, len(kept), np.arange(len(kept)), changed=changed, mask=mask)
+
+
 def _asked(rows: OperatorRows, first: int, last: int) -> dict[fx.Node, Box]:
     ((operand, (dim, _)),) = rows.operands.items()
     return {operand: {dim: np.arange(first, last)}}
@@ -91,7 +111,9 @@ def _height(rows: OperatorRows) -> int:
     return windows.height
 
 
-def with_rows(by: RowMaking, node: fx.Node, name: str, default: float, value: float) -> list[float]:
+def with_rows(
+    by: SpatialMaking, node: fx.Node, name: str, default: float, value: float
+) -> list[float]:
     """An operator's argument for each spatial dimension, with `value` for that of the rows."""
     call = Call(node, node.args, dict(node.kwargs), ())
     sizes = [setting(call, name, at, default) for at in range(by.spatial)]

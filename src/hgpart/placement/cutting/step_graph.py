@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import fx
 
-from hgpart.arrays import Float64, Int64
+from hgpart.arrays import Bool, Float64, Int64
 from hgpart.errors import PlacementError
 from hgpart.layers.channel_graph import ChannelGraph, Layer
 from hgpart.operators.table import operator_of
@@ -25,7 +25,8 @@ from hgpart.placement.cutting.layouts import ChannelLayout, weighted
 from hgpart.placement.cutting.node_facts import NodeFacts
 from hgpart.placement.cutting.slices import Slice
 from hgpart.tracing.batches import SYMBOLIC, evenly, size_said
-from hgpart.tracing.traced_model import TracedModel, quotable
+from hgpart.tracing.programs.divisible import quotable
+from hgpart.tracing.traced_model import TracedModel
 from hgpart.tracing.traced_nodes import first_tensor, holds_tensors
 
 aten = torch.ops.aten
@@ -130,6 +131,8 @@ class RowCut:
     weights : float64 array, shape (terms, rows), or None
         If given, `wanted` has this shape, too: a row is the sum of rows that the call makes, each
         times its weight.
+    mask : bool array, shape (rows, rows of keys), or None
+        If given, the mask of the attention that is called.
     """
 
     dim: int
@@ -141,6 +144,7 @@ class RowCut:
     taken: Mapping[fx.Node, Box] = field(default_factory=dict)
     spans: tuple[tuple[int, int], ...] = ()
     weights: Float64 | None = None
+    mask: Bool | None = None
 
     def emit(
         self,
@@ -158,6 +162,8 @@ class RowCut:
         for whole, box in self.taken.items():
             operands = {**operands, whole: step.select(operands[whole], whole, box)}
         changed = {**self.changed, **changed}
+        if self.mask is not None:
+            changed["attn_mask"] = step.mask(self.mask)
         if not self.spans:
             made = self._first_result(step, node, step.emit(node, operands, changed))
             if self.weights is None:

@@ -24,14 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hgpart.operators.table import (
     BATCH_NORM,
-    DROPOUTS,
     RETURNED_BY,
     RETURNING_NORM,
     TRACED_AS,
     WRITES_UNSAID,
     WRITING_NORM,
 )
-from hgpart.tracing.stand_ins import storage_of
+from hgpart.tracing.programs.stand_ins import storage_of
 
 Call = tuple[Any, Any, Any]  # operator, arguments by place, arguments by name
 
@@ -50,7 +49,6 @@ def made_functional(program: torch.export.ExportedProgram) -> torch.export.Expor
     Some operators stand for others (`TRACED_AS`): they are recorded as they compute. What they call
     as ``torch.ops.aten.NAME.OVERLOAD`` stays whole. The program given may be changed.
     """
-    leave_out_idle_dropouts(program)
     try:
         graph, buffers = _without_writing(_expanded(program.graph), program)
     except _NotSimpleError:
@@ -71,20 +69,6 @@ def made_functional(program: torch.export.ExportedProgram) -> torch.export.Expor
     program.graph_module.graph = graph
     program.graph_module.recompile()
     return program
-
-
-def leave_out_idle_dropouts(program: torch.export.ExportedProgram) -> None:
-    """Take those dropouts that drop nothing out of a program; torch would copy maps there."""
-    graph = program.graph
-    for node in graph.nodes:
-        if node.target in DROPOUTS and not (node.args[1] and node.args[2]):
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
-    (output,) = graph.find_nodes(op="output")
-    for spec, value in zip(program.graph_signature.output_specs, output.args[0], strict=True):
-        if isinstance(value, fx.Node):
-            spec.arg.name = value.name
-    program.graph_module.recompile()
 
 
 # ------------------------------------------------------------------ operators made of others

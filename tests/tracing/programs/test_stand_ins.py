@@ -11,7 +11,7 @@ from torch import nn
 from hgpart.errors import TraceError
 from hgpart.layers.layering import channel_graph
 from hgpart.placement.as_module.original_modules import skeleton
-from hgpart.tracing.stand_ins import stand_ins, stood_for
+from hgpart.tracing.programs.stand_ins import stand_ins, stood_for
 from hgpart.tracing.traced_model import trace
 
 

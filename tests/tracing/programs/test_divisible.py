@@ -1,0 +1,81 @@
+"""Programs made plain: products of flattened tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hgpart.tracing.traced_model import trace
+
+TOKENS, FEATURES, MADE = 5, 4, 6
+aten = torch.ops.aten
+
+
+class OfTokens(nn.Module):
+    """A weight for each layout, a bias, and a function of these and of the tokens."""
+
+    def __init__(self, function: Callable[[OfTokens, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+        self.weight = nn.Parameter(torch.randn(FEATURES, MADE))
+        self.turned = nn.Parameter(torch.randn(MADE, FEATURES))
+        self.bias = nn.Parameter(torch.randn(MADE))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.function(self, tokens)
+
+
+def flat(tokens: Tensor) -> Tensor:
+    return tokens.reshape(-1, tokens.shape[-1])
+
+
+def apart(made: Tensor) -> Tensor:
+    return made.view(-1, TOKENS, MADE)
+
+
+APART = {
+    "addmm": lambda own, x: apart(torch.addmm(own.bias, flat(x), own.weight)),
+    "mm": lambda own, x: apart(torch.mm(flat(x), own.weight)),
+    "matmul": lambda own, x: apart(flat(x) @ own.weight),
+    "linear": lambda own, x: apart(nn.functional.linear(flat(x), own.turned, own.bias)),
+    "without a bias": lambda own, x: apart(nn.functional.linear(flat(x), own.turned)),
+    "read in both forms": lambda own, x: (
+        lambda made: apart(made) * made.sum(1).view(-1, TOKENS, 1)
+    )(torch.mm(flat(x), own.weight)),
+    "a view of all samples": lambda own, x: torch.mm(x.flatten(0, 1), own.weight).unflatten(
+        0, (-1, TOKENS)
+    ),
+}
+FLAT = {
+    "other tokens": lambda own, x: torch.mm(flat(x), own.weight).view(-1, MADE),
+    "scaled": lambda own, x: apart(torch.addmm(own.bias, flat(x), own.weight, alpha=2)),
+    "divided features": lambda own, x: torch.mm(x.view(-1, FEATURES // 2), own.weight[:2]),
+}
+
+
+def ranks(own: nn.Module, tokens: Tensor) -> list[int]:
+    """The number of dimensions of each product, having checked what the traced model computes."""
+    traced = trace(own, tokens)
+    products = aten.addmm.default, aten.mm.default, aten.matmul.default, aten.linear.default
+    nodes = [node for node in traced.graph_module.graph.nodes if node.target in products]
+    torch.testing.assert_close(
+        traced.graph_module(
+            *(own.get_parameter(name) for name in traced.parameters.values()), tokens
+        )[0],
+        own(tokens),
+    )
+    return [node.meta["val"].dim() for node in nodes]
+
+
+@pytest.mark.parametrize("name", APART)
+def test_products_of_flattened_tokens_are_computed_token_by_token(name: str) -> None:
+    """Samples and tokens in one dimension ended the bands of tokens of Hugging Face's GPT-2."""
+    assert ranks(OfTokens(APART[name]), torch.randn(3, TOKENS, FEATURES)) == [3]
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_other_products_stay_as_they_are(name: str) -> None:
+    assert ranks(OfTokens(FLAT[name]), torch.randn(3, TOKENS, FEATURES)) == [2]
