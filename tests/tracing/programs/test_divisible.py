@@ -45,6 +45,10 @@ APART = {
     "read in both forms": lambda own, x: (
         lambda made: apart(made) * made.sum(1).view(-1, TOKENS, 1)
     )(torch.mm(flat(x), own.weight)),
+    "heads behind": lambda own, x: torch.mm(flat(x), own.weight).view(-1, TOKENS, 2, 3).flatten(2),
+    "heads before": lambda own, x: apart(
+        torch.mm(x.view(-1, TOKENS, 2, 2).flatten(0, 1).flatten(1), own.weight)
+    ),
     "a view of all samples": lambda own, x: torch.mm(x.flatten(0, 1), own.weight).unflatten(
         0, (-1, TOKENS)
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Mapping
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from hgpart.operators import moving
 from hgpart.operators.calls import argument
+from hgpart.operators.products import Product
 from hgpart.operators.table import DROPOUTS, operator_of
 from hgpart.tracing.programs.functional import made_functional
 
@@ -85,70 +88,71 @@ def _keep_tokens_apart(graph: fx.Graph) -> None:
     """
     for node in list(graph.nodes):
         product = operator_of(node).product
-        if product is None or not product.is_matrix:
+        if product is None or not product.is_matrix or node.meta["val"].dim() != 2:
             continue
-        flat = argument(node, product.operand)
-        if not _flattens(flat):
+        flat, bias = argument(node, product.operand), argument(node, product.bias)
+        scales = argument(node, "alpha", 1), argument(node, "beta", 1)
+        is_plain = scales == (1, 1) and (bias is None or bias.meta["val"].dim() == 1)
+        if not is_plain or not _is_view(flat):
             continue
-        tokens = flat.args[0]
-        weight, bias = (argument(node, name) for name in (product.weight, product.bias))
-        if product.is_scaled and (argument(node, "alpha"), argument(node, "beta")) != (1, 1):
-            continue
-        if bias is not None and bias.meta["val"].dim() > 1:
-            continue
-        apart = [
-            user
-            for user in node.users
-            if _is_view(user) and _sizes(user)[:-1] == _sizes(tokens)[:-1]
-        ]
-        if apart:
-            made = _of_tokens(node, product.row_dim, (tokens, weight, bias), apart[0].meta["val"])
-            for user in apart:
-                user.replace_all_uses_with(made)
-                graph.erase_node(user)
-            node.replace_all_uses_with(_flattened(made, node))
-    graph.eliminate_dead_code()
+        tokens = next((own for own in map(_tokens_in, node.users) if own is not None), None)
+        if tokens is not None:
+            _compute_by_token(node, product, tokens)
 
 
 def _is_view(node: Any) -> bool:
-    return isinstance(node, fx.Node) and operator_of(node).cut in ("view", "reshape")
+    return isinstance(node, fx.Node) and operator_of(node).rule is moving.viewed
 
 
-def _flattens(node: Any) -> bool:
-    """Whether a node has all dimensions of a tensor but the last one as one."""
-    if not _is_view(node):
-        return False
-    tokens, flat = _sizes(node.args[0]), _sizes(node)
-    return len(flat) == 2 < len(tokens) and tokens[-1] == flat[-1]
+def _tokens_in(view: fx.Node) -> torch.Tensor | None:
+    """What a view makes of a flat tensor, its features in one dimension behind several others."""
+    if not _is_view(view):
+        return None
+    value: torch.Tensor = view.meta["val"]
+    features = view.all_input_nodes[0].meta["val"].shape[-1]
+    for count in range(2, value.dim()):
+        known = [isinstance(size, int) for size in value.shape]
+        behind = value.shape[count:]
+        if sum(known[:count]) >= count - 1 and all(known[count:]) and math.prod(behind) == features:
+            return value.flatten(count)
+    return None
 
 
-def _sizes(node: fx.Node) -> list[str]:
-    """Sizes of a tensor, those that depend on the batch as expressions."""
-    return [*map(str, node.meta["val"].shape)]
+def _compute_by_token(node: fx.Node, product: Product, value: torch.Tensor) -> None:
+    """Put a product of tokens, of which a value is given, in the place of that of flat ones.
 
+    Views of the flat result become views of the new one.
+    """
+    aten, graph = torch.ops.aten, node.graph
+    flat, weight, bias = (
+        argument(node, name) for name in (product.operand, product.weight, product.bias)
+    )
 
-def _of_tokens(product: fx.Node, row_dim: int, factors: Any, value: Any) -> fx.Node:
-    """The product of tokens, behind that of flattened ones; `row_dim` of its weight is tasks."""
-    tokens, weight, bias = factors
-    aten, graph = torch.ops.aten, product.graph
-    with graph.inserting_before(product.next):
-        if row_dim == 0:
-            made = [graph.call_function(aten.linear.default, (tokens, weight, bias))]
+    def call(target: Any, *args: Any, value: torch.Tensor = value) -> fx.Node:
+        made = graph.call_function(target, args)
+        made.meta.update(node.meta, val=value)
+        return made
+
+    with graph.inserting_before(node):
+        tokens, shape = flat.args[0], (*value.shape[:-1], flat.meta["val"].shape[-1])
+        if tokens.meta["val"].shape != shape:
+            sizes = [size if isinstance(size, int) else -1 for size in shape]
+            tokens = call(aten.view.default, tokens, sizes, value=value.new_empty(shape))
+        if product.row_dim == 0:
+            made = call(aten.linear.default, tokens, weight, bias)
         else:
-            made = [graph.call_function(aten.matmul.default, (tokens, weight))]
-            if bias is not None:
-                made.append(graph.call_function(aten.add.Tensor, (made[0], bias)))
-    for node in made:
-        node.meta.update(product.meta, val=value)
-    return made[-1]
-
-
-def _flattened(tokens: fx.Node, like: fx.Node) -> fx.Node:
-    with like.graph.inserting_after(tokens):
-        shape = [-1, like.meta["val"].shape[-1]]
-        flat = like.graph.call_function(torch.ops.aten.view.default, (tokens, shape))
-    flat.meta.update(like.meta)
-    return flat
+            made = call(aten.matmul.default, tokens, weight)
+            made = made if bias is None else call(aten.add.Tensor, made, bias)
+        again = call(aten.view.default, made, [-1, value.shape[-1]], value=node.meta["val"])
+    views = [*filter(_is_view, node.users)]
+    for view in views:
+        view.replace_input_with(node, made)
+        if view.meta["val"].shape == value.shape:
+            view.replace_all_uses_with(made)
+    node.replace_all_uses_with(again)
+    for left in (*views, again, node, flat):
+        if not left.users:
+            graph.erase_node(left)
 
 
 def quotable(name: str) -> str:
