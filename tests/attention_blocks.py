@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -190,3 +191,85 @@ class Patches(nn.Module):
         tokens = self.block(tokens)
         scores: Tensor = self.last(tokens.mean(1) if self.is_pooled else tokens[:, 0])
         return scores
+
+
+SIDE, WIDTH, HEADS, OF_HEAD = 8, 4, 2, 4  # of maps, of windows; heads, and features of each
+
+
+class Windows(nn.Module):
+    """Attention within windows of an image, which lie beside samples: Swin's and MaxViT's.
+
+    Parameters
+    ----------
+    attend : callable
+        Of queries, keys, values and an optional mask, for each window and head.
+    shift : int
+        Rows and columns by which windows are shifted.
+    is_grid : bool
+        Whether a window has every second place, not those next to each other.
+    has_mask : bool
+        Whether places of different edges of the image do not attend to each other.
+    """
+
+    def __init__(
+        self,
+        attend: Callable[..., Tensor],
+        shift: int = 0,
+        is_grid: bool = False,
+        has_mask: bool = False,
+    ) -> None:
+        super().__init__()
+        self.attend, self.shift, self.is_grid = attend, shift, is_grid
+        features = HEADS * OF_HEAD
+        self.patches = nn.Conv2d(3, features, 2, 2)
+        self.norm, self.project = nn.LayerNorm(features), nn.Linear(features, features)
+        self.joint = nn.Linear(features, 3 * features)
+        self.bias = nn.Parameter(torch.randn(1, HEADS, WIDTH**2, WIDTH**2))
+        windows = (SIDE // WIDTH) ** 2
+        mask = torch.randn(windows, WIDTH**2, WIDTH**2) if has_mask else None
+        self.register_buffer("mask", mask)
+
+    def forward(self, images: Tensor) -> Tensor:
+        maps = self.patches(images).permute(0, 2, 3, 1)
+        moved = self.norm(maps).roll((-self.shift, -self.shift), (1, 2))
+        count, features = SIDE // WIDTH, maps.shape[-1]
+        order = (0, 2, 4, 1, 3, 5) if self.is_grid else (0, 1, 3, 2, 4, 5)
+        sizes = (WIDTH, count) if self.is_grid else (count, WIDTH)
+        windows = moved.view(-1, *sizes, *sizes, features).permute(order)
+        windows = windows.reshape(-1, WIDTH, WIDTH, features).view(-1, WIDTH**2, features)
+        joint = self.joint(windows).view(-1, WIDTH**2, 3, HEADS, OF_HEAD).permute(2, 0, 3, 1, 4)
+        made = self.attend(self, *joint.unbind(0)).transpose(1, 2).reshape(windows.shape)
+        made = self.project(made).view(-1, count, count, WIDTH, WIDTH, features)
+        back = [order.index(dim) for dim in range(6)]
+        made = made.permute(back).reshape(maps.shape)
+        return maps + made.roll((self.shift, self.shift), (1, 2))
+
+
+def by_products(own: Windows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    weights = query @ key.transpose(-2, -1) + own.bias
+    if own.mask is not None:
+        shape = -1, len(own.mask), *weights.shape[1:]
+        weights = (weights.view(shape) + own.mask[None, :, None]).view(weights.shape)
+    return functional.dropout(weights.softmax(-1), 0.2, own.training) @ value
+
+
+def in_batches(own: Windows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Heads, too, lie beside samples."""
+    query, key, value = (part.flatten(0, 1) for part in (query, key, value))
+    weights = torch.bmm(query, key.transpose(1, 2)).softmax(-1)
+    return torch.bmm(weights, value).unflatten(0, (-1, HEADS))
+
+
+def at_once(own: Windows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    attention = functional.scaled_dot_product_attention
+    return attention(query, key, value, attn_mask=own.bias)
+
+
+OF_WINDOWS = {
+    "products": lambda: Windows(by_products),
+    "shifted": lambda: Windows(by_products, shift=2, has_mask=True),
+    "grid": lambda: Windows(by_products, is_grid=True),
+    "batches": lambda: Windows(in_batches),
+    "at once": lambda: Windows(at_once),
+    "at once, grid": lambda: Windows(at_once, is_grid=True),
+}

@@ -10,7 +10,7 @@ import numpy as np
 import placements
 import pytest
 import torch
-from attention_blocks import FEATURES, TOKENS, AttentionBlock, Patches, attentions
+from attention_blocks import FEATURES, OF_WINDOWS, TOKENS, AttentionBlock, Patches, attentions
 from banded_graphs import READ_APART
 from hypothesis import given
 from hypothesis import strategies as st
@@ -394,6 +394,20 @@ def test_what_is_done_to_tokens(name, samples):
         placed = in_tiles(model, tokens, 2, seed, make, bands=3)
         assert placed is not None
         check(model, tokens, *placed)
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("name", OF_WINDOWS)
+def test_windows_that_lay_beside_samples(name, make):
+    torch.manual_seed(0)
+    model, images = OF_WINDOWS[name]().double(), torch.randn(4, 3, 16, 16, dtype=torch.float64)
+    for bands, slices in ((2, 1), (1, 2), (2, 2)):
+        check(
+            model.train(),
+            images,
+            *in_tiles(model, images, 3, bands, make, bands=bands, slices=slices),
+        )
 
 
 def check_tokens(model: nn.Module, images: Tensor, k: int, seed: int, make: str, **settings: int):

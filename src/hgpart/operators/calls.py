@@ -31,6 +31,21 @@ def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     return argument_of(node.target, node.args, node.kwargs, name, default)
 
 
+def with_arguments(
+    node: fx.Node, args: Any, kwargs: Any, changed: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a call with others in place of some, wherever these are in the schema."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    positions = {declared.name: at for at, declared in enumerate(schema.arguments)}
+    given, named = [*args], dict(kwargs)
+    for name, value in changed.items():
+        if positions[name] < len(given):
+            given[positions[name]] = value
+        else:
+            named[name] = value
+    return tuple(given), named
+
+
 def has_gradients(dtype: torch.dtype) -> bool:
     """Whether tensors of a type can have gradients: floating and complex ones.
 

@@ -32,6 +32,8 @@ from hgpart.operators.samples import convolution, letters_of_einsum, product_of_
 
 aten = torch.ops.aten
 
+DIMS_OF_ATTENTION = 4  # samples, heads, tokens and features
+
 
 @dataclass(frozen=True)
 class Product:
@@ -428,6 +430,27 @@ def attention_as_products(
 def attention(call: Call) -> Effect:
     """An attention of each head; several heads may share keys and values."""
     return matrix_by_matrix(call, *map(call.argument, ("query", "key", "value", "attn_mask")))
+
+
+def attention_of_stacks(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    *settings: Any,
+    **named: Any,
+) -> torch.Tensor:
+    """An attention of more than four dimensions, as one of four: torch is slow with more."""
+    stacks = query.shape[:-3]
+    if attn_mask is not None and attn_mask.dim() > DIMS_OF_ATTENTION:
+        if any(size > 1 for size in attn_mask.shape[:-3]):
+            attn_mask = attn_mask.expand(*stacks, *attn_mask.shape[-3:])
+        attn_mask = attn_mask.flatten(0, -4)
+    query, key, value = (operand.flatten(0, -4) for operand in (query, key, value))
+    made = aten.scaled_dot_product_attention.default(
+        query, key, value, attn_mask, *settings, **named
+    )
+    return aten.unflatten.int(made, 0, stacks)  # type: ignore[no-any-return]
 
 
 # ------------------------------------------------------------------ sums by letters

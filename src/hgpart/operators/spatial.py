@@ -293,10 +293,13 @@ def _total(call: Call, averages: bool) -> RowEffect | Effect:
 # ------------------------------------------------------------------ products of maps
 
 
-def attention(call: Call) -> RowEffect:
+def attention(call: Call) -> RowEffect | Effect:
     """Each row of the queries meets all rows of keys and values, or those up to its own place."""
+    query = call.argument("query")
+    if isinstance(query, Rows) and query.dim < len(query.shape) - 2:
+        return samples.attention(call)
     by = UpToOwn() if call.argument("is_causal") else LEFT_ALONE
-    return _times(call, call.argument("query"), call.argument("attn_mask"), by)
+    return _times(call, query, call.argument("attn_mask"), by)
 
 
 def matrices(call: Call) -> RowEffect | Effect:

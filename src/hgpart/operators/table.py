@@ -565,11 +565,13 @@ def rules_of_users() -> Mapping[Any, Mapping[str, Any]]:
 
 
 def callable_of(node: fx.Node) -> Any:
-    """What computes a node: its operator, or its replacement where numbers are complex."""
-    of_complex = operator_of(node).of_complex
+    """What computes a node: its operator, or a function where that lacks something or is slow."""
+    known = operator_of(node)
     values = (computed.meta.get("val") for computed in (node, *node.all_input_nodes))
-    if of_complex is not None and any(is_complex(value) for value in values):
-        return of_complex
+    if known.of_complex is not None and any(is_complex(value) for value in values):
+        return known.of_complex
+    if known.rule is products.attention and node.meta["val"].dim() > products.DIMS_OF_ATTENTION:
+        return products.attention_of_stacks
     return node.target
 
 

@@ -21,6 +21,7 @@ from torch.fx.node import map_aggregate
 
 from hgpart.arrays import Int64
 from hgpart.errors import PlacementError
+from hgpart.operators.calls import with_arguments
 from hgpart.operators.table import callable_of, operator_of
 from hgpart.placement.cutting import held_constants, products, reindexing, replacements, same_index
 from hgpart.placement.cutting.layouts import ChannelLayout, spread, together, unmerge
@@ -395,7 +396,7 @@ class CutGraph(StepGraph):
 
         args, kwargs = map_aggregate(node.args, plain), map_aggregate(node.kwargs, plain)
         if changed:
-            args, kwargs = _changed(node, args, kwargs, changed)
+            args, kwargs = with_arguments(node, args, kwargs, changed)
         if node.op == "get_attr":
             attribute = str(node.target)
             setattr(self.root, attribute, getattr(self.traced.graph_module, attribute))
@@ -404,18 +405,3 @@ class CutGraph(StepGraph):
         is_view = operator_of(node).cut == "view"
         target = aten.reshape.default if is_view else callable_of(node)
         return self.fx_graph.create_node("call_function", target, args, kwargs, node.name)
-
-
-def _changed(
-    node: fx.Node, args: Any, kwargs: Any, changed: Mapping[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments of a call with others in place of some, wherever these are in the schema."""
-    schema = node.target._schema  # type: ignore[union-attr]
-    positions = {declared.name: at for at, declared in enumerate(schema.arguments)}
-    given, named = [*args], dict(kwargs)
-    for name, value in changed.items():
-        if positions[name] < len(given):
-            given[positions[name]] = value
-        else:
-            named[name] = value
-    return tuple(given), named

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import fx
 
-from hgpart.operators import moving
-from hgpart.operators.calls import argument
-from hgpart.operators.products import Product
 from hgpart.operators.table import DROPOUTS, operator_of
 from hgpart.tracing.programs.functional import made_functional
+from hgpart.tracing.programs.joined_dimensions import keep_apart
 
 
 def divisible(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """A program that computes the same without writing in place; batch norm returns new statistics.
 
-    Names of its tensors can be written into code, idle dropouts are left out, and products of
-    flattened tokens are computed token by token. The program given may be changed.
+    Names of its tensors can be written into code, idle dropouts are left out, and samples are not
+    joined with tokens or windows in one dimension. The program given may be changed.
     """
     _detach_what_has_no_grad(program.graph)
     leave_out_idle_dropouts(program)
@@ -32,7 +28,7 @@ def divisible(program: torch.export.ExportedProgram) -> torch.export.ExportedPro
     _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
     _name_results_of_norms(functional.graph)
     _leave_casts_to_buffers(functional.graph)
-    _keep_tokens_apart(functional.graph)
+    keep_apart(functional.graph)
     _name_results(functional)
     return functional
 
@@ -79,80 +75,6 @@ def _leave_casts_to_buffers(graph: fx.Graph) -> None:
         ):
             node.replace_all_uses_with(made)
             graph.erase_node(node)
-
-
-def _keep_tokens_apart(graph: fx.Graph) -> None:
-    """Compute products of flattened tokens token by token, where tokens come apart again behind.
-
-    Samples and tokens in one dimension could not be divided into bands of tokens.
-    """
-    for node in list(graph.nodes):
-        product = operator_of(node).product
-        if product is None or not product.is_matrix or node.meta["val"].dim() != 2:
-            continue
-        flat, bias = argument(node, product.operand), argument(node, product.bias)
-        scales = argument(node, "alpha", 1), argument(node, "beta", 1)
-        is_plain = scales == (1, 1) and (bias is None or bias.meta["val"].dim() == 1)
-        if not is_plain or not _is_view(flat):
-            continue
-        tokens = next((own for own in map(_tokens_in, node.users) if own is not None), None)
-        if tokens is not None:
-            _compute_by_token(node, product, tokens)
-
-
-def _is_view(node: Any) -> bool:
-    return isinstance(node, fx.Node) and operator_of(node).rule is moving.viewed
-
-
-def _tokens_in(view: fx.Node) -> torch.Tensor | None:
-    """What a view makes of a flat tensor, its features in one dimension behind several others."""
-    if not _is_view(view):
-        return None
-    value: torch.Tensor = view.meta["val"]
-    features = view.all_input_nodes[0].meta["val"].shape[-1]
-    for count in range(2, value.dim()):
-        known = [isinstance(size, int) for size in value.shape]
-        behind = value.shape[count:]
-        if sum(known[:count]) >= count - 1 and all(known[count:]) and math.prod(behind) == features:
-            return value.flatten(count)
-    return None
-
-
-def _compute_by_token(node: fx.Node, product: Product, value: torch.Tensor) -> None:
-    """Put a product of tokens, of which a value is given, in the place of that of flat ones.
-
-    Views of the flat result become views of the new one.
-    """
-    aten, graph = torch.ops.aten, node.graph
-    flat, weight, bias = (
-        argument(node, name) for name in (product.operand, product.weight, product.bias)
-    )
-
-    def call(target: Any, *args: Any, value: torch.Tensor = value) -> fx.Node:
-        made = graph.call_function(target, args)
-        made.meta.update(node.meta, val=value)
-        return made
-
-    with graph.inserting_before(node):
-        tokens, shape = flat.args[0], (*value.shape[:-1], flat.meta["val"].shape[-1])
-        if tokens.meta["val"].shape != shape:
-            sizes = [size if isinstance(size, int) else -1 for size in shape]
-            tokens = call(aten.view.default, tokens, sizes, value=value.new_empty(shape))
-        if product.row_dim == 0:
-            made = call(aten.linear.default, tokens, weight, bias)
-        else:
-            made = call(aten.matmul.default, tokens, weight)
-            made = made if bias is None else call(aten.add.Tensor, made, bias)
-        again = call(aten.view.default, made, [-1, value.shape[-1]], value=node.meta["val"])
-    views = [*filter(_is_view, node.users)]
-    for view in views:
-        view.replace_input_with(node, made)
-        if view.meta["val"].shape == value.shape:
-            view.replace_all_uses_with(made)
-    node.replace_all_uses_with(again)
-    for left in (*views, again, node, flat):
-        if not left.users:
-            graph.erase_node(left)
 
 
 def quotable(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Programs made plain: products of flattened tokens."""
+"""Dimensions that are joined with samples: tokens flattened for a product, and windows."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from attention_blocks import OF_WINDOWS, SIDE, WIDTH
 from torch import Tensor, nn
 
+from hgpart import channel_graph
 from hgpart.tracing.traced_model import trace
 
 TOKENS, FEATURES, MADE = 5, 4, 6
@@ -42,9 +44,6 @@ APART = {
     "matmul": lambda own, x: apart(flat(x) @ own.weight),
     "linear": lambda own, x: apart(nn.functional.linear(flat(x), own.turned, own.bias)),
     "without a bias": lambda own, x: apart(nn.functional.linear(flat(x), own.turned)),
-    "read in both forms": lambda own, x: (
-        lambda made: apart(made) * made.sum(1).view(-1, TOKENS, 1)
-    )(torch.mm(flat(x), own.weight)),
     "heads behind": lambda own, x: torch.mm(flat(x), own.weight).view(-1, TOKENS, 2, 3).flatten(2),
     "heads before": lambda own, x: apart(
         torch.mm(x.view(-1, TOKENS, 2, 2).flatten(0, 1).flatten(1), own.weight)
@@ -55,6 +54,9 @@ APART = {
 }
 FLAT = {
     "other tokens": lambda own, x: torch.mm(flat(x), own.weight).view(-1, MADE),
+    "read in both forms": lambda own, x: (
+        lambda made: apart(made) * made.sum(1).view(-1, TOKENS, 1)
+    )(torch.mm(flat(x), own.weight)),
     "scaled": lambda own, x: apart(torch.addmm(own.bias, flat(x), own.weight, alpha=2)),
     "divided features": lambda own, x: torch.mm(x.view(-1, FEATURES // 2), own.weight[:2]),
 }
@@ -83,3 +85,15 @@ def test_products_of_flattened_tokens_are_computed_token_by_token(name: str) -> 
 @pytest.mark.parametrize("name", FLAT)
 def test_other_products_stay_as_they_are(name: str) -> None:
     assert ranks(OfTokens(FLAT[name]), torch.randn(3, TOKENS, FEATURES)) == [2]
+
+
+@pytest.mark.parametrize("name", OF_WINDOWS)
+def test_rows_of_windows_have_bands(name: str) -> None:
+    """Windows lay beside samples in one dimension, which has no rows."""
+    graph = channel_graph(trace(OF_WINDOWS[name](), torch.randn(3, 3, 2 * SIDE, 2 * SIDE)))
+    heights = {
+        layer.name: rows.height for layer, rows in zip(graph.layers, graph.layer_rows, strict=True)
+    }
+    assert heights["patches"] == SIDE
+    assert heights["joint"] == SIDE // WIDTH
+    assert all(heights[layer.name] for layer in graph.layers if layer.operators)
