@@ -175,7 +175,7 @@ class Windows(nn.Module):
 
     def forward(self, x):
         x = self.conv(x)
-        return self.drop(x.flatten(0, 1)).unflatten(0, (-1, 4))
+        return self.drop(x.flatten(0, 1)).flip(1).unflatten(0, (-1, 4))  # flip keeps them joined
 
 
 @pytest.mark.full

@@ -117,7 +117,7 @@ class _Region:
 
     def _replace(self, node: fx.Node) -> None:
         """Have something else compute what a node does."""
-        if node.op != "call_function" or any(one in node.kwargs.values() for one in _ORDERS):
+        if node.op != "call_function" or any(order in node.kwargs.values() for order in _ORDERS):
             raise _StaysError
         known = operator_of(node)
         product = known.product if known.product and known.product.is_matrix else None
@@ -196,7 +196,7 @@ class _Region:
         if product is None and not operator_of(node).takes_statistics:
             raise _StaysError
         operand = argument(node, "operand" if product is None else product.operand)
-        others = [one for one in node.all_input_nodes if one is not operand]
+        others = [other for other in node.all_input_nodes if other is not operand]
         given = self.apart.get(operand)
         if given is None or not self.apart.keys().isdisjoint(others):
             raise _StaysError
@@ -220,13 +220,13 @@ class _Region:
         """An operator whose operands broadcast, those that multiply matrices but for these."""
         rank, target = _first(node.meta["val"]).dim(), node.target
         rule, operands = operator_of(node).rule, node.all_input_nodes
-        if not all(isinstance(one.meta["val"], torch.Tensor) for one in operands):
+        if not all(isinstance(operand.meta["val"], torch.Tensor) for operand in operands):
             raise _StaysError  # a number that depends on the batch
-        ranks = {one: one.meta["val"].dim() for one in operands}
+        ranks = {operand: operand.meta["val"].dim() for operand in operands}
         places = {
-            (given.place + rank - ranks[one], given.count)
-            for one in operands
-            if (given := self.apart.get(one))
+            (given.place + rank - ranks[operand], given.count)
+            for operand in operands
+            if (given := self.apart.get(operand))
         }
         if len(places) != 1:
             raise _StaysError
@@ -240,9 +240,9 @@ class _Region:
             if len(node.args) != 2:
                 raise _StaysError
         others = {
-            one: self._broadcast(one, place + ranks[one] - rank, count)
-            for one in operands
-            if one not in self.apart
+            operand: self._broadcast(operand, place + ranks[operand] - rank, count)
+            for operand in operands
+            if operand not in self.apart
         }
         joined = _Apart(node, place, count)
         self._call(node, joined, *self._arguments(node, {}, others), target)
