@@ -355,6 +355,15 @@ DONE = {
     "queries that are keys and values": lambda _, x: attended(*[heads(x)] * 3),
     "keys that are values": lambda own, x: attended(heads(x), *[heads(x.exp())] * 2),
     "causal attention": lambda _, x: attended(*map(heads, (x, x.exp(), x.sin())), is_causal=True),
+    "cosine attention": lambda _, x: (
+        (
+            functional.normalize(heads(x), dim=-1)
+            @ functional.normalize(heads(x.exp()), dim=-1).mT
+            @ heads(x.sin())
+        )
+        .transpose(1, 2)
+        .flatten(2)
+    ),
     "a product of flattened tokens": lambda own, x: torch.addmm(
         own.table[0, 0], x.flatten(0, 1), own.table[0]
     ).view_as(x),

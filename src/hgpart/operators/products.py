@@ -32,8 +32,6 @@ from hgpart.operators.samples import convolution, letters_of_einsum, product_of_
 
 aten = torch.ops.aten
 
-DIMS_OF_ATTENTION = 4  # samples, heads, tokens and features
-
 
 @dataclass(frozen=True)
 class Product:
@@ -432,25 +430,35 @@ def attention(call: Call) -> Effect:
     return matrix_by_matrix(call, *map(call.argument, ("query", "key", "value", "attn_mask")))
 
 
-def attention_of_stacks(
+def _attention_of_stacks(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    *settings: Any,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
     **named: Any,
 ) -> torch.Tensor:
     """An attention of more than four dimensions, as one of four: torch is slow with more."""
-    stacks = query.shape[:-3]
-    if attn_mask is not None and attn_mask.dim() > DIMS_OF_ATTENTION:
-        if any(size > 1 for size in attn_mask.shape[:-3]):
+    stacks, of_mask = query.shape[:-3], () if attn_mask is None else attn_mask.shape[:-3]
+    if attn_mask is not None and of_mask:
+        if any(size != 1 for size in of_mask):
             attn_mask = attn_mask.expand(*stacks, *attn_mask.shape[-3:])
-        attn_mask = attn_mask.flatten(0, -4)
+        attn_mask = attn_mask.reshape(-1, *attn_mask.shape[-3:])
     query, key, value = (operand.flatten(0, -4) for operand in (query, key, value))
     made = aten.scaled_dot_product_attention.default(
-        query, key, value, attn_mask, *settings, **named
+        query, key, value, attn_mask, dropout_p, is_causal, **named
     )
     return aten.unflatten.int(made, 0, stacks)  # type: ignore[no-any-return]
+
+
+_library: Any = torch.library.Library("hgpart", "FRAGMENT")  # type: ignore[no-untyped-call]
+_library.define(
+    "attention_of_stacks(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, "
+    "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) "
+    "-> Tensor"
+)
+_library.impl("attention_of_stacks", _attention_of_stacks, "CompositeImplicitAutograd")
 
 
 # ------------------------------------------------------------------ sums by letters

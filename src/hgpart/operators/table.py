@@ -101,6 +101,8 @@ class Operator:
         Number of the result that holds places, counted from 0.
     is_put : bool
         Whether the operator writes into places of its operand that an index or a mask names.
+    divides : bool
+        Whether the operator divides by its second operand.
     is_batch_norm : bool
         Whether the operator takes each channel's mean and variance over the batch, unless its
         argument `training` is false.
@@ -138,6 +140,7 @@ class Operator:
     is_range: bool = False
     places: int | None = None
     is_put: bool = False
+    divides: bool = False
     is_batch_norm: bool = False
     takes_statistics: bool = False
     normalises: bool = False
@@ -204,7 +207,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     (Operator(samples=samples.einsum), aten.einsum),
     (
         Operator(products.attention, samples=samples.attention, rows=spatial.attention),
-        aten.scaled_dot_product_attention,
+        aten.scaled_dot_product_attention, torch.ops.hgpart.attention_of_stacks,
     ),
     (
         Operator(samples=samples.over_last_two),
@@ -232,7 +235,8 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
         aten.conj, aten._conj, aten.resolve_conj, aten._neg_view, aten.resolve_neg,
     ),
     (Operator(same_place, linear="sum"), aten.sub, aten.rsub, aten.neg, aten._to_copy, aten.to),
-    (Operator(same_place, linear="product"), aten.mul, aten.div),
+    (Operator(same_place, linear="product"), aten.mul),
+    (Operator(same_place, linear="product", divides=True), aten.div),
     (Operator(same_place, draws_in_order=True), aten.bernoulli.p, aten.bernoulli.Tensor),
     (Operator(same_place, "dropout"), aten.native_dropout),
     (Operator(same_place, in_place=aten.relu_.default), aten.relu),
@@ -462,7 +466,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
     ),
     (Operator(moving.copied, "detach"), aten.detach),
     (Operator(is_number=True), aten.lift_fresh),
-    (Operator(moving.viewed, "view"), aten.view, aten._unsafe_view),
+    (Operator(moving.viewed, "view"), aten.view.default, aten._unsafe_view),
     (Operator(moving.viewed, "reshape"), aten.reshape),
     (
         Operator(moving.moved, "reshape"),
@@ -565,13 +569,11 @@ def rules_of_users() -> Mapping[Any, Mapping[str, Any]]:
 
 
 def callable_of(node: fx.Node) -> Any:
-    """What computes a node: its operator, or a function where that lacks something or is slow."""
-    known = operator_of(node)
+    """What computes a node: its operator, or its replacement where numbers are complex."""
+    of_complex = operator_of(node).of_complex
     values = (computed.meta.get("val") for computed in (node, *node.all_input_nodes))
-    if known.of_complex is not None and any(is_complex(value) for value in values):
-        return known.of_complex
-    if known.rule is products.attention and node.meta["val"].dim() > products.DIMS_OF_ATTENTION:
-        return products.attention_of_stacks
+    if of_complex is not None and any(is_complex(value) for value in values):
+        return of_complex
     return node.target
 
 
@@ -719,6 +721,11 @@ def effect_on_samples(call: Call) -> Effect | Average:
         return Whole()
     effect: Effect | Average = _answer(call, "rule for samples", rule)[0]
     return effect
+
+
+def has_users_rule(target: Any) -> bool:
+    """Whether a user says what an operator is."""
+    return bool(_of_users(target))
 
 
 def keeps_rows(node: fx.Node) -> bool:

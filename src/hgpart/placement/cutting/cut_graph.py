@@ -157,16 +157,21 @@ class CutGraph(StepGraph):
     def _own(self, node: fx.Node, rows: Box) -> CutValue:
         self._check_given(node)
         cut = self._cut(node, rows)
-        if cut is None and rows:
-            whole = self.own(node)
-            return replace(whole, node=self.select(whole.node, node, rows))
         if cut is not None:
             return cut
+        if rows:
+            made = same_index.on_whole_tensors(self, node, rows) if self.layer.tasks > 1 else None
+            if made is not None:
+                return CutValue(made)
+            whole = self.own(node)
+            return replace(whole, node=self.select(whole.node, node, rows))
         if self.layer.tasks == 1:
             return CutValue(self.copy(node))
         if node.target is operator.getitem or operator_of(node).cut == "dropout":  # reads maps only
             return CutValue(self.copy(node))
-        return CutValue(same_index.on_whole_tensors(self, node))
+        made = same_index.on_whole_tensors(self, node, WHOLE)
+        assert made is not None  # it is not cut
+        return CutValue(made)
 
     def _cut(self, node: fx.Node, rows: Box) -> CutValue | None:
         """The step's tasks and some rows of an operator's result alone; None if it can't be cut."""

@@ -25,7 +25,7 @@ from hgpart.placement.cutting.layouts import spread
 from hgpart.placement.cutting.products import Rectangle, factors_of, in_order, operand_boxes
 from hgpart.placement.cutting.row_cuts import row_cut, with_rows
 from hgpart.placement.cutting.slices import box_of
-from hgpart.placement.cutting.step_graph import Box, RowCut, StepGraph
+from hgpart.placement.cutting.step_graph import WHOLE, Box, RowCut, StepGraph
 from hgpart.tracing.traced_nodes import first_result
 
 aten = torch.ops.aten
@@ -164,19 +164,43 @@ def _operand_boxes(step: StepGraph, node: fx.Node, box: Box) -> dict[fx.Node, Bo
     return boxes
 
 
-def on_whole_tensors(step: StepGraph, node: fx.Node) -> fx.Node:
-    """An operator of a divided layer on whole tensors, with zeros for what other parts hold.
+def on_whole_tensors(step: StepGraph, node: fx.Node, rows: Box) -> fx.Node | None:
+    """An operator of a divided layer on all channels, with zeros for what other parts hold.
 
     Channels do not mix, or each task takes only its own slice of every parameter: so the step's own
-    results are right, and the others are never used.
+    results are right, and the others are never used. None if it can't be cut by the rows given.
     """
+    cut, boxes = None, dict[fx.Node, Box]()
+    if rows:
+        ((dim, kept),) = rows.items()
+        is_same_index = isinstance(step.facts.effect(node)[0], SameIndex)
+        cut = row_cut(step, node, kept) if is_same_index else None
+        taken = None if cut is None else _rows_of_others(step, node, dim, kept, cut)
+        if cut is None or taken is None:
+            return None
+        cut, boxes = replace(cut, taken=taken), {**cut.asked}
     operands = {}
     for operand in step.operands(node):
         if operand.name in step.graph.ids or _is_read(step, operand):
-            operands[operand] = step.value(operand)
+            operands[operand] = step.value(operand, boxes.get(operand, WHOLE))
         else:
             operands[operand] = _spread_slice(step, node, operand)
-    return step.emit(node, operands)
+    divisor = argument(node, "other") if operator_of(node).divides else None
+    if divisor in operands:
+        operands[divisor] = _without_zeros(step, node, operands[divisor])
+    return step.emit(node, operands) if cut is None else cut.emit(step, node, operands)
+
+
+def _without_zeros(step: StepGraph, node: fx.Node, divisor: fx.Node) -> fx.Node:
+    """A divisor with ones where only other parts' channels are divided by it.
+
+    By zeros gradients would not be numbers, those of operands that the part has, too.
+    """
+    of_channels = step.graph.ids[first_result(node).name]
+    own = np.isin(of_channels.numpy(), step.own_channels)
+    dims = [dim for dim in range(own.ndim) if ids.constant_along(of_channels, dim)]
+    mask = own[tuple(slice(1) if dim in dims else slice(None) for dim in range(own.ndim))]
+    return step.call(aten.where.ScalarOther, step.mask(mask), divisor, 1)
 
 
 def _is_read(step: StepGraph, operand: fx.Node) -> bool:

@@ -107,7 +107,7 @@ def _expanded(exported: fx.Graph) -> fx.Graph:
                 made[node] = _Recorder(graph, node.meta, sizes).record(call)
             if made[node] is NotImplemented:
                 value = _value_of(call) if is_moved else None
-                made[node] = _added(graph, call, node.meta, value)
+                made[node] = added(graph, call, node.meta, value)
             moved.update(_lying_otherwise(made[node], node.meta.get("val")))
         sizes.note(made[node])
     return graph
@@ -169,8 +169,8 @@ def _norm(graph: fx.Graph, args: Any, meta: Mapping[str, Any], value: Any) -> fx
     torch would compute the shapes of all that it is made of, which takes longest of all operators.
     """
     statistics = [argument.meta["val"] for argument in args[3:5]]
-    norm = _added(graph, (WRITING_NORM, args[:8], {}), meta, (value, *statistics))
-    return _added(graph, (operator.getitem, (norm, 0), {}), meta, value)
+    norm = added(graph, (WRITING_NORM, args[:8], {}), meta, (value, *statistics))
+    return added(graph, (operator.getitem, (norm, 0), {}), meta, value)
 
 
 def _check_target(target: Any) -> None:
@@ -193,8 +193,8 @@ def _is_made_of_others(target: Any) -> bool:
     )
 
 
-def _added(graph: fx.Graph, call: Call, meta: Mapping[str, Any], value: Any = None) -> fx.Node:
-    """A new node at a graph's end, named after its operator; like another but for its value."""
+def added(graph: fx.Graph, call: Call, meta: Mapping[str, Any], value: Any = None) -> fx.Node:
+    """A new node of a graph, named after its operator; like another but for its value."""
     target, args, kwargs = call
     packet: Any = getattr(target, "overloadpacket", target)
     name = packet.__name__.rpartition(".")[2]
@@ -233,11 +233,11 @@ class _Sizes:
         if wanted in self._places and wanted not in self._nodes:
             size_of = torch.ops.aten.sym_size.int
             call: Call = (size_of, self._places[wanted], {})
-            self._nodes[wanted] = _added(self._graph, call, meta, size)
+            self._nodes[wanted] = added(self._graph, call, meta, size)
         if wanted not in self._nodes and factor != 1 and rest in {*self._nodes, *self._places}:
             base = self.node_of(size.node.shape_env.create_symintnode(rest, hint=None), meta)
             call = (operator.mul, (base, int(factor)), {})
-            self._nodes[wanted] = _added(self._graph, call, meta, size)
+            self._nodes[wanted] = added(self._graph, call, meta, size)
         if wanted not in self._nodes:
             raise _NotSimpleError(wanted)
         return self._nodes[wanted]
@@ -292,14 +292,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not any(isinstance(part, torch.Tensor) for part in pytree.tree_leaves(result)):
             return  # such as a device, or a size
         call = target, *pytree.tree_map(self._node_of, (args, kwargs))
-        node = _added(self._graph, call, self._meta, result)
+        node = added(self._graph, call, self._meta, result)
         if isinstance(result, torch.Tensor):
             self._note(result, node)
             return
         for place, tensor in enumerate(result):
             if isinstance(tensor, torch.Tensor):
                 taken: Call = (operator.getitem, (node, place), {})
-                self._note(tensor, _added(self._graph, taken, self._meta, tensor))
+                self._note(tensor, added(self._graph, taken, self._meta, tensor))
 
     def _note(self, tensor: torch.Tensor, node: fx.Node) -> None:
         self._alive.append(tensor)
@@ -361,7 +361,7 @@ def _without_writing(
             value = _value_of(call)
         if _type_of(value) != _type_of(tensor.meta["val"]):
             raise _NotSimpleError(writer)
-        now[tensor] = _added(graph, call, writer.meta, value)
+        now[tensor] = added(graph, call, writer.meta, value)
         if not _shares(call[0]):
             written.add(tensor)
 
@@ -374,16 +374,16 @@ def _without_writing(
         )
         if node.target is WRITING_NORM:
             values = *node.meta["val"], *(argument.meta["val"] for argument in args[3:5])
-            now[node] = _added(graph, (RETURNING_NORM, args, kwargs), node.meta, values)
+            now[node] = added(graph, (RETURNING_NORM, args, kwargs), node.meta, values)
             for result in node.users:
                 taken: Call = (operator.getitem, (now[node], result.args[1]), {})
-                now[result] = _added(graph, taken, result.meta)
+                now[result] = added(graph, taken, result.meta)
             for place in _STATISTICS:
                 write(node.args[place], node, (operator.getitem, (now[node], place), {}))
         elif _writes(node.target):
             write(node.args[0], node, _returning(node.target, args, kwargs))
         elif node not in now:
-            now[node] = _added(graph, (node.target, args, kwargs), node.meta)
+            now[node] = added(graph, (node.target, args, kwargs), node.meta)
     placeholders = {node.name: node for node in written if node.op == "placeholder"}
     _check_apart(placeholders.keys(), program)
     return graph, {

@@ -13,6 +13,7 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -21,13 +22,15 @@ from torch.utils import _pytree as pytree
 
 from hgpart.operators import channelwise, moving, products
 from hgpart.operators.calls import argument, with_arguments
-from hgpart.operators.table import operator_of
+from hgpart.operators.products import Product
+from hgpart.operators.table import has_users_rule, operator_of
+from hgpart.tracing.programs.functional import added
 
 _ALONG = channelwise.softmax, channelwise.along_one  # rules of operators along one dimension
 _TAKING = "slice", "narrow", "select", "unbind", "pieces"  # cuts of what takes parts along one
+_NAMESPACES = "aten", "hgpart"  # of operators that take any number of dimensions
 _ORDERS = torch.channels_last, torch.channels_last_3d  # of memory: of so many dimensions only
 _PLACE_BY_PLACE = channelwise.same_place, moving.copied
-_BROADCASTING = *_PLACE_BY_PLACE, products.batched_product, products.attention
 
 
 def keep_apart(graph: fx.Graph) -> None:
@@ -117,24 +120,35 @@ class _Region:
 
     def _replace(self, node: fx.Node) -> None:
         """Have something else compute what a node does."""
-        if node.op != "call_function" or any(order in node.kwargs.values() for order in _ORDERS):
-            raise _StaysError
-        known = operator_of(node)
-        product = known.product if known.product and known.product.is_matrix else None
-        weight = argument(node, product.weight) if product else None
-        if node.target is operator.getitem:
+        known, target = operator_of(node), node.target
+        if target is operator.getitem:
             given = self.apart[node.all_input_nodes[0]]
             self._call(node, given, (given.node, node.args[1]), {})
-        elif known.rule is moving.viewed:
+            return
+        is_known = getattr(target, "namespace", "") in _NAMESPACES and not has_users_rule(target)
+        if not is_known or any(order in node.kwargs.values() for order in _ORDERS):
+            raise _StaysError
+        product = known.product
+        weight = argument(node, product.weight) if product else None
+        if known.rule is moving.viewed:
             self._view(node, self.apart[node.all_input_nodes[0]])
         elif known.cut == "permutation":
             self._permute(node)
         elif known.rule in _ALONG or known.cut in _TAKING:
             self._along(node)
-        elif argument(node, "dims") or (weight and weight.meta["val"].dim() == 2):
-            self._within(node)
-        elif known.rule in _BROADCASTING or product:
-            self._place_by_place(node)
+        elif known.takes_statistics:
+            given = self._within(node, "operand", argument(node, "dims"))
+            self._call(node, given, *self._arguments(node, {}))
+        elif product and product.is_matrix and weight and weight.meta["val"].dim() == 2:
+            self._multiply(node, product)
+        elif known.rule is products.attention:
+            self._attend(node)
+        elif known.rule is products.batched_product and len(node.args) == 2:
+            self._place_by_place(node, torch.ops.aten.matmul.default, of_matrices=True)
+        elif product and product.multiplies_maps:
+            self._place_by_place(node, target, of_matrices=True)
+        elif known.rule in _PLACE_BY_PLACE:
+            self._place_by_place(node, target)
         else:
             raise _StaysError
 
@@ -143,19 +157,18 @@ class _Region:
     def _view(self, node: fx.Node, given: _Apart) -> None:
         """A view that leaves dimensions joined, or takes them apart, which is an end."""
         shape, place = _shape(node), given.place
-        before = _shape(node.all_input_nodes[0])[:place]
-        lead = [*map(_expression, self.lead)]
-        joined = [math.prod(lead)], [lead[0], math.prod(lead[1:])]
-        count = next(
-            (len(sizes) for sizes in joined if shape[place : place + len(sizes)] == sizes), 0
-        )
-        if shape[:place] != before:
+        if shape[:place] != _shape(node.all_input_nodes[0])[:place]:
             raise _StaysError
-        if shape[place : place + len(lead)] == lead or (not count and shape[:1] == lead[:1]):
-            self.ends[node] = self._viewed(node, given.node, node.meta["val"].shape)
-        elif count:
-            sizes = self._sizes(node.meta["val"], place, count)
-            self.apart[node] = _Apart(self._viewed(node, given.node, sizes), place, count)
+        lead, behind = [*map(_expression, self.lead)], shape[place:]
+        all_joined = behind[:1] == [math.prod(lead)]
+        others_joined = behind[:2] == [lead[0], math.prod(lead[1:])]
+        samples_alone = place == 0 and behind[:1] == lead[:1]  # and all others in any other form
+        if behind[: len(lead)] == lead or (samples_alone and not others_joined):
+            self.ends[node] = self._viewed(given.node, node.meta["val"].shape, node)
+        elif all_joined or others_joined:
+            count = 1 if all_joined else 2
+            value = self._value(node.meta["val"], place, count)
+            self.apart[node] = _Apart(self._viewed(given.node, value.shape, node), place, count)
         else:
             raise _StaysError
 
@@ -175,77 +188,80 @@ class _Region:
             raise _StaysError
         order = [now for dim in dims for now in self._dims_of(dim, given)]
         target = torch.ops.aten.permute.default
-        now = replace(given, place=place)
-        self._call(node, now, (given.node, order), {}, target)
+        self._call(node, replace(given, place=place), (given.node, order), {}, target)
 
     def _along(self, node: fx.Node) -> None:
         """An operator along one dimension, which may go."""
         given = self._only_operand(node)
-        rank = node.all_input_nodes[0].meta["val"].dim()
-        dim = argument(node, "dim") % rank
-        now = self._dims_of(dim, given)
-        if len(now) != 1 or given.place <= dim < given.place + given.count:
+        dim = argument(node, "dim") % node.all_input_nodes[0].meta["val"].dim()
+        if given.place <= dim < given.place + given.count:
             raise _StaysError
         goes = operator_of(node).cut in ("select", "unbind") and dim < given.place
-        args, kwargs = self._arguments(node, {"dim": now[0]})
+        args, kwargs = self._arguments(node, {"dim": self._dims_of(dim, given)[0]})
         self._call(node, replace(given, place=given.place - goes), args, kwargs)
 
-    def _within(self, node: fx.Node) -> None:
-        """A product with a weight, or statistics, along the last dimensions of an operand."""
-        product, dims = operator_of(node).product, argument(node, "dims", 1)
-        if product is None and not operator_of(node).takes_statistics:
+    def _within(self, node: fx.Node, operand: str, dims: int | None) -> _Apart:
+        """What stands for an operand that an operator works on along its last dimensions.
+
+        No other operand may have joined dimensions.
+        """
+        value = argument(node, operand)
+        given = self.apart.get(value)
+        others = [other for other in node.all_input_nodes if other is not value]
+        if given is None or dims is None or not self.apart.keys().isdisjoint(others):
             raise _StaysError
-        operand = argument(node, "operand" if product is None else product.operand)
-        others = [other for other in node.all_input_nodes if other is not operand]
-        given = self.apart.get(operand)
-        if given is None or not self.apart.keys().isdisjoint(others):
+        if given.place + given.count > value.meta["val"].dim() - dims:
             raise _StaysError
-        if given.place + given.count > operand.meta["val"].dim() - dims:
-            raise _StaysError
-        if product is None or product.row_dim == 0:
+        return given
+
+    def _multiply(self, node: fx.Node, product: Product) -> None:
+        """A product with a matrix along the last dimension."""
+        given = self._within(node, product.operand, 1)
+        if product.row_dim == 0:
             self._call(node, given, *self._arguments(node, {}))
             return
         weight, bias = argument(node, product.weight), argument(node, product.bias)
         scales = argument(node, "alpha", 1), argument(node, "beta", 1)
-        if scales != (1, 1):
+        if scales != (1, 1) or (bias is not None and bias.meta["val"].dim() != 1):
             raise _StaysError
         self._call(node, given, (given.node, weight), {}, torch.ops.aten.matmul.default)
-        if bias is not None and bias.meta["val"].dim() == 1:
-            made = self.apart[node].node, bias
-            self._call(node, given, made, {}, torch.ops.aten.add.Tensor)
-        elif bias is not None:
-            raise _StaysError
+        if bias is not None:
+            made = self.apart[node].node
+            self._call(node, given, (made, bias), {}, torch.ops.aten.add.Tensor)
 
-    def _place_by_place(self, node: fx.Node) -> None:
-        """An operator whose operands broadcast, those that multiply matrices but for these."""
-        rank, target = _first(node.meta["val"]).dim(), node.target
-        rule, operands = operator_of(node).rule, node.all_input_nodes
-        if not all(isinstance(operand.meta["val"], torch.Tensor) for operand in operands):
+    def _attend(self, node: fx.Node) -> None:
+        """An attention of queries, keys and values that all have samples joined with others."""
+        for name in ("query", "key", "value"):
+            given = self.apart.get(argument(node, name))
+            if given is None or given.place or given.count > 1 or node.meta["val"].dim() != 4:
+                raise _StaysError
+        target = torch.ops.hgpart.attention_of_stacks.default
+        self._place_by_place(node, target, of_matrices=True)
+
+    def _place_by_place(self, node: fx.Node, target: Any, of_matrices: bool = False) -> None:
+        """An operator whose operands broadcast, along all dimensions or all but two."""
+        operands, rank = node.all_input_nodes, _first(node.meta["val"]).dim()
+        if not all(_is_tensor(operand.meta["val"]) for operand in operands):
             raise _StaysError  # a number that depends on the batch
-        ranks = {operand: operand.meta["val"].dim() for operand in operands}
+        more = {operand: rank - operand.meta["val"].dim() for operand in operands}
         places = {
-            (given.place + rank - ranks[operand], given.count)
+            (given.place + more[operand], given.count)
             for operand in operands
             if (given := self.apart.get(operand))
         }
         if len(places) != 1:
             raise _StaysError
         ((place, count),) = places
-        if rule not in _PLACE_BY_PLACE and place + count > rank - 2:
+        lasts = rank - 2 if of_matrices else rank
+        if place < 0 or place + count > lasts or (of_matrices and max(more.values()) > lasts):
             raise _StaysError
-        if rule is products.attention and {*node.args[:3]} - self.apart.keys():
-            raise _StaysError
-        if rule is products.batched_product:
-            target = torch.ops.aten.matmul.default
-            if len(node.args) != 2:
-                raise _StaysError
         others = {
-            operand: self._broadcast(operand, place + ranks[operand] - rank, count)
+            operand: self._broadcast(operand, place - more[operand], count)
             for operand in operands
             if operand not in self.apart
         }
-        joined = _Apart(node, place, count)
-        self._call(node, joined, *self._arguments(node, {}, others), target)
+        args, kwargs = self._arguments(node, {}, others)
+        self._call(node, _Apart(node, place, count), args, kwargs, target)
 
     def _broadcast(self, operand: fx.Node, place: int, count: int) -> fx.Node:
         """An operand without joined dimensions, so that it meets those that are apart now."""
@@ -261,7 +277,7 @@ class _Region:
             now = [1, *self.lead[1:]]
         else:
             raise _StaysError
-        return self._viewed(operand, operand, [*sizes[:first], *now, *sizes[last:]])
+        return self._viewed(operand, [*sizes[:first], *now, *sizes[last:]], operand)
 
     # -------------------------------------------------------------- new nodes
 
@@ -279,27 +295,37 @@ class _Region:
             return range(dim + more, dim + more + 1)
         return range(dim, dim + len(self.lead) if dim == given.place else dim)
 
-    def _sizes(self, value: torch.Tensor, place: int, count: int) -> list[Any]:
-        return [*value.shape[:place], *self.lead, *value.shape[place + count :]]
+    def _value(self, value: Any, place: int, count: int) -> Any:
+        """The same memory with dimensions apart: random numbers are drawn in its order."""
+        if not _is_tensor(value):
+            return value
+        return value.unflatten(place + count - 1, self.lead[count - 1 :])
 
-    def _viewed(self, node: fx.Node, operand: fx.Node, sizes: Sequence[Any]) -> fx.Node:
+    def _viewed(self, operand: fx.Node, sizes: Sequence[Any], like: fx.Node) -> fx.Node:
         """An operand as a tensor of other sizes, of which one may depend on the batch."""
         if _shape(operand) == [*map(_expression, sizes)]:
             return operand
         given = [size if isinstance(size, int) else -1 for size in sizes]
         if given.count(-1) > 1:
             raise _StaysError
-        made = self.graph.call_function(torch.ops.aten.view.default, (operand, given))
-        made.meta.update(node.meta, val=node.meta["val"].new_empty(sizes))
+        value = like.meta["val"].view(sizes)
+        made = added(
+            self.graph, (torch.ops.aten.view.default, (operand, given), {}), like.meta, value
+        )
         self.made.append(made)
         return made
 
     def _arguments(
-        self, node: fx.Node, changed: Mapping[str, Any], beside: Mapping[fx.Node, fx.Node] = {}
+        self,
+        node: fx.Node,
+        changed: Mapping[str, Any],
+        others: Mapping[fx.Node, fx.Node] = MappingProxyType({}),
     ) -> tuple[Any, Any]:
+        """Arguments of a call with those that stand for others, and some that are changed."""
+
         def now(operand: fx.Node) -> fx.Node:
             given = self.apart.get(operand)
-            return given.node if given else beside.get(operand, operand)
+            return given.node if given else others.get(operand, operand)
 
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), now)
         return with_arguments(node, args, kwargs, changed) if changed else (args, kwargs)
@@ -308,20 +334,23 @@ class _Region:
         self, node: fx.Node, like: _Apart, args: Any, kwargs: Any, target: Any = None
     ) -> None:
         """Have a call stand for a node, in whose result dimensions are joined as in another."""
-        made = self.graph.create_node("call_function", target or node.target, args, kwargs)
-
-        def value(tensor: Any) -> Any:
-            if not isinstance(tensor, torch.Tensor):
-                return tensor
-            return tensor.new_empty(self._sizes(tensor, like.place, like.count))
-
-        made.meta.update(node.meta, val=pytree.tree_map(value, node.meta["val"]))
-        self.made.append(made)
+        value = pytree.tree_map(
+            lambda value: self._value(value, like.place, like.count), node.meta["val"]
+        )
+        made = self._added(target or node.target, args, kwargs, node, value)
         self.apart[node] = replace(like, node=made)
+
+    def _added(self, target: Any, args: Any, kwargs: Any, like: fx.Node, value: Any) -> fx.Node:
+        self.made.append(added(self.graph, (target, args, kwargs), like.meta, value))
+        return self.made[-1]
 
 
 def _joined(node: fx.Node) -> list[Any]:
-    """The sizes of samples and others that a view joins in its first dimension; else empty."""
+    """The sizes of samples and others that a view joins in its first dimension; else empty.
+
+    They are the first sizes of what is viewed; but if these have another product, as where tokens
+    are divided into windows as well, those of samples and of all that is joined with them.
+    """
     if node.op != "call_function" or operator_of(node).rule is not moving.viewed:
         return []
     given, made = node.all_input_nodes[0].meta["val"].shape, node.meta["val"].shape
