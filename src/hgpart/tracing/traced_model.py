@@ -589,7 +589,7 @@ def _exported_within(
         args, kwargs = arguments.call
         program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes)
     with _unread_kept():
-        functional = divisible(program)
+        functional = divisible(program, of_one=shapes is None and batch_size == 1)
     sizes = batch_sizes_of(functional, batch_size)
     return _Exported(functional, arguments, batch_size, sizes, tuple(unheld), tuple(lost))
 

@@ -10,7 +10,8 @@ from attention_blocks import OF_WINDOWS, SIDE, WIDTH
 from torch import Tensor, nn
 
 from hgpart import channel_graph
-from hgpart.tracing.traced_model import trace
+from hgpart.tracing.arguments import arguments_of
+from hgpart.tracing.traced_model import trace, trace_call
 
 TOKENS, FEATURES, MADE = 5, 4, 6
 aten = torch.ops.aten
@@ -85,6 +86,21 @@ def test_products_of_flattened_tokens_are_computed_token_by_token(name: str) -> 
 @pytest.mark.parametrize("name", FLAT)
 def test_other_products_stay_as_they_are(name: str) -> None:
     assert ranks(OfTokens(FLAT[name]), torch.randn(3, TOKENS, FEATURES)) == [2]
+
+
+# Heads that lie beside windows and samples are not told from these where there is one sample.
+@pytest.mark.parametrize("name", [name for name in OF_WINDOWS if name != "batches"])
+def test_a_single_sample_is_computed_on_as_any_batch_is(name: str) -> None:
+    """A plan is for any batch, and is traced again for a single sample."""
+    model, image = OF_WINDOWS[name]().eval(), torch.randn(1, 3, 2 * SIDE, 2 * SIDE)
+    several = trace(model, torch.cat([image, image]))
+    assert several.batch_sizes.are_all
+    single = trace_call(model, arguments_of(model, image), any_batch=False)
+    assert single.batch_sizes.fixed == 1
+    alone, layers = (channel_graph(traced).layers for traced in (single, several))
+    assert [(layer.name, layer.tasks) for layer in alone] == [
+        (layer.name, layer.tasks) for layer in layers
+    ]
 
 
 @pytest.mark.parametrize("name", OF_WINDOWS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -33,15 +33,21 @@ _ORDERS = torch.channels_last, torch.channels_last_3d  # of memory: of so many d
 _PLACE_BY_PLACE = channelwise.same_place, moving.copied
 
 
-def keep_apart(graph: fx.Graph) -> None:
+def keep_apart(graph: fx.Graph, of_one: Set[str] = frozenset()) -> None:
     """Compute on samples and what they are joined with in dimensions of their own.
 
     This is done where they come apart again behind, and there is a rule for all that lies between.
+    In a program for any batch its size tells samples; in one for a single sample `of_one` has the
+    names of the inputs, and it is divided as the other one is.
     """
+    singles = {node for node in graph.nodes if node.name in of_one}
+    for node in graph.nodes:
+        if not singles.isdisjoint(node.all_input_nodes):
+            singles.add(node)
     for node in reversed(graph.nodes):  # those that are joined with yet others come first
-        lead = _joined(node)
+        lead = _joined(node, singles)
         if lead and node.users:
-            _Region(graph, lead).replace(node)
+            _Region(graph, lead, singles).replace(node)
 
 
 class _StaysError(Exception):
@@ -72,11 +78,14 @@ class _Region:
     ----------
     lead : sequence of int or torch.SymInt
         Sizes of the dimensions that are joined. One depends on the batch, usually the first.
+    singles : set of fx.Node
+        What is computed of a single sample, if the program is for one; what is made is added.
     """
 
-    def __init__(self, graph: fx.Graph, lead: Sequence[Any]) -> None:
+    def __init__(self, graph: fx.Graph, lead: Sequence[Any], singles: set[fx.Node]) -> None:
         self.graph = graph
         self.lead = [*lead]
+        self.singles = singles
         self.made: list[fx.Node] = []
         self.apart: dict[fx.Node, _Apart] = {}
         self.ends: dict[fx.Node, fx.Node] = {}
@@ -112,7 +121,7 @@ class _Region:
                 continue
             seen.add(node)
             waiting.extend(node.users)
-            if [*map(_expression, _joined(node))] == lead:
+            if [*map(_expression, _joined(node, self.singles))] == lead:
                 views.add(node)
             else:
                 waiting.extend(node.all_input_nodes)
@@ -309,11 +318,7 @@ class _Region:
         if given.count(-1) > 1:
             raise _StaysError
         value = like.meta["val"].view(sizes)
-        made = added(
-            self.graph, (torch.ops.aten.view.default, (operand, given), {}), like.meta, value
-        )
-        self.made.append(made)
-        return made
+        return self._added(torch.ops.aten.view.default, (operand, given), {}, like, value)
 
     def _arguments(
         self,
@@ -341,11 +346,14 @@ class _Region:
         self.apart[node] = replace(like, node=made)
 
     def _added(self, target: Any, args: Any, kwargs: Any, like: fx.Node, value: Any) -> fx.Node:
-        self.made.append(added(self.graph, (target, args, kwargs), like.meta, value))
-        return self.made[-1]
+        made = added(self.graph, (target, args, kwargs), like.meta, value)
+        if like in self.singles:
+            self.singles.add(made)
+        self.made.append(made)
+        return made
 
 
-def _joined(node: fx.Node) -> list[Any]:
+def _joined(node: fx.Node, singles: Set[fx.Node]) -> list[Any]:
     """The sizes of samples and others that a view joins in its first dimension; else empty.
 
     They are the first sizes of what is viewed; but if these have another product, as where tokens
@@ -353,7 +361,10 @@ def _joined(node: fx.Node) -> list[Any]:
     """
     if node.op != "call_function" or operator_of(node).rule is not moving.viewed:
         return []
-    given, made = node.all_input_nodes[0].meta["val"].shape, node.meta["val"].shape
+    operand = node.all_input_nodes[0]
+    given, made = operand.meta["val"].shape, node.meta["val"].shape
+    if operand in singles:
+        return _joined_with_one([*given], [*made])
     sizes = [*map(_expression, given)]
     joined = _expression(made[0]) if made else 0
     if isinstance(joined, int) or not sizes or joined == sizes[0]:
@@ -363,6 +374,16 @@ def _joined(node: fx.Node) -> list[Any]:
             return [*given[:count]]
     times = joined / sizes[0]
     return [given[0], int(times)] if times.is_Integer else []
+
+
+def _joined_with_one(given: list[int], made: list[int]) -> list[int]:
+    """The same of a single sample, whose dimension has size 1 and comes first, or second."""
+    if given[:1] == [1] and made[:1] > [1]:
+        counts = range(2, len(given))
+        count = next((count for count in counts if math.prod(given[:count]) == made[0]), 0)
+        return given[:count] or [1, made[0]]
+    is_second = given[1:2] == [1] and made[:1] == given[:1] > [1] and made[1:2] != [1]
+    return given[:2] if is_second and len(given) > 2 else []
 
 
 def _is_tensor(value: Any) -> bool:
