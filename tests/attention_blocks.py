@@ -209,6 +209,8 @@ class Windows(nn.Module):
         Whether a window has every second place, not those next to each other.
     has_mask : bool
         Whether places of different edges of the image do not attend to each other.
+    is_dropped : bool
+        Whether training drops all of it for some samples (stochastic depth).
     """
 
     def __init__(
@@ -217,9 +219,10 @@ class Windows(nn.Module):
         shift: int = 0,
         is_grid: bool = False,
         has_mask: bool = False,
+        is_dropped: bool = False,
     ) -> None:
         super().__init__()
-        self.attend, self.shift, self.is_grid = attend, shift, is_grid
+        self.attend, self.shift, self.is_grid, self.is_dropped = attend, shift, is_grid, is_dropped
         features = HEADS * OF_HEAD
         self.patches = nn.Conv2d(3, features, 2, 2)
         self.norm, self.project = nn.LayerNorm(features), nn.Linear(features, features)
@@ -242,7 +245,10 @@ class Windows(nn.Module):
         made = self.project(made).view(-1, count, count, WIDTH, WIDTH, features)
         back = [order.index(dim) for dim in range(6)]
         made = made.permute(back).reshape(maps.shape)
-        return maps + made.roll((self.shift, self.shift), (1, 2))
+        made = made.roll((self.shift, self.shift), (1, 2))
+        if self.is_dropped and self.training:
+            made = made * maps.new_empty(maps.shape[0], 1, 1, 1).bernoulli_(0.8)
+        return maps + made
 
 
 def by_products(own: Windows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -268,6 +274,7 @@ def at_once(own: Windows, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 OF_WINDOWS = {
     "products": lambda: Windows(by_products),
     "shifted": lambda: Windows(by_products, shift=2, has_mask=True),
+    "dropped": lambda: Windows(by_products, is_dropped=True),
     "grid": lambda: Windows(by_products, is_grid=True),
     "batches": lambda: Windows(in_batches),
     "at once": lambda: Windows(at_once),

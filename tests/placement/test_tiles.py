@@ -33,7 +33,7 @@ NONE_OF_ROWS = "none of the rows that its weights compute"  # as in a band of cl
 REFUSED = (
     "rows that the layer's results do not need",
     "whose channels lie along dimensions",
-    "has other rows in evaluation",
+    "bands of rows in evaluation",
     NONE_OF_ROWS,
 )
 REFUSED_TOKENS = (

@@ -259,24 +259,24 @@ class Forms:
 
 
 def _check_rows(base: Programs, programs: Programs, form: Form) -> None:
-    """Raise a PlacementError if a layer has other rows than where the model was placed.
+    """Raise a PlacementError if a layer has another number of bands than where it was placed.
 
     A batch of one is traced by itself, and may hide where its samples lie.
     """
     if not base.blueprint.owners.tells_rows:
         return
-    before, now = _heights(base), _heights(programs)
-    for name, height in before.items():
-        if name in now and now[name] != height:
+    before, now = _bands(base), _bands(programs)
+    for name, bands in before.items():
+        if name in now and now[name] != bands:
             mode = "training" if form.training else "evaluation"
             raise PlacementError(
-                f"{name} has other rows in {mode}, in a batch of {form.batch_size}, than where the "
-                "model was placed: accepted is a plan without bands, or placing it so"
+                f"{name} has {now[name]} bands of rows in {mode}, in a batch of "
+                f"{form.batch_size}, and {bands} where the model was placed: accepted is a plan "
+                "without bands, or placing it so"
             )
 
 
-def _heights(programs: Programs) -> dict[str, int | None]:
-    """The number of rows of each layer, by name."""
-    graph = programs.blueprint.graph
-    rows = zip(graph.layers, graph.layer_rows, strict=True)
-    return {layer.name: own.height for layer, own in rows}
+def _bands(programs: Programs) -> dict[str, int]:
+    """The number of bands of each layer, by name."""
+    layers, cuts = programs.blueprint.graph.layers, programs.blueprint.owners.row_cuts
+    return {layer.name: len(own) - 1 for layer, own in zip(layers, cuts, strict=True)}
