@@ -17,7 +17,7 @@ ORDER = [
     *("errors", "specs", "analytic", "arrays", "terminal", "cores", "freed_memory", "processes"),
     *("sequences", "files", "summary"),
     *(
-        "operators.norms",
+        "operators.composites",
         "operators",
         "tracing.code",
         "tracing.cache",

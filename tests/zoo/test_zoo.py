@@ -76,7 +76,7 @@ def peer(name: str) -> nn.Module:
 
 def test_all_models_are_there_in_order() -> None:
     names = builtin_models()
-    assert set(names) == {*PUBLISHED_PARAMETERS, "lenet5", "unet"}
+    assert set(names) == {*PUBLISHED_PARAMETERS, "lenet5", "unet", "crnn"}
     assert names[:3] == ("lenet5", "alexnet", "vgg11")
     assert all(name == spec.name for name, spec in BUILTIN.items())
 
@@ -102,6 +102,15 @@ def test_unet_has_the_parameters_of_the_paper_with_batch_norm() -> None:
     for upper, lower in pairwise(widths):
         expected += double(upper, lower) + (4 * lower * upper + upper) + double(2 * upper, upper)
     assert parameters(load_model("unet", device="meta")[0]) == expected == 31_037_698
+
+
+def test_crnn_has_the_parameters_of_its_tables() -> None:
+    widths = [(1, 64, 9), (64, 128, 9), (128, 256, 9), (256, 256, 9), (256, 512, 9), (512, 512, 9)]
+    convolutions = sum(size * before * own + own for before, own, size in (*widths, (512, 512, 4)))
+    norms, units = 2 * 2 * 512, 256
+    recurrent = 2 * 2 * 4 * units * (2 * units + units + 2)
+    expected = convolutions + norms + recurrent + (2 * units + 1) * 37
+    assert parameters(load_model("crnn", device="meta")[0]) == expected == 8_723_749
 
 
 def test_inception_resnet_v2_has_blocks_as_asked() -> None:
@@ -151,7 +160,7 @@ def test_trains_on_images_of_its_default_shape(name: str) -> None:
     assert model.training
     assert shape == BUILTIN[name].input_shape
     output = model(torch.empty(2, *shape, device="meta"))
-    classes = {"lenet5": (10,), "unet": (2, 256, 256)}.get(name, (1000,))
+    classes = {"lenet5": (10,), "unet": (2, 256, 256), "crnn": (37, 24)}.get(name, (1000,))
     assert output.shape == (2, *classes)
     output.sum().backward()  # fails if an in-place operator overwrites what backward needs
     assert all(parameter.grad is not None for parameter in model.parameters())
@@ -161,7 +170,7 @@ def test_trains_on_images_of_its_default_shape(name: str) -> None:
 
 
 @pytest.mark.few(2)
-@pytest.mark.parametrize("name", ["lenet5", "shufflenet_v2_x1_0", "unet"])
+@pytest.mark.parametrize("name", ["lenet5", "shufflenet_v2_x1_0", "unet", "crnn"])
 def test_same_seed_same_weights(name: str) -> None:
     first = load_model(name, seed=7)[0].state_dict()
     torch.rand(3)  # the caller's draws don't matter

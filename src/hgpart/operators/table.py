@@ -27,8 +27,8 @@ from hgpart.operators import (
 )
 from hgpart.operators.calls import place_of
 from hgpart.operators.channelwise import over_last, same_place
+from hgpart.operators.composites import channel_norms, recurrent
 from hgpart.operators.effects import Call, Effect, Rule, Whole
-from hgpart.operators.norms import channel_norms
 from hgpart.operators.products import Product, padding_by_numbers
 from hgpart.operators.rows import (
     AllRows,
@@ -521,7 +521,7 @@ _ATEN: tuple[tuple[Any, ...], ...] = (
 )
 # fmt: on
 # What is traced as other operators.
-TRACED_AS: Mapping[Any, Callable[..., torch.Tensor]] = {
+TRACED_AS: Mapping[Any, Callable[..., Any]] = {
     aten.conv1d.padding: padding_by_numbers(aten.conv1d.default),
     aten.conv2d.padding: padding_by_numbers(aten.conv2d.default),
     aten.conv3d.padding: padding_by_numbers(aten.conv3d.default),
@@ -533,6 +533,14 @@ TRACED_AS: Mapping[Any, Callable[..., torch.Tensor]] = {
     aten.layer_norm.default: channel_norms.layer_norm,
     aten.rms_norm.default: channel_norms.rms_norm,
     aten.group_norm.default: channel_norms.group_norm,
+    aten.lstm.input: recurrent.lstm,
+    aten.gru.input: recurrent.gru,
+    aten.rnn_tanh.input: recurrent.rnn_tanh,
+    aten.rnn_relu.input: recurrent.rnn_relu,
+    aten.lstm_cell.default: recurrent.lstm_cell,
+    aten.gru_cell.default: recurrent.gru_cell,
+    aten.rnn_tanh_cell.default: recurrent.rnn_tanh_cell,
+    aten.rnn_relu_cell.default: recurrent.rnn_relu_cell,
 }
 # A batch norm, that which writes new statistics into arguments, and that which returns them.
 BATCH_NORM = aten.batch_norm.default
@@ -545,6 +553,8 @@ RETURNED_BY: Mapping[Any, Any] = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.detach_.default: aten.detach.default,
 }
+ADDITION, MULTIPLICATION = aten.add.Tensor, aten.mul.Tensor
+ZEROS = frozenset({aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default})
 # What drops nothing, and returns what it is given, unless it trains and its probability is not 0.
 DROPOUTS = frozenset(
     {

@@ -23,6 +23,7 @@ from hgpart.tracing.cache import folder
 from hgpart.tracing.cache.origins import origin_of, set_origin
 from hgpart.tracing.input_shape import InputShape
 from hgpart.zoo.architectures.alexnet import alexnet
+from hgpart.zoo.architectures.crnn import crnn
 from hgpart.zoo.architectures.densenet import densenet121
 from hgpart.zoo.architectures.efficientnet import efficientnet_b0
 from hgpart.zoo.architectures.googlenet import googlenet
@@ -85,6 +86,7 @@ BUILTIN: dict[str, ModelSpec] = {
         ModelSpec("efficientnet_b0", efficientnet_b0),
         ModelSpec("shufflenet_v2_x1_0", shufflenet_v2_x1_0),
         ModelSpec("unet", unet, (3, 256, 256)),
+        ModelSpec("crnn", crnn, (1, 32, 100)),
     )
 }
 

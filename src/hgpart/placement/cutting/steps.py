@@ -13,7 +13,7 @@ from torch import fx
 from hgpart.arrays import Int64
 from hgpart.execution.batch_norms import normalised, statistics_of
 from hgpart.layers.channel_graph import STATISTICS, Read
-from hgpart.operators.norms.channel_norms import combined_channels
+from hgpart.operators.composites.channel_norms import combined_channels
 from hgpart.operators.table import operator_of
 from hgpart.placement.cutting.cut_graph import CutGraph, CutValue
 from hgpart.placement.cutting.layouts import apart, merge, spread

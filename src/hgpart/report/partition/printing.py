@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from itertools import groupby
 
 from rich.console import Console
 
 from hgpart.files.columns import UNITS
+from hgpart.layers.channel_graph import Layer
 from hgpart.partition.bounds.lower_bound import relative_gap
 from hgpart.recommendation.of_partition import Simulated
 from hgpart.report.partition.bars import print_bars
@@ -37,6 +39,7 @@ from hgpart.report.tables import (
 from hgpart.work.watching import caution, noted
 
 MAX_GRID_PARTS = 16  # parts that may have a column each
+FEW_OF_MODULE = 4  # layers of a module, such as steps of a recurrent one, that have rows each
 
 SAME = 0.995  # share of a figure from which on another is no less
 NO_BOUND = "no useful lower bound is known"
@@ -293,11 +296,7 @@ def _print_layers(report: Report, console: Console) -> None:
         _print_divided_layers(report, console)
         return
     title = "Layers (% of each that each part has)"
-    layers = [
-        (view.layer.name, f"{view.layer.tasks:,}", layer_shares(report, view))
-        for view in report.partition.model.views
-        if view.exists
-    ]
+    layers = [*_layers_of_modules(report)]
     headings = ["layer", "tasks", *map(str, range(report.partition.k))]
     rows = [(name, tasks, *map(_percent, shares)) for name, tasks, shares in layers]
     lines = table_lines([*zip(headings, *rows, strict=True)])
@@ -310,6 +309,28 @@ def _print_layers(report: Report, console: Console) -> None:
         rows.append((name, tasks, str(len(held)), _percent(max(shares)), ranges(held)))
     headings = ["layer", "tasks", "parts", "max %", "which"]
     print_table(console, title, headings, rows, left=(0, 4))
+
+
+def _layers_of_modules(report: Report) -> Iterator[tuple[str, str, list[float]]]:
+    """Name, tasks and shares of each layer; many of one module that lie alike are in one row."""
+    own = [
+        (view.layer, layer_shares(report, view))
+        for view in report.partition.model.views
+        if view.exists
+    ]
+
+    def lies(layer: tuple[Layer, list[float]]) -> object:
+        return layer[0].name.partition("#")[0], [*map(_percent, layer[1])]
+
+    for _, run in groupby(own, lies):
+        alike = [*run]
+        if len(alike) > FEW_OF_MODULE:
+            (first, shares), count = alike[0], counted(len(alike), "layer")
+            tasks = sum(layer.tasks for layer, _ in alike)
+            yield f"{first.name} ({count})", f"{tasks:,}", shares
+            continue
+        for layer, shares in alike:
+            yield layer.name, f"{layer.tasks:,}", shares
 
 
 def _print_divided_layers(report: Report, console: Console) -> None:

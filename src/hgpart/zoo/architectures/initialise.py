@@ -14,7 +14,7 @@ def initialise(model: nn.Module) -> None:
     "Delving Deep into Rectifiers", 2015, equation 10), so that signals neither die out nor blow
     up in the models without batch norm. Biases are uniform in +-1/sqrt(fan-in), torch's own
     default: none is zero, so a bias that ends up with the wrong channel shows. Batch norm starts
-    as the identity.
+    as the identity, and recurrent layers as torch starts them.
     """
     for layer in model.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
@@ -22,5 +22,5 @@ def initialise(model: nn.Module) -> None:
             if layer.bias is not None:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
                 nn.init.uniform_(layer.bias, -bound, bound)
-        elif isinstance(layer, nn.BatchNorm2d):
+        elif isinstance(layer, (nn.BatchNorm2d, nn.RNNBase)):
             layer.reset_parameters()

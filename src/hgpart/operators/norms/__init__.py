@@ -1,1 +1,0 @@
-"""Norms over channels: operators that they are traced as, and their channel rules."""

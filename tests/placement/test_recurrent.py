@@ -1,0 +1,103 @@
+"""Recurrent layers in parts: a unit is a task of each step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import placements
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hgpart import Modelling
+
+SAMPLES, STEPS, HEIGHT, UNITS = 3, 5, 4, 6
+
+
+class Recogniser(nn.Module):
+    """Convolutions, a recurrent layer over the columns of what they make, and a linear layer."""
+
+    def __init__(self, kind: type[nn.RNNBase], **settings: Any) -> None:
+        super().__init__()
+        self.maps = nn.Conv2d(1, 3, 3, padding=1)
+        self.recurrent = kind(3 * HEIGHT, UNITS, **settings)
+        self.scores = nn.LazyLinear(4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        columns = self.maps(images).relu().permute(3, 0, 1, 2).flatten(2)
+        if self.recurrent.batch_first:
+            columns = columns.transpose(0, 1)
+        made, last = self.recurrent(columns)
+        of_last = last[0] if isinstance(last, tuple) else last
+        scores: Tensor = self.scores(made)
+        return scores.transpose(0, 1) if not self.recurrent.batch_first else scores + of_last.mean()
+
+
+class Cells(nn.Module):
+    """Cells in a loop of the model's own, and one written by hand."""
+
+    def __init__(self, kind: type[nn.Module], written: bool = False) -> None:
+        super().__init__()
+        self.cell, self.scores = kind(HEIGHT, UNITS), nn.Linear(UNITS, 4)
+        self.kept = nn.Linear(HEIGHT + UNITS, UNITS) if written else None
+
+    def forward(self, images: Tensor) -> Tensor:
+        state = None
+        for columns in images[:, 0].unbind(2):
+            state = self.cell(columns, state)
+            if self.kept is not None:
+                kept = self.kept(torch.cat([columns, state], 1)).sigmoid()
+                state = kept * state
+        return self.scores(state[0] if isinstance(state, tuple) else state)
+
+
+MODELS = {
+    "lstm": lambda: Recogniser(nn.LSTM),
+    "stacked, both ways": lambda: Recogniser(nn.LSTM, num_layers=2, bidirectional=True),
+    "projected": lambda: Recogniser(nn.LSTM, proj_size=2, num_layers=2),
+    "without biases": lambda: Recogniser(nn.LSTM, bias=False, batch_first=True),
+    "gru": lambda: Recogniser(nn.GRU),
+    "gru, dropout": lambda: Recogniser(nn.GRU, num_layers=2, dropout=0.4, batch_first=True),
+    "tanh": lambda: Recogniser(nn.RNN, bidirectional=True),
+    "relu": lambda: Recogniser(nn.RNN, nonlinearity="relu"),
+    "lstm cells": lambda: Cells(nn.LSTMCell),
+    "gru cells": lambda: Cells(nn.GRUCell),
+    "tanh cells": lambda: Cells(nn.RNNCell),
+    "written by hand": lambda: Cells(nn.GRUCell, written=True),
+}
+
+
+def made(name: str) -> tuple[nn.Module, list[Tensor]]:
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    images = torch.randn(SAMPLES, 1, HEIGHT, STEPS, dtype=torch.float64)
+    model(images)  # its last layer has a weight from here on
+    return model, [images]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_units_are_tasks(name: str) -> None:
+    """All of a recurrent layer was one task."""
+    traced, graph = placements.traced_model(*made(name))
+    assert all(layer.kind != "whole" for layer in graph.layers)
+    assert traced.has_dynamic_batch
+    weights = {name for name in traced.parameters.values() if "weight" in name}
+    sent = {
+        name
+        for layer in graph.layers
+        if layer.kind == "parameter"
+        for name in layer.parameter_names
+    }
+    assert not weights & sent
+
+
+@pytest.mark.few(3)
+@pytest.mark.parametrize("name", MODELS)
+def test_units_in_parts_compute_what_the_layer_does(name: str) -> None:
+    model, images = made(name)
+    for training in (True, False):
+        traced, graph = placements.traced_model(model.train(training), images)
+        for seed, grain in enumerate(("coarse", "fine")):
+            modelling = Modelling(grain=grain, batch_size=SAMPLES)
+            plan = placements.of_single_tasks(traced, graph, modelling, 3, seed)
+            placements.check_equal(model, images, plan)
