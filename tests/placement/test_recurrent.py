@@ -80,7 +80,7 @@ def test_units_are_tasks(name: str) -> None:
     """All of a recurrent layer was one task."""
     traced, graph = placements.traced_model(*made(name))
     assert all(layer.kind != "whole" for layer in graph.layers)
-    assert traced.has_dynamic_batch
+    assert traced.batch_sizes.are_all
     weights = {name for name in traced.parameters.values() if "weight" in name}
     sent = {
         name

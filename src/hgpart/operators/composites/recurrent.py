@@ -21,7 +21,7 @@ States = tuple[Tensor, ...]  # the values of the units; of an LSTM, what its cel
 
 
 @dataclass(frozen=True)
-class Weights:
+class UnitWeights:
     """What a layer multiplies its inputs and the values of its units by, in one direction.
 
     `projection` is what an LSTM with fewer values than units multiplies the units by.
@@ -34,7 +34,7 @@ class Weights:
     projection: Tensor | None = None
 
     @classmethod
-    def of(cls, given: Sequence[Tensor], has_biases: bool) -> Weights:
+    def of(cls, given: Sequence[Tensor], has_biases: bool) -> UnitWeights:
         """Those of a layer and direction, in torch's order."""
         first, (biases, last) = (
             given[:2],
@@ -51,10 +51,12 @@ class Weights:
         return aten.linear.default(values, self.units, self.unit_bias)  # type: ignore[no-any-return]
 
 
-Step = Callable[[Tensor, States, Weights], States]  # the next states, given products with inputs
+Step = Callable[
+    [Tensor, States, UnitWeights], States
+]  # the next states, given products with inputs
 
 
-def _lstm_step(products: Tensor, states: States, weights: Weights) -> States:
+def _lstm_step(products: Tensor, states: States, weights: UnitWeights) -> States:
     values, cells = states
     takes, keeps, proposed, shows = (products + weights.of_units(values)).chunk(4, 1)
     cells = keeps.sigmoid() * cells + takes.sigmoid() * proposed.tanh()
@@ -64,7 +66,7 @@ def _lstm_step(products: Tensor, states: States, weights: Weights) -> States:
     return values, cells
 
 
-def _gru_step(products: Tensor, states: States, weights: Weights) -> States:
+def _gru_step(products: Tensor, states: States, weights: UnitWeights) -> States:
     (values,) = states
     resets, keeps, proposed = products.chunk(3, 1)
     own_resets, own_keeps, own_proposed = weights.of_units(values).chunk(3, 1)
@@ -73,11 +75,11 @@ def _gru_step(products: Tensor, states: States, weights: Weights) -> States:
     return (proposed + keeps * (values - proposed),)
 
 
-def _tanh_step(products: Tensor, states: States, weights: Weights) -> States:
+def _tanh_step(products: Tensor, states: States, weights: UnitWeights) -> States:
     return ((products + weights.of_units(states[0])).tanh(),)
 
 
-def _relu_step(products: Tensor, states: States, weights: Weights) -> States:
+def _relu_step(products: Tensor, states: States, weights: UnitWeights) -> States:
     return ((products + weights.of_units(states[0])).relu(),)
 
 
@@ -137,7 +139,7 @@ def _layers(
         made = []
         for direction in range(directions):
             at = layer * directions + direction
-            weights = Weights.of(params[at * own : (at + 1) * own], has_biases)
+            weights = UnitWeights.of(params[at * own : (at + 1) * own], has_biases)
             products, states = weights.of_inputs(of_steps), tuple(state[at] for state in first)
             values: list[Tensor] = []
             for number in range(count)[:: -1 if direction else 1]:
@@ -174,5 +176,5 @@ def rnn_relu_cell(inputs: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
 
 
 def _cell(step: Step, inputs: Tensor, states: States, given: Sequence[Tensor]) -> States:
-    weights = Weights(*given)
+    weights = UnitWeights(*given)
     return step(weights.of_inputs(inputs), states, weights)

@@ -65,13 +65,16 @@ def _combine(node: fx.Node, zeros: set[fx.Node], biases: dict[fx.Node, fx.Node])
     operands, value = node.all_input_nodes, node.meta["val"]
     if argument(node, "alpha", 1) != 1 or len(operands) != 2:
         return
-    for one, other in (operands, operands[::-1]):
-        of_other = other.meta["val"]
-        if _sizes(of_other) != _sizes(value) or other in biases:
+    for known, other in (operands, operands[::-1]):
+        if known not in zeros and known not in biases:
             continue
-        if one in biases:
-            node.replace_input_with(one, biases[one])
-        elif node.target is ADDITION and one in zeros and of_other.dtype == value.dtype:
+        of_other = other.meta["val"]
+        is_whole = isinstance(of_other, torch.Tensor) and _sizes(of_other) == _sizes(value)
+        if not is_whole or other in biases:
+            continue
+        if known in biases:
+            node.replace_input_with(known, biases[known])
+        elif node.target is ADDITION and of_other.dtype == value.dtype:
             node.replace_all_uses_with(other)
 
 
