@@ -76,8 +76,8 @@ def peer(name: str) -> nn.Module:
 
 def test_all_models_are_there_in_order() -> None:
     names = builtin_models()
-    assert set(names) == {*PUBLISHED_PARAMETERS, "lenet5", "unet", "crnn"}
-    assert names[:3] == ("lenet5", "alexnet", "vgg11")
+    assert set(names) == {*PUBLISHED_PARAMETERS, "lenet5", "unet", "crnn", "alexnet_2012"}
+    assert names[:3] == ("lenet5", "alexnet", "alexnet_2012")
     assert all(name == spec.name for name, spec in BUILTIN.items())
 
 
@@ -102,6 +102,14 @@ def test_unet_has_the_parameters_of_the_paper_with_batch_norm() -> None:
     for upper, lower in pairwise(widths):
         expected += double(upper, lower) + (4 * lower * upper + upper) + double(2 * upper, upper)
     assert parameters(load_model("unet", device="meta")[0]) == expected == 31_037_698
+
+
+def test_alexnet_of_2012_has_the_parameters_of_its_table() -> None:
+    widths = [(3, 96, 121), (96, 256, 25), (256, 384, 9), (384, 384, 9), (384, 256, 9)]
+    convolutions = sum((before * size + 1) * own for before, own, size in widths)
+    linear = (9216 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 1000
+    assert parameters(load_model("alexnet_2012", device="meta")[0]) == convolutions + linear
+    assert convolutions + linear == 62_378_344
 
 
 def test_crnn_has_the_parameters_of_its_tables() -> None:
