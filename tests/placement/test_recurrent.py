@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hgpart import Modelling
+from hgpart import Modelling, trace
+from hgpart.operators.composites.recurrent import MOST_STEPS
 
 SAMPLES, STEPS, HEIGHT, UNITS = 3, 5, 4, 6
 
@@ -101,3 +102,30 @@ def test_units_in_parts_compute_what_the_layer_does(name: str) -> None:
             modelling = Modelling(grain=grain, batch_size=SAMPLES)
             plan = placements.of_single_tasks(traced, graph, modelling, 3, seed)
             placements.check_equal(model, images, plan)
+
+
+@pytest.mark.parametrize("name", ["gru, dropout", "stacked, both ways", "gru cells"])
+def test_what_is_placed_in_training_is_evaluated(name: str) -> None:
+    """A dropout between layers was a layer of its own that evaluation lacked."""
+    model, images = made(name)
+    traced, graph = placements.traced_model(model.train(), images)
+    plan = placements.of_single_tasks(traced, graph, Modelling(batch_size=SAMPLES), 3, 0)
+    placed = placements.check_equal(model, images, plan)
+    with torch.no_grad():
+        torch.testing.assert_close(placed.eval()(*images), model.eval()(*images))
+
+
+@pytest.mark.parametrize("steps", [1, MOST_STEPS, MOST_STEPS + 1])
+def test_a_layer_of_many_steps_is_one_operator(steps: int) -> None:
+    model = nn.RNN(2, 2, batch_first=True)
+    traced = trace(model, torch.randn(2, steps, 2))
+    targets = {node.target for node in traced.graph_module.graph.nodes}
+    assert (torch.ops.aten.rnn_tanh.input in targets) == (steps > MOST_STEPS)
+
+
+def test_a_weight_of_units_that_are_zeros_has_a_gradient() -> None:
+    """One step alone multiplies zeros by the weight: its gradient is zeros, not None."""
+    model, images = nn.LSTMCell(3, 2).double(), [torch.randn(2, 3, dtype=torch.float64)]
+    _, graph = placements.traced_model(model, images)
+    weights = {name for layer in graph.layers for name in layer.parameter_names}
+    assert weights == {name for name, _ in model.named_parameters()}

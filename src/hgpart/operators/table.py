@@ -553,7 +553,14 @@ RETURNED_BY: Mapping[Any, Any] = {
     aten.bernoulli_.float: aten.bernoulli.p,
     aten.detach_.default: aten.detach.default,
 }
-ADDITION, MULTIPLICATION = aten.add.Tensor, aten.mul.Tensor
+# Recurrent layers and cells -> the place of the weight that multiplies units, of a cell. Units may
+# begin as None, in the place of zeros.
+RECURRENT: Mapping[Any, int | None] = {
+    aten.lstm.input: None, aten.gru.input: None,
+    aten.rnn_tanh.input: None, aten.rnn_relu.input: None,
+    aten.lstm_cell.default: 3, aten.gru_cell.default: 3,
+    aten.rnn_tanh_cell.default: 3, aten.rnn_relu_cell.default: 3,
+}  # fmt: skip
 ZEROS = frozenset({aten.zeros.default, aten.zeros_like.default, aten.new_zeros.default})
 # What drops nothing, and returns what it is given, unless it trains and its probability is not 0.
 DROPOUTS = frozenset(

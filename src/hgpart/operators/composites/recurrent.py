@@ -1,7 +1,8 @@
 """Recurrent layers and their cells, as what they compute step by step, for tracing.
 
 In each step a weight that all steps share multiplies the last values of the units; all else is
-computed unit by unit. So a unit is a task of each step, and its value in each step travels.
+computed unit by unit. So a unit is a task of each step, and its value in each step travels. Units
+that begin as zeros begin as None: their product would have no operand, and so no tasks.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from torch import Tensor
 
 aten = torch.ops.aten
 
-MOST_STEPS = 1024  # of all layers and directions; with more, a recurrent layer stays one operator
+# Of all layers and directions; with more, which take minutes, a recurrent layer stays one operator.
+MOST_STEPS = 256
 
 States = tuple[Tensor, ...]  # the values of the units; of an LSTM, what its cells hold, too
+First = tuple[Tensor | None, ...]  # those before the first step
 
 
 @dataclass(frozen=True)
@@ -36,11 +39,10 @@ class UnitWeights:
     @classmethod
     def of(cls, given: Sequence[Tensor], has_biases: bool) -> UnitWeights:
         """Those of a layer and direction, in torch's order."""
-        first, (biases, last) = (
-            given[:2],
-            (given[2:4], given[4:]) if has_biases else ((), given[2:]),
-        )
-        return cls(*first, *(biases or (None, None)), *last)
+        if has_biases:
+            return cls(*given)
+        inputs, units, *last = given
+        return cls(inputs, units, projection=last[0] if last else None)
 
     def of_inputs(self, inputs: Tensor) -> Tensor:
         """The product with inputs, of one step or of all."""
@@ -50,42 +52,53 @@ class UnitWeights:
         """The product with the last values of the units."""
         return aten.linear.default(values, self.units, self.unit_bias)  # type: ignore[no-any-return]
 
+    def with_units(self, products: Tensor, values: Tensor | None) -> Tensor:
+        """The sum of products with inputs and with the last values of the units."""
+        if values is not None:
+            return products + self.of_units(values)
+        return products if self.unit_bias is None else products + self.unit_bias
 
-Step = Callable[
-    [Tensor, States, UnitWeights], States
-]  # the next states, given products with inputs
+
+# The next states, given products with inputs.
+Step = Callable[[Tensor, First, UnitWeights], States]
 
 
-def _lstm_step(products: Tensor, states: States, weights: UnitWeights) -> States:
+def _lstm_step(products: Tensor, states: First, weights: UnitWeights) -> States:
     values, cells = states
-    takes, keeps, proposed, shows = (products + weights.of_units(values)).chunk(4, 1)
-    cells = keeps.sigmoid() * cells + takes.sigmoid() * proposed.tanh()
+    takes, keeps, proposed, shows = weights.with_units(products, values).chunk(4, 1)
+    taken = takes.sigmoid() * proposed.tanh()
+    cells = taken if cells is None else keeps.sigmoid() * cells + taken
     values = shows.sigmoid() * cells.tanh()
     if weights.projection is not None:
         values = aten.linear.default(values, weights.projection)
     return values, cells
 
 
-def _gru_step(products: Tensor, states: States, weights: UnitWeights) -> States:
+def _gru_step(products: Tensor, states: First, weights: UnitWeights) -> States:
     (values,) = states
     resets, keeps, proposed = products.chunk(3, 1)
-    own_resets, own_keeps, own_proposed = weights.of_units(values).chunk(3, 1)
+    if values is not None:
+        own_resets, own_keeps, own_proposed = weights.of_units(values).chunk(3, 1)
+    elif weights.unit_bias is not None:
+        own_resets, own_keeps, own_proposed = weights.unit_bias.chunk(3)
+    else:
+        return ((1 - keeps.sigmoid()) * proposed.tanh(),)
     keeps = (keeps + own_keeps).sigmoid()
     proposed = (proposed + (resets + own_resets).sigmoid() * own_proposed).tanh()
-    return (proposed + keeps * (values - proposed),)
+    return (proposed + keeps * (-proposed if values is None else values - proposed),)
 
 
-def _tanh_step(products: Tensor, states: States, weights: UnitWeights) -> States:
-    return ((products + weights.of_units(states[0])).tanh(),)
+def _tanh_step(products: Tensor, states: First, weights: UnitWeights) -> States:
+    return (weights.with_units(products, states[0]).tanh(),)
 
 
-def _relu_step(products: Tensor, states: States, weights: UnitWeights) -> States:
-    return ((products + weights.of_units(states[0])).relu(),)
+def _relu_step(products: Tensor, states: First, weights: UnitWeights) -> States:
+    return (weights.with_units(products, states[0]).relu(),)
 
 
 def lstm(
     inputs: Tensor,
-    hx: Sequence[Tensor],
+    hx: Sequence[Tensor | None],
     params: Sequence[Tensor],
     has_biases: bool,
     num_layers: int,
@@ -99,17 +112,17 @@ def lstm(
     return _layers(_lstm_step, inputs, hx, params, *settings)
 
 
-def gru(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
+def gru(inputs: Tensor, hx: Tensor | None, params: Sequence[Tensor], *settings: Any) -> Any:
     """A GRU step by step, or NotImplemented if it has too many steps."""
     return _layers(_gru_step, inputs, (hx,), params, *settings)
 
 
-def rnn_tanh(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
+def rnn_tanh(inputs: Tensor, hx: Tensor | None, params: Sequence[Tensor], *settings: Any) -> Any:
     """A recurrent layer of tanh units step by step, or NotImplemented if it has too many steps."""
     return _layers(_tanh_step, inputs, (hx,), params, *settings)
 
 
-def rnn_relu(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: Any) -> Any:
+def rnn_relu(inputs: Tensor, hx: Tensor | None, params: Sequence[Tensor], *settings: Any) -> Any:
     """A recurrent layer of ReLU units step by step, or NotImplemented if it has too many steps."""
     return _layers(_relu_step, inputs, (hx,), params, *settings)
 
@@ -117,7 +130,7 @@ def rnn_relu(inputs: Tensor, hx: Tensor, params: Sequence[Tensor], *settings: An
 def _layers(
     step: Step,
     inputs: Tensor,
-    first: Sequence[Tensor],
+    first: Sequence[Tensor | None],
     params: Sequence[Tensor],
     has_biases: bool,
     num_layers: int,
@@ -134,19 +147,21 @@ def _layers(
     own = len(params) // (num_layers * directions)
     last: list[States] = []
     for layer in range(num_layers):
-        if layer and dropout and train:
-            of_steps = aten.native_dropout.default(of_steps, dropout, True)[0]
+        if layer and dropout:  # in evaluation, too, so that there are the same layers
+            of_steps = aten.native_dropout.default(of_steps, dropout, train)[0]
         made = []
         for direction in range(directions):
             at = layer * directions + direction
             weights = UnitWeights.of(params[at * own : (at + 1) * own], has_biases)
-            products, states = weights.of_inputs(of_steps), tuple(state[at] for state in first)
+            order = -1 if direction else 1
+            products = weights.of_inputs(of_steps)
+            states: First = tuple(None if state is None else state[at] for state in first)
             values: list[Tensor] = []
-            for number in range(count)[:: -1 if direction else 1]:
-                states = step(products[number], states, weights)
-                values.append(states[0])
-            made.append(torch.stack(values[:: -1 if direction else 1]))
-            last.append(states)
+            for number in range(count)[::order]:
+                states = after = step(products[number], states, weights)
+                values.append(after[0])
+            made.append(torch.stack(values[::order]))
+            last.append(after)
         of_steps = made[0] if directions == 1 else torch.cat(made, -1)
     result = of_steps.transpose(0, 1) if batch_first else of_steps
     return result, *(torch.stack(states) for states in zip(*last, strict=True))
@@ -155,26 +170,26 @@ def _layers(
 # ------------------------------------------------------------------ cells
 
 
-def lstm_cell(inputs: Tensor, hx: Sequence[Tensor], *weights: Tensor) -> States:
+def lstm_cell(inputs: Tensor, hx: Sequence[Tensor | None], *weights: Tensor) -> States:
     """One step of an LSTM."""
     return _cell(_lstm_step, inputs, tuple(hx), weights)
 
 
-def gru_cell(inputs: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+def gru_cell(inputs: Tensor, hx: Tensor | None, *weights: Tensor) -> Tensor:
     """One step of a GRU."""
     return _cell(_gru_step, inputs, (hx,), weights)[0]
 
 
-def rnn_tanh_cell(inputs: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+def rnn_tanh_cell(inputs: Tensor, hx: Tensor | None, *weights: Tensor) -> Tensor:
     """One step of tanh units."""
     return _cell(_tanh_step, inputs, (hx,), weights)[0]
 
 
-def rnn_relu_cell(inputs: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+def rnn_relu_cell(inputs: Tensor, hx: Tensor | None, *weights: Tensor) -> Tensor:
     """One step of ReLU units."""
     return _cell(_relu_step, inputs, (hx,), weights)[0]
 
 
-def _cell(step: Step, inputs: Tensor, states: States, given: Sequence[Tensor]) -> States:
+def _cell(step: Step, inputs: Tensor, states: First, given: Sequence[Tensor]) -> States:
     weights = UnitWeights(*given)
     return step(weights.of_inputs(inputs), states, weights)

@@ -12,7 +12,6 @@ from torch import fx
 from hgpart.operators.table import DROPOUTS, operator_of
 from hgpart.tracing.programs.functional import made_functional
 from hgpart.tracing.programs.joined_dimensions import keep_apart
-from hgpart.tracing.programs.zeros import leave_out_zeros
 
 
 def divisible(
@@ -20,9 +19,9 @@ def divisible(
 ) -> torch.export.ExportedProgram:
     """A program that computes the same without writing in place; batch norm returns new statistics.
 
-    Names of its tensors can be written into code, idle dropouts and products with zeros are left
-    out, and samples are not joined with tokens or windows in one dimension. `of_one` says that it
-    is for a single sample. The program given may be changed.
+    Names of its tensors can be written into code, idle dropouts are left out, and samples are not
+    joined with tokens or windows in one dimension. `of_one` says that it is for a single sample.
+    The program given may be changed.
     """
     _detach_what_has_no_grad(program.graph)
     leave_out_idle_dropouts(program)
@@ -32,7 +31,6 @@ def divisible(
     _rename_tensors(functional, {alias: name for name, alias in aliases.items()})
     _name_results_of_norms(functional.graph)
     _leave_casts_to_buffers(functional.graph)
-    leave_out_zeros(functional.graph)
     inputs = functional.graph_signature.user_inputs if of_one else ()
     keep_apart(functional.graph, {*map(str, inputs)})
     _name_results(functional)

@@ -24,11 +24,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hgpart.operators.table import (
     BATCH_NORM,
+    RECURRENT,
     RETURNED_BY,
     RETURNING_NORM,
     TRACED_AS,
     WRITES_UNSAID,
     WRITING_NORM,
+    ZEROS,
 )
 from hgpart.tracing.programs.stand_ins import storage_of
 
@@ -104,13 +106,45 @@ def _expanded(exported: fx.Graph) -> fx.Graph:
                 value = _value_of(call) if is_moved else node.meta["val"]
                 made[node] = _norm(graph, call[1], node.meta, value)
             elif node.target in TRACED_AS or _is_made_of_others(node.target):
-                made[node] = _Recorder(graph, node.meta, sizes).record(call)
+                begun = node.target, now(_begun_by_none(node)), call[2]
+                made[node] = _Recorder(graph, node.meta, sizes).record(begun)
             if made[node] is NotImplemented:
                 value = _value_of(call) if is_moved else None
                 made[node] = added(graph, call, node.meta, value)
             moved.update(_lying_otherwise(made[node], node.meta.get("val")))
         sizes.note(made[node])
     return graph
+
+
+def _begun_by_none(node: fx.Node) -> Any:
+    """Arguments of a call: None for units of a recurrent layer or cell that begin as zeros.
+
+    But not if only zeros are multiplied by the weight of the units: it has a gradient all the same.
+    """
+    if not _begins_by_zeros(node):
+        return node.args
+    inputs, states, *others = node.args
+    place = RECURRENT[node.target]
+    if place is None:
+        steps = _shape_of(inputs)[1 if node.args[-1] else 0]
+        goes_on = steps > 1
+    else:
+        (weight,) = _nodes_in(node.args[place])
+        goes_on = not all(map(_begins_by_zeros, weight.users))
+    if not goes_on:
+        return node.args
+    none = None if isinstance(states, fx.Node) else [None for _ in _nodes_in(states)]
+    return (inputs, none, *others)
+
+
+def _begins_by_zeros(node: fx.Node) -> bool:
+    is_given = node.target in RECURRENT and len(node.args) > 1
+    return is_given and all(state.target in ZEROS for state in _nodes_in(node.args[1]))
+
+
+def _shape_of(node: Any) -> torch.Size:
+    shape: torch.Size = node.meta["val"].shape
+    return shape
 
 
 def _same(graph: fx.Graph, node: fx.Node, now: Callable[[fx.Node], Any]) -> fx.Node:
