@@ -158,7 +158,7 @@ def test_many_random_networks(seed: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.long
-@pytest.mark.parametrize("name", builtin_models())
+@pytest.mark.parametrize("name", [name for name in builtin_models() if name != "crnn"])
 def test_models(name: str) -> None:
     model, _ = load_model(name, seed=0)
     for norm in model.modules():

@@ -44,10 +44,13 @@ def keep_apart(graph: fx.Graph, of_one: Set[str] = frozenset()) -> None:
     for node in graph.nodes:
         if not singles.isdisjoint(node.all_input_nodes):
             singles.add(node)
-    for node in reversed(graph.nodes):  # those that are joined with yet others come first
-        lead = _joined(node, singles)
+    # Those that are joined with yet others come first; new views are not asked once more.
+    joining = [node for node in reversed(graph.nodes) if _joined(node, singles)]
+    erased = set[fx.Node]()
+    for node in joining:
+        lead = [] if node in erased else _joined(node, singles)
         if lead and node.users:
-            _Region(graph, lead, singles).replace(node)
+            erased |= _Region(graph, lead, singles).replace(node)
 
 
 class _StaysError(Exception):
@@ -90,8 +93,8 @@ class _Region:
         self.apart: dict[fx.Node, _Apart] = {}
         self.ends: dict[fx.Node, fx.Node] = {}
 
-    def replace(self, joining: fx.Node) -> None:
-        """Replace all of it; nothing if there is no rule for some of it."""
+    def replace(self, joining: fx.Node) -> set[fx.Node]:
+        """Replace all of it; nothing if there is no rule for some of it. Returns what is erased."""
         views = self._views_met(joining)
         try:
             for node in self.graph.nodes:
@@ -103,12 +106,14 @@ class _Region:
         except _StaysError:
             for node in reversed(self.made):
                 self.graph.erase_node(node)
-            return
+            return set()
         for node, end in self.ends.items():
             node.replace_all_uses_with(end)
+        replaced = {*self.apart, *self.ends}
         for node in reversed(self.graph.nodes):
-            if node in self.apart or node in self.ends:
+            if node in replaced:
                 self.graph.erase_node(node)
+        return replaced
 
     def _views_met(self, joining: fx.Node) -> set[fx.Node]:
         """All views that join the same dimensions of what is computed with each other's."""
