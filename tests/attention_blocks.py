@@ -202,7 +202,7 @@ class Windows(nn.Module):
     Parameters
     ----------
     attend : callable
-        Of queries, keys, values and an optional mask, for each window and head.
+        A function of the model and of the queries, keys and values of all windows and heads.
     shift : int
         Rows and columns by which windows are shifted.
     is_grid : bool

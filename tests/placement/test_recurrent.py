@@ -58,6 +58,7 @@ MODELS = {
     "projected": lambda: Recogniser(nn.LSTM, proj_size=2, num_layers=2),
     "without biases": lambda: Recogniser(nn.LSTM, bias=False, batch_first=True),
     "gru": lambda: Recogniser(nn.GRU),
+    "gru without biases": lambda: Recogniser(nn.GRU, bias=False),
     "gru, dropout": lambda: Recogniser(nn.GRU, num_layers=2, dropout=0.4, batch_first=True),
     "tanh": lambda: Recogniser(nn.RNN, bidirectional=True),
     "relu": lambda: Recogniser(nn.RNN, nonlinearity="relu"),

@@ -437,3 +437,28 @@ def test_work_below_a_second_is_printed_in_milliseconds(result) -> None:
     row = next(line for line in shown.splitlines() if line.startswith("partition "))
     factor = sum(problem.modelling.slice_work)
     assert float(row.split()[1]) == pytest.approx(3.0 / factor, rel=1e-3)
+
+
+class Steps(nn.Module):
+    """A cell that is called in several steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.last = nn.RNNCell(4, 3), nn.Linear(3, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        state = None
+        for given in inputs.unbind(1):
+            state = self.cell(given, state)
+        return self.last(state)
+
+
+def test_many_layers_of_a_module_that_lie_alike_have_one_row() -> None:
+    """Steps of a recurrent layer filled the table with hundreds of rows."""
+    graph = channel_graph(trace(Steps(), torch.randn(2, 6, 4)))
+    of_cell = [layer for layer in graph.layers if layer.name.startswith("cell")]
+    report, _ = make_report(graph, 1)
+    lines = [line.split() for line in printed(report).splitlines()]
+    rows = [line for line in lines if line[:1] == ["cell"]]
+    tasks = sum(layer.tasks for layer in of_cell)
+    assert rows == [["cell", f"({len(of_cell)}", "layers)", str(tasks), "100"]]

@@ -435,8 +435,7 @@ def _attention_of_stacks(
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
+    *settings: Any,
     **named: Any,
 ) -> torch.Tensor:
     """An attention of more than four dimensions, as one of four: torch is slow with more."""
@@ -446,9 +445,8 @@ def _attention_of_stacks(
             attn_mask = attn_mask.expand(*stacks, *attn_mask.shape[-3:])
         attn_mask = attn_mask.reshape(-1, *attn_mask.shape[-3:])
     query, key, value = (operand.flatten(0, -4) for operand in (query, key, value))
-    made = aten.scaled_dot_product_attention.default(
-        query, key, value, attn_mask, dropout_p, is_causal, **named
-    )
+    attend = aten.scaled_dot_product_attention.default
+    made = attend(query, key, value, attn_mask, *settings, **named)
     return aten.unflatten.int(made, 0, stacks)  # type: ignore[no-any-return]
 
 

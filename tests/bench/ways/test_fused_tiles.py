@@ -158,6 +158,7 @@ def test_many_random_networks(seed: int) -> None:
 
 @pytest.mark.full
 @pytest.mark.long
+# crnn takes grey images that are 32 pixels high, which leave no rows to be divided.
 @pytest.mark.parametrize("name", [name for name in builtin_models() if name != "crnn"])
 def test_models(name: str) -> None:
     model, _ = load_model(name, seed=0)

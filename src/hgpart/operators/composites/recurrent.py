@@ -53,7 +53,7 @@ class UnitWeights:
         return aten.linear.default(values, self.units, self.unit_bias)  # type: ignore[no-any-return]
 
     def with_units(self, products: Tensor, values: Tensor | None) -> Tensor:
-        """The sum of products with inputs and with the last values of the units."""
+        """The sum of products with inputs and with the last values of the units, or of zeros."""
         if values is not None:
             return products + self.of_units(values)
         return products if self.unit_bias is None else products + self.unit_bias
@@ -97,18 +97,9 @@ def _relu_step(products: Tensor, states: First, weights: UnitWeights) -> States:
 
 
 def lstm(
-    inputs: Tensor,
-    hx: Sequence[Tensor | None],
-    params: Sequence[Tensor],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
+    inputs: Tensor, hx: Sequence[Tensor | None], params: Sequence[Tensor], *settings: Any
 ) -> Any:
     """An LSTM step by step, or NotImplemented if it has too many steps."""
-    settings = has_biases, num_layers, dropout, train, bidirectional, batch_first
     return _layers(_lstm_step, inputs, hx, params, *settings)
 
 

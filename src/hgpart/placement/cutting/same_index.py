@@ -194,7 +194,7 @@ def on_whole_tensors(step: StepGraph, node: fx.Node, rows: Box) -> fx.Node | Non
 def _without_zeros(step: StepGraph, node: fx.Node, divisor: fx.Node) -> fx.Node:
     """A divisor with ones where only other parts' channels are divided by it.
 
-    By zeros gradients would not be numbers, those of operands that the part has, too.
+    Dividing by zero makes gradients that are no numbers, also for operands that the part has.
     """
     of_channels = step.graph.ids[first_result(node).name]
     own = np.isin(of_channels.numpy(), step.own_channels)

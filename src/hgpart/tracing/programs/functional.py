@@ -117,17 +117,18 @@ def _expanded(exported: fx.Graph) -> fx.Graph:
 
 
 def _begun_by_none(node: fx.Node) -> Any:
-    """Arguments of a call: None for units of a recurrent layer or cell that begin as zeros.
+    """Arguments of a call, None in the place of zeros that the units of a recurrent layer begin as.
 
-    But not if only zeros are multiplied by the weight of the units: it has a gradient all the same.
+    If the weight of the units multiplies nothing but zeros, they stay: it has a gradient, of zeros.
     """
     if not _begins_by_zeros(node):
         return node.args
+    inputs: Any
     inputs, states, *others = node.args
     place = RECURRENT[node.target]
     if place is None:
-        steps = _shape_of(inputs)[1 if node.args[-1] else 0]
-        goes_on = steps > 1
+        steps = inputs.meta["val"].shape[1 if node.args[-1] else 0]
+        goes_on = isinstance(steps, int) and steps > 1
     else:
         (weight,) = _nodes_in(node.args[place])
         goes_on = not all(map(_begins_by_zeros, weight.users))
@@ -138,13 +139,9 @@ def _begun_by_none(node: fx.Node) -> Any:
 
 
 def _begins_by_zeros(node: fx.Node) -> bool:
+    """Whether a node is a recurrent layer or cell whose first states are all zeros."""
     is_given = node.target in RECURRENT and len(node.args) > 1
     return is_given and all(state.target in ZEROS for state in _nodes_in(node.args[1]))
-
-
-def _shape_of(node: Any) -> torch.Size:
-    shape: torch.Size = node.meta["val"].shape
-    return shape
 
 
 def _same(graph: fx.Graph, node: fx.Node, now: Callable[[fx.Node], Any]) -> fx.Node:

@@ -82,7 +82,8 @@ class _Region:
     lead : sequence of int or torch.SymInt
         Sizes of the dimensions that are joined. One depends on the batch, usually the first.
     singles : set of fx.Node
-        What is computed of a single sample, if the program is for one; what is made is added.
+        Nodes that are computed from the inputs of a program for a single sample; none if it is for
+        any batch. New nodes are added.
     """
 
     def __init__(self, graph: fx.Graph, lead: Sequence[Any], singles: set[fx.Node]) -> None:
