@@ -430,7 +430,7 @@ def attention(call: Call) -> Effect:
     return matrix_by_matrix(call, *map(call.argument, ("query", "key", "value", "attn_mask")))
 
 
-def _attention_of_stacks(
+def attention_of_stacks(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -456,7 +456,7 @@ _library.define(
     "float dropout_p=0.0, bool is_causal=False, *, float? scale=None, bool enable_gqa=False) "
     "-> Tensor"
 )
-_library.impl("attention_of_stacks", _attention_of_stacks, "CompositeImplicitAutograd")
+_library.impl("attention_of_stacks", attention_of_stacks, "CompositeImplicitAutograd")
 
 
 # ------------------------------------------------------------------ sums by letters

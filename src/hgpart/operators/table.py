@@ -542,6 +542,11 @@ TRACED_AS: Mapping[Any, Callable[..., Any]] = {
     aten.rnn_tanh_cell.default: recurrent.rnn_tanh_cell,
     aten.rnn_relu_cell.default: recurrent.rnn_relu_cell,
 }
+# Operators of hgpart -> what they compute, by those that every program with torch has.
+AS_TORCH: Mapping[Any, Callable[..., torch.Tensor]] = {
+    **channel_norms.AS_TORCH,
+    torch.ops.hgpart.attention_of_stacks.default: products.attention_of_stacks,
+}
 # A batch norm, that which writes new statistics into arguments, and that which returns them.
 BATCH_NORM = aten.batch_norm.default
 WRITING_NORM = aten._native_batch_norm_legit.default

@@ -11,6 +11,7 @@ from pathlib import Path
 import placements
 import pytest
 import torch
+from attention_blocks import OF_WINDOWS
 from exported_parts import run_parts
 from hypothesis import given
 from hypothesis import strategies as st
@@ -69,6 +70,17 @@ def test_filters_of_parts_are_exported(grain: str, tmp_path: Path) -> None:
     traced, graph = placements.traced_model(model, [IMAGES])
     plan = placements.of_single_tasks(traced, graph, Modelling(batch_size=4, grain=grain), 3, 1)
     check(place(model, plan), model, [IMAGES], tmp_path)
+
+
+def test_attention_within_windows_is_exported_as_an_operator_of_torch(tmp_path: Path) -> None:
+    """Its windows lie apart from samples, by an operator that only hgpart has."""
+    images = torch.randn(4, 3, 16, 16)
+    model = OF_WINDOWS["at once"]().eval()
+    traced, graph = placements.traced_model(model, [images])
+    called = {node.target for node in traced.graph_module.graph.nodes}
+    assert torch.ops.hgpart.attention_of_stacks.default in called
+    plan = placements.of_single_tasks(traced, graph, Modelling(batch_size=4, bands=2), 2, 1)
+    check(place(model, plan), model, [images], tmp_path)
 
 
 @pytest.mark.full

@@ -24,7 +24,7 @@ from hgpart.errors import (
     not_one_of,
 )
 from hgpart.files.writing import replacing, write_text
-from hgpart.operators.composites.channel_norms import AS_TORCH
+from hgpart.operators.table import AS_TORCH
 from hgpart.placement.exporting.part_stages import (
     ModelPiece,
     PartStages,
