@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch import nn
 from torch.func import functional_call
 
-from hgpart.schedules.schedule import Direction, Schedule
+from hgpart.execution.records.events import Doing, Event
+from hgpart.schedules.schedule import Action, Direction, Schedule
 
 Version = list[torch.Tensor]  # of the pieces of a part
 
@@ -30,6 +32,13 @@ def begun_with(schedule: Schedule, part: int, holders: Collection[int] = ()) -> 
             if action.micro_batch == len(found):
                 found.append(updates)
     return found
+
+
+def ended(events: Iterable[Event]) -> tuple[Action, ...]:
+    """What was computed, in the order in which it ended."""
+    done = [(event.end, event.action) for event in events if event.doing is Doing.RUN]
+    done = [(end, action) for end, action in done if not action.is_of_weights]
+    return tuple(action for _, action in sorted(done, key=itemgetter(0)))
 
 
 def stale_training(

@@ -19,7 +19,8 @@ class Scheduling:
     Attributes
     ----------
     in_flight : int or None
-        For the rule ``async``, the number of batches that each part may have begun at a time.
+        For the rules ``async`` and ``dynamic``, the number of batches that each part may have
+        begun at a time.
     stash : bool
         Whether each of these batches keeps the weights of its forward pass.
     recompute : bool

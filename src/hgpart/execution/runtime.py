@@ -15,7 +15,7 @@ from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import add
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -25,16 +25,17 @@ from hgpart.errors import PlanError, RunError
 from hgpart.execution.autocast import autocast_type
 from hgpart.execution.outlines import check_fits, outline, uses
 from hgpart.execution.program import PartProgram
-from hgpart.execution.records.events import Event
+from hgpart.execution.records.events import Event, staleness
 from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.execution.step_run import PartOnDevice, Score, StepRun, Updates
-from hgpart.execution.transport import Transport
+from hgpart.execution.transport import QueuedChannel, Transport
 from hgpart.execution.weights.copies import Copies, Travelling
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.lowering import lower
 from hgpart.schedules.outline import Outline, Uses
+from hgpart.schedules.rules.dynamic import DynamicOrder
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 Gather = Callable[[Any], list[Any]]  # collects the values of all processes, in their order
@@ -98,6 +99,11 @@ class RunRecord:
     def events(self) -> tuple[Event, ...]:
         """Events of all parts, one part after the other."""
         return tuple(chain.from_iterable(self.by_part))
+
+    @property
+    def staleness(self) -> tuple[tuple[int, ...], ...]:
+        """The number of updates that each part's own weights lacked, for each batch of a stream."""
+        return tuple(map(staleness, self.by_part))
 
     @property
     def traffic(self) -> Traffic:
@@ -280,7 +286,9 @@ class Runtime:
             self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
                 self._bring(travelling, sent)  # the weights of the first batch
-        source = self.transport.batches(batches, schedule.under_way)
+        # A part that may not begin a batch yet would keep others from what is ready.
+        most = schedule.micro_batches if schedule.is_dynamic else schedule.under_way
+        source = self.transport.batches(batches, most)
 
         def finish(part: int, result: Any) -> None:
             source.end(part)
@@ -288,13 +296,14 @@ class Runtime:
 
         def updates(part: int) -> Updates:
             own = self.programs[part].module, partial(update, part), stash
-            if travelling is None:
-                versions = Versions(*own)
-            else:
-                stale = schedule.staleness[part]
-                begins = [batch - lacking for batch, lacking in enumerate(stale)]
-                versions = Versions(*own, travelling.copies.tensors_of(part), begins)
-            return Updates(versions, partial(finish, part))
+            begins: list[int] | None = None
+            copies: Sequence[Tensor] = ()
+            if travelling is not None:
+                copies = travelling.copies.tensors_of(part)
+                if not schedule.is_dynamic:
+                    stale = schedule.staleness[part]
+                    begins = [batch - lacking for batch, lacking in enumerate(stale)]
+            return Updates(Versions(*own, copies, begins), partial(finish, part))
 
         runs = self._runs(
             schedule,
@@ -474,8 +483,16 @@ class RunningPass:
             stop()
 
         sequences = schedule.sequences
+        in_turn: dict[int, DynamicOrder] = {}
+        if schedule.is_dynamic:
+            queues = cast(QueuedChannel, channel)
+            in_turn = {part: DynamicOrder(schedule, part, queues) for part in runs}
         self._execute(
-            [partial(run.run, sequences[part], channel) for part, run in runs.items()], stop_all
+            [
+                partial(run.run, sequences[part], channel, in_turn.get(part))
+                for part, run in runs.items()
+            ],
+            stop_all,
         )
         return RunRecord(
             tuple(run.traffic for run in runs.values()),

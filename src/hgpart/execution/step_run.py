@@ -136,8 +136,13 @@ class StepRun:
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
 
-    def run(self, actions: Sequence[Action], channel: Channel) -> None:
-        """Do the part's actions, in the caller's grad mode."""
+    def run(
+        self,
+        actions: Sequence[Action],
+        channel: Channel,
+        in_turn: Iterable[Action] | None = None,
+    ) -> None:
+        """Do the part's actions, in the caller's grad mode, in another order if one is given."""
         self._channel = channel if self._count is None else CopyingChannel(channel)
         for run in self._runs.values():
             run.channel = self._channel
@@ -153,8 +158,11 @@ class StepRun:
         self._has_products = self._several_use_a_matrix or self._has_several(len(last))
         self._last, self._final = last, computing[-1] if computing else None
         try:
-            for action in actions:
-                self._do(action)
+            if in_turn is None:
+                for action in actions:
+                    self._do(action, perf_counter_ns())
+            else:
+                self._do_in_turn(in_turn)
         finally:
             if self._learns and self._travelling is not None:
                 # Their gradients were taken, or the pass has failed; a later pass adds its own.
@@ -173,10 +181,18 @@ class StepRun:
         self._gradients[0] = gradients
         self._runs[0].to_inputs_alone = not weights
 
-    def _do(self, action: Action) -> None:
+    def _do_in_turn(self, actions: Iterable[Action]) -> None:
+        """Do actions as they become ready, and note for how long nothing was."""
+        since = perf_counter_ns()
+        for action in actions:
+            now = perf_counter_ns()
+            self._spans.append((Doing.WAIT, since, now))
+            self._do(action, since)
+            since = perf_counter_ns()
+
+    def _do(self, action: Action, begin: int) -> None:
         if self._count is not None:
             self.counts.append([])
-        begin = perf_counter_ns()
         (self._transport_weights if action.is_of_weights else self._compute)(action)
         if action is self._final:
             self._add_products()

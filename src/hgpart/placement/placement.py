@@ -290,7 +290,7 @@ class Placement(ListingModule):
             Function that is called with a part when the `grad` of the part's parameters is that of
             one batch, for a step of this part's optimizer. Each part calls it in its own thread.
         schedule : Schedule
-            Schedule of `hgpart.schedule` with the rule ``async``.
+            Schedule of `hgpart.schedule` with the rule ``async`` or ``dynamic``.
         stash : bool
             Whether a batch's backward pass has the weights of its forward pass: then a part keeps a
             copy of its weights for each batch in flight that began with others. If not, an update

@@ -159,7 +159,9 @@ class PlacedModel(Learner):
             self.model.stream(cast, loss_fn, update, schedule, **options)
         losses.tell()
         self._count()
-        return schedule.staleness
+        if not schedule.is_dynamic:
+            return schedule.staleness
+        return [*chain.from_iterable(self.gather(self.model.runtime.last.staleness))]
 
     def _precision(self) -> torch.autocast:
         enabled = self.autocast is not None

@@ -44,8 +44,8 @@ def schedule(
         A placement has all its parts in this process. A distributed model has this rank's part,
         and all ranks call this function: the costs of rank 0 count.
     rule : str
-        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async`` is for
-        `Placement.stream`.
+        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async`` and
+        ``dynamic`` are for `Placement.stream`.
     micro_batches : int
         Number of micro-batches in a batch; for a stream, its number of batches.
     costs : CostModel, optional

@@ -32,6 +32,7 @@ MOVE_MAPS = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # or gradie
 GO_BACK = (Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
 GO_FORWARD = (Direction.FORWARD, Direction.SPREAD, Direction.GATHER)
 OF_WEIGHTS = (Direction.SPREAD, Direction.GATHER, Direction.REDUCE, Direction.COLLECT)
+DYNAMIC = "dynamic"  # rule by which each part finds its order itself
 UPDATING = Chunk((), ())  # an update awaits and sends nothing
 
 
@@ -170,6 +171,11 @@ class Schedule:
     def k(self) -> int:
         """Number of parts."""
         return len(self.outlines)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a run takes what is ready; then the order is what its costs make of that."""
+        return self.rule == DYNAMIC
 
     @cached_property
     def sequences(self) -> tuple[tuple[Action, ...], ...]:

@@ -151,17 +151,22 @@ def test_batches_in_flight_are_stale(make):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["dropped", *(pytest.param(name, marks=pytest.mark.full) for name in ("forked", "grouped"))],
+    ("name", "rule"),
+    [
+        ("dropped", "async"),
+        ("dropped", "dynamic"),
+        pytest.param("forked", "async", marks=pytest.mark.full),
+        pytest.param("grouped", "dynamic", marks=pytest.mark.full),
+    ],
 )
-def test_one_in_flight_is_synchronous_training_to_the_bit(name):
+def test_one_in_flight_is_synchronous_training_to_the_bit(name, rule):
     """With norms, too, whose statistics are of each slice."""
     model, inputs = learner_of(name)
     if name == "forked":
         model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
     batches = batches_of(inputs)
     stream, plain = (in_slices(f"{name} 1", model, inputs, 2) for _ in range(2))
-    losses = trained(stream, schedule(stream, "async", BATCHES, in_flight=1), batches)
+    losses = trained(stream, schedule(stream, rule, BATCHES, in_flight=1), batches)
     optimizer = momentum([one for one in plain.parameters() if one.requires_grad])
     torch.manual_seed(3)
     for loss, (images, target) in zip(losses, batches, strict=True):

@@ -310,7 +310,8 @@ def train(
 ) -> None:
     """Train a model on the devices of a plan, to the losses that one device would have.
 
-    Only --schedule async differs: its steps use older weights while other batches are in flight.
+    Only --schedule async and dynamic differ: their steps use older weights while other batches are
+    in flight.
 
     Parameters
     ----------

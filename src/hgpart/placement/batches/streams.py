@@ -17,6 +17,7 @@ from hgpart.execution.step_run import Score
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
+from hgpart.schedules.rules import STREAMS
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs
 
@@ -127,8 +128,9 @@ def sum_of_parts(losses: Sequence[torch.Tensor]) -> torch.Tensor:
 def check_stream(schedule: Schedule, stash: bool) -> None:
     """Raise an ArgumentError if a stream can't run by this schedule, or without grad mode."""
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
+        rules = " and ".join(STREAMS)
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
-        raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
+        raise ArgumentError(f"a stream by a {given}: accepted are the rules {rules}")
     recomputes = any(outline.recomputed for outline in schedule.outlines)
     check_recompute(recompute=recomputes, stash=stash)
     if not torch.is_grad_enabled():
