@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeigh
 from hgpart.prediction.simulation import simulated
 from hgpart.prediction.steps import part_steps
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule import Direction, Schedule
 
 STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle
 
@@ -37,7 +38,7 @@ class Prediction:
     period : float
         Seconds from one step's end to the next one's when steps follow each other, without the
         optimizer: less than `seconds` where parts that are done can begin the next step. For a
-        stream, equal to `seconds`.
+        stream, what its batches would take without those that fill and empty the pipeline.
     schedule : Schedule
         The schedule, including the weights that travel (see `hgpart.schedules.lowering`).
     spans : tuple of Span
@@ -166,19 +167,39 @@ def predict(
     planned = jobs_of(lowered, costs, costs.job, late)
     sharing = sharing_of(machine, k, times)
     spans = simulated(planned.step, sharing)
+    of_actions = planned.times(spans)
     known = known_step_bytes(placement, schedule, size)
     return Prediction(
         seconds=spans.end,
-        period=spans.end if is_stream else period(planned, sharing),
+        period=_of_stream(lowered, of_actions) if is_stream else period(planned, sharing),
         batch_size=size,
         schedule=lowered,
-        spans=tuple(planned.times(spans)),
+        spans=tuple(of_actions),
         busy=spans.busy,
         update_seconds=_update_seconds(costs, schedule),
         peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
         step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
         sent_bytes=_sent(placement, sizes, schedule.backward),
     )
+
+
+def _of_stream(schedule: Schedule, spans: Sequence[Span]) -> float:
+    """Seconds of a stream's batches at the pace of those in its middle.
+
+    That is the time between the updates of a part after it has begun as many batches as it may have
+    in flight, and before it has only so many to end.
+    """
+    assert schedule.in_flight is not None
+    fill, batches = schedule.in_flight - 1, schedule.micro_batches
+    ends: list[list[float]] = [[] for _ in range(schedule.k)]
+    for action, span in zip(schedule.order, spans, strict=True):
+        if action.direction is Direction.UPDATE:
+            ends[action.part].append(span.end)
+    middle = [of_part[fill : batches - fill] for of_part in ends]
+    if len(middle[0]) < 2:
+        return max(span.end for span in spans)
+    paces = ((of_part[-1] - of_part[0]) / (len(of_part) - 1) for of_part in middle)
+    return batches * max(paces)
 
 
 def with_weights(
