@@ -242,7 +242,7 @@ def test_a_stream_over_slices_sends_weights_once_a_batch_and_back(
         *(placement, made, machine_of(k, FAST), in_proportion(placement.programs.blueprint.graph)),
         batch_size=6,
     )
-    assert 0 < found.period
+    assert found.period > 0
     journeys = [
         (piece.direction, action.part, receiver, piece.number)
         for action in found.schedule.order

@@ -38,6 +38,16 @@ def test_a_batch_that_can_not_be_divided_is_whole(k: int, slices: int) -> None:
     assert {one.micro_batches for one in found} == {1}
 
 
+def test_a_given_number_of_micro_batches_is_that_of_all_that_are_several_devices() -> None:
+    modelling = SimpleNamespace(slices=1, batch_size=32)
+    for k, expected in ((1, {1}), (4, {8})):
+        partition: Any = SimpleNamespace(k=k, modelling=modelling)
+        for goal in ("time", "throughput"):
+            found = orders(partition, goal=goal, micro_batches=8)
+            assert {one.micro_batches for one in found} == expected
+            assert len(set(found)) == len(found)
+
+
 def test_pipelines_alone_have_rules_of_their_own() -> None:
     assert {one.rule for one in of(4, 1, 32)} == {"greedy", "zero-bubble", "1f1b"}
     assert {one.rule for one in of(4, 4, 32)} == {"greedy"}
