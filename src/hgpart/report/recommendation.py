@@ -156,8 +156,8 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
     elif recommendation.devices > 1:
         yield f"To split it among {recommendation.devices} devices does not pay"
     if recommendation.epoch_steps is not None:
-        count, one = recommendation.epoch_steps, recommendation.one_device
-        on_one = f", on one device {seconds(count * one.seconds)}" * recommendation.is_split
+        count, alone = recommendation.epoch_steps, recommendation.one_device
+        on_one = f", on one device {seconds(count * alone.seconds)}" * recommendation.is_split
         yield f"An epoch of {count:,} steps takes {seconds(count * best.seconds)}{on_one}"
     if recommendation.measured:
         listed = ", ".join(
