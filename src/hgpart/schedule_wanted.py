@@ -9,6 +9,7 @@ from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules import check_in_flight, check_micro_batches, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
+from hgpart.schedules.schedule import TURNS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
 
 
@@ -57,6 +58,11 @@ class Scheduling:
     def is_stream(self) -> bool:
         """Whether batches follow each other without a stop."""
         return self.rule in STREAMS and self.file is None
+
+    @property
+    def is_in_turns(self) -> bool:
+        """Whether each slice of the batch has whole batches in turns."""
+        return self.rule == TURNS and self.file is None
 
     @property
     def most_in_flight(self) -> int:

@@ -141,7 +141,11 @@ class Placing:
             from hgpart.placement.batches.streams import (
                 check_norms_of_stream,
                 check_slices_of_stream,
+                check_turns,
             )
+
+            if scheduling.is_in_turns:
+                check_turns(self.plan.modelling)
 
             sliced = self.plan.modelling.slices > 1
             together = sliced and self.plan.modelling.norms == "batch"

@@ -29,11 +29,12 @@ from hgpart.execution.records.events import Event, staleness
 from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.execution.step_run import PartOnDevice, Score, StepRun, Updates
 from hgpart.execution.transport import QueuedChannel, Transport
-from hgpart.execution.weights.copies import Copies, Travelling
+from hgpart.execution.weights.copies import Copies, Travelling, travels_of
+from hgpart.execution.weights.exchanges import Exchange
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
-from hgpart.schedules.lowering import lower
+from hgpart.schedules.lowering import lower, lower_turns
 from hgpart.schedules.outline import Outline, Uses
 from hgpart.schedules.rules.dynamic import DynamicOrder
 from hgpart.schedules.schedule import Action, Direction, Schedule
@@ -59,12 +60,18 @@ class Placed:
     copies : callable or None
         Finds the copies that parts have of each other's state; all processes call it. None if there
         are none.
+    turns : sequence of mapping of int to PartProgram
+        Programs of the parts in each turn, where batches take turns; `programs` are the first.
+    weights_of_turns : callable or None
+        Finds the weights of which parts have copies in each turn; all processes call it.
     """
 
     k: int
     programs: Mapping[int, PartProgram]
     output_parts: tuple[int, ...]
     copies: Callable[[Gather], Copies] | None = None
+    turns: Sequence[Mapping[int, PartProgram]] = ()
+    weights_of_turns: Callable[[Gather], Sequence[Sequence[Exchange]]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +137,11 @@ class Runtime:
         self.k, self.output_parts = placed.k, placed.output_parts
         self.devices = {part: transport.device(part) for part in transport.parts}
         self.programs = {part: placed.programs[part] for part in transport.parts}
+        self._turns = {
+            part: tuple(programs[part] for programs in placed.turns or [placed.programs])
+            for part in transport.parts
+        }
+        self._weights_of_turns = placed.weights_of_turns
         self.last = RunRecord.none(len(transport.parts), self.k)
         self.transport, self._copies_of = transport, placed.copies
         self._whole_batch: Schedule | None = None
@@ -283,7 +295,8 @@ class Runtime:
         sent = self._nothing_sent()
         travelling = self._begun(True, sent)
         if travelling is not None:
-            self._check_owners(schedule, travelling.copies)
+            if not schedule.turns:
+                self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
                 self._bring(travelling, sent)  # the weights of the first batch
         # A part that may not begin a batch yet would keep others from what is ready.
@@ -295,7 +308,8 @@ class Runtime:
             on_score(part, result)
 
         def updates(part: int) -> Updates:
-            own = self.programs[part].module, partial(update, part), stash
+            modules = [program.module for program in self._turns[part]]
+            own = modules, partial(update, part), stash
             begins: list[int] | None = None
             copies: Sequence[Tensor] = ()
             if travelling is not None:
@@ -305,6 +319,13 @@ class Runtime:
                     begins = [batch - lacking for batch, lacking in enumerate(stale)]
             return Updates(Versions(*own, copies, begins), partial(finish, part))
 
+        if travelling is not None and self._weights_of_turns is not None:
+            of_turns = self._weights_of_turns(self.transport.gather)
+            lowered = lower_turns(schedule, travelling.travels, [*map(travels_of, of_turns)])
+            exchanges = (*travelling.exchanges, *chain.from_iterable(of_turns))
+            travelling = replace(travelling, exchanges=exchanges)
+        else:
+            lowered = self.lowered(schedule, travelling)
         runs = self._runs(
             schedule,
             {part: source.of(part) for part in self.programs},
@@ -313,7 +334,6 @@ class Runtime:
             score,
             {part: updates(part) for part in self.programs},
         )
-        lowered = self.lowered(schedule, travelling)
         sizes = (samples,) * schedule.micro_batches
         whole = RunningPass(self, runs, lowered, sizes, travelling)
         self.last = whole.run(lowered, source.stop)
@@ -339,7 +359,9 @@ class Runtime:
 
     def _check(self, schedule: Schedule) -> None:
         if schedule not in self._fitting:
-            check_fits(schedule, self.programs, self.k)
+            for turn in range(max(1, len(schedule.turns))):
+                programs = {part: own[turn] for part, own in self._turns.items()}
+                check_fits(schedule, programs, self.k, turn)
             self._fitting.add(schedule)
 
     def _check_owners(self, schedule: Schedule, copies: Copies) -> None:
@@ -400,7 +422,7 @@ class Runtime:
     ) -> dict[int, StepRun]:
         return {
             part: StepRun(
-                PartOnDevice(program, self.devices[part], self.k),
+                PartOnDevice(self._turns[part], self.devices[part], self.k),
                 batches[part],
                 score(part) if score is not None and part in self.output_parts else None,
                 schedule.outlines[part].recomputed,
@@ -408,7 +430,7 @@ class Runtime:
                 travelling,
                 sent[part],
             )
-            for part, program in self.programs.items()
+            for part in self.programs
         }
 
 

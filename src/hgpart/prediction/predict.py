@@ -153,6 +153,11 @@ def predict(
             f"a placement for inputs of {now.said_beside(first)}: accepted is one for "
             f"{first.said_beside(now)}, as it was placed and times were measured"
         )
+    if schedule.turns:
+        raise ArgumentError(
+            "a prediction of batches in turns, which no simulation is of yet: accepted are other "
+            "schedules"
+        )
     check_fits(schedule, placement.programs.parts, k)
     size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import astuple
 
 import placements
 import pytest
 import sliced_ranks
 import torch
 from changed_models import taught
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_models import model_of
-from stale_training import stale_training
+from stale_training import stale_training, training_in_turns
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from hgpart import Modelling, Placement, place
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.held_memory import memory_counted
+from hgpart.execution.records.totals import Traffic
 from hgpart.placement.accounting import peak_bytes
 from hgpart.run.processes.launch import launch
 from hgpart.run.scheduling import schedule
@@ -138,6 +140,70 @@ def test_it_is_plain_training_of_the_same_staleness(
     assert problems(order) == []
     if len(placement.programs.shares) > 1:
         agrees(model, placement, order, batches_of(inputs))
+
+
+@settings(max_examples=15)
+@given(
+    name=st.sampled_from(["residual", "plain", "branches", "dropped"]),
+    slices=st.integers(2, 3),
+    k=st.sampled_from([2, 3]),
+    make=st.sampled_from(MAKES),
+    in_flight=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_in_turns_it_is_plain_training_by_the_weights_that_were_there(
+    name, slices, k, make, in_flight, seed
+):
+    """A whole batch by the parts of one slice; and the bytes are those of its messages."""
+    model, inputs = learner_of(name)
+    placement = in_slices(name, model, inputs, max(slices, k), k, "coarse", seed, make)
+    batches = batches_of(inputs)
+    order = schedule(placement, "turns", BATCHES, in_flight=in_flight)
+    assert problems(order) == []
+    losses = trained(placement, order, batches)
+    torch.manual_seed(3)
+    expected, weights = training_in_turns(model, placement, batches, loss_of, momentum)
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(losses, expected, **close)
+    for part, several in learned(placement).items():
+        assert all(one.grad is None for _, one in several)
+        torch.testing.assert_close([one.detach() for _, one in several], weights[part], **close)
+    assert all(stale < in_flight for own in placement.runtime.last.staleness for stale in own)
+    for sent, wanted in zip(
+        astuple(placement.runtime.last.traffic), astuple(traffic_in_turns(placement)), strict=True
+    ):
+        assert (sent == wanted).all()
+    if in_flight == 1:
+        plain = copy.deepcopy(model)
+        optimizer = momentum([one for one in plain.parameters() if one.requires_grad])
+        torch.manual_seed(3)
+        for loss, (images, target) in zip(losses, batches, strict=True):
+            optimizer.zero_grad()
+            found = loss_of(plain(*images), target)
+            found.backward()
+            optimizer.step()
+            torch.testing.assert_close(found.detach(), loss, **close)
+
+
+def traffic_in_turns(placement):
+    """Maps of each batch's turn, new weights for the copies of all turns, gradients of its own."""
+    found = Traffic.none(placement.k)
+    turns, copies = placement.forms.turns, placement.copies.in_turns(lambda here: [here])
+    for batch in range(BATCHES):
+        for one in turns[batch % len(turns)].transfers:
+            ends = one.sender, one.receiver
+            found.count(ends, one.nbytes(SAMPLES), backward=False, counted=one.counted)
+            if one.differentiable:
+                found.count(ends[::-1], one.nbytes(SAMPLES), backward=True, counted=one.counted)
+        for one in copies.copies.weights:
+            if one.owner != one.holder:
+                ends = one.owner, one.holder
+                found.count(ends, copies.copies.nbytes(one), backward=False, counted=True)
+        for one in copies.of_turns[batch % len(turns)]:
+            if one.owner != one.holder:
+                ends = one.holder, one.owner
+                found.count(ends, copies.copies.nbytes(one), backward=True, counted=True)
+    return found
 
 
 @pytest.mark.parametrize("make", [MAKES[0], MAKES[2]])

@@ -67,8 +67,8 @@ class Ranking(Options):
     micro_batches : M
         Micro-batches of all ways of several devices. Default: several numbers are tried.
     data : synthetic|digits|imagefolder:PATH|FILE.py:FUNCTION
-        What the steps that are run train on; seconds of an epoch of it are said. Default: one batch
-        of random images.
+        Training data of the steps that are run, and what an epoch of it takes. Default: one batch of
+        random images.
     time_limit : SECONDS
         Time to simulate ways, the most promising first.
     """

@@ -310,8 +310,8 @@ def train(
 ) -> None:
     """Train a model on the devices of a plan, to the losses that one device would have.
 
-    Only --schedule async and dynamic differ: their steps use older weights while other batches are
-    in flight.
+    Only --schedule async, dynamic and turns differ: their steps use older weights while other
+    batches are in flight.
 
     Parameters
     ----------
@@ -412,12 +412,11 @@ def train(
             peaks, timed = learner.peak_bytes(samples), results.draws_timeline
             run = learner, data, options, checkpointing, on_step
             best = output is not None
+            volume = learner.forward_bytes(samples)
             result = run_training(*run, loss=loss, timeline=timed, best=best, log=log)
         state = None if output is None else learner.whole_state()
         if not learner.first:
             return None
-        sizes = used.sizes(samples)
-        traffic = learner.placement.programs.expected_traffic(sizes, backward=True)
         report = TrainingReport(
             model=named,
             data=data.spec,
@@ -426,7 +425,7 @@ def train(
             devices=devices,
             processes=learner.processes,
             result=result,
-            volume_bytes=int(traffic.forward_bytes.sum()),
+            volume_bytes=volume,
             scheduling=used,
             norms=step.norms,
             peak_bytes=peaks,

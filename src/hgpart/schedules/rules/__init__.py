@@ -12,7 +12,7 @@ from hgpart.schedules.rules.greedy import greedy
 from hgpart.schedules.rules.one_f_one_b import one_f_one_b
 from hgpart.schedules.rules.sequential import sequential
 from hgpart.schedules.rules.zero_bubble import zero_bubble
-from hgpart.schedules.schedule import DYNAMIC, Action
+from hgpart.schedules.schedule import DYNAMIC, TURNS, Action
 
 RULES: Mapping[str, Callable[[Needs], list[Action]]] = {
     "sequential": sequential,
@@ -26,6 +26,7 @@ DEFAULT = "greedy"
 STREAMS: Mapping[str, Callable[[Needs], list[Action]]] = {
     "async": asynchronous,
     DYNAMIC: dynamic,
+    TURNS: dynamic,
 }
 IN_FLIGHT, MOST_IN_FLIGHT = 2, 1000  # the default, and the most that can be asked for
 LONGEST = 256  # most batches of a stream, to keep its order short; then the pipeline is drained
