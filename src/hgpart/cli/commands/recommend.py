@@ -67,7 +67,7 @@ class Ranking(Options):
     micro_batches : M
         Micro-batches of all ways of several devices. Default: several numbers are tried.
     data : synthetic|digits|imagefolder:PATH|FILE.py:FUNCTION
-        Training data of the steps that are run, and what an epoch of it takes. Default: one batch of
+        Training data of the steps that are run, with the seconds of an epoch. Default: one batch of
         random images.
     time_limit : SECONDS
         Time to simulate ways, the most promising first.
