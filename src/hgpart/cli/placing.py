@@ -146,14 +146,11 @@ class Placing:
 
             if scheduling.is_in_turns:
                 check_turns(self.plan.modelling)
-
-            sliced = self.plan.modelling.slices > 1
-            together = sliced and self.plan.modelling.norms == "batch"
-            check_norms_of_stream("batch" if together else self.norms)
-            if sliced:
+            check_norms_of_stream(self.norms)
+            if self.plan.modelling.slices > 1:
                 check_slices_of_stream(stash=scheduling.stash)
         sizes = scheduling.sizes(batch_size)
-        fewest = min(sizes) // self.plan.modelling.slices
+        fewest = min(sizes) // (1 if scheduling.is_in_turns else self.plan.modelling.slices)
         norms = training and (fewest < 2 or self.norms == "batch")
         if scheduling.file is None and not norms:
             return

@@ -109,6 +109,9 @@ def agrees(model, placement: Placement, order: Schedule, batches) -> None:
     for part, several in learned(placement).items():
         assert all(one.grad is None for _, one in several)
         torch.testing.assert_close([one.detach() for _, one in several], weights[part], **close)
+    state = placement.state_dict()
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(state[name], buffer, **close)
     trained_model = copy.deepcopy(model)
     trained_model.load_state_dict(placement.state_dict())
     found = []
@@ -278,11 +281,26 @@ def test_what_is_refused():
         placement.stream(batches, loss_of, change, order)
 
 
-@pytest.mark.full
-def test_norms_of_the_batch_are_refused():
-    together = in_slices("grouped", *learner_of("grouped"), norms="batch")
-    with pytest.raises(ArgumentError, match="norms of the batch with batches in flight"):
-        together.stream([], loss_of, lambda part: None, schedule(together, "async", 3))
+@pytest.mark.parametrize(
+    ("slices", "bands", "norms", "make"),
+    [
+        (1, 4, "slice", placements.of_whole_tiles),
+        (3, 1, "batch", placements.of_random_blocks),
+        pytest.param(2, 3, "batch", placements.of_whole_tiles, marks=pytest.mark.full),
+    ],
+)
+def test_norms_over_rows_and_slices_are_those_of_each_batch(slices, bands, norms, make):
+    """Streams were refused. Running statistics change in the order of the batches."""
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+    second = nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Conv2d(6, 2, 1)
+    model, inputs = nn.Sequential(*first, *second).double(), [torch.randn(4, 3, 12, 6).double()]
+    modelling = Modelling(batch_size=SAMPLES, slices=slices, bands=bands, norms=norms)
+    plan = make(*placements.traced_model(model, inputs), modelling, 3, seed=1)
+    placement = place(copy.deepcopy(model), plan)
+    order = schedule(placement, "async", BATCHES, Costs(work=1e-9, message=1e-5), in_flight=3)
+    agrees(model, placement, order, batches_of(inputs))
+    assert max(map(max, order.staleness)) > 0
 
 
 @pytest.mark.full
