@@ -9,8 +9,10 @@ from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules import check_in_flight, check_micro_batches, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
-from hgpart.schedules.schedule import TURNS
+from hgpart.schedules.schedule import DYNAMIC, TURNS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
+
+MANY = 64  # batches
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,15 @@ class Scheduling:
     def sample_batches(self) -> int:
         """Number of batches of a stream that show how it goes on."""
         return 2 * self.most_in_flight + 2 if self.is_stream else 1
+
+    @property
+    def simulated_batches(self) -> int:
+        """Number of batches whose simulation tells the pace of a stream.
+
+        What parts that take what is ready do becomes regular only after many batches.
+        """
+        is_dynamic = self.is_stream and self.rule in (DYNAMIC, TURNS)
+        return max(MANY, self.sample_batches) if is_dynamic else self.sample_batches
 
     @property
     def name(self) -> str:

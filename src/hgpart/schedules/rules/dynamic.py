@@ -47,10 +47,10 @@ def in_turns(
         actions += [Action(part, Direction.UPDATE, batch, 0) for part in range(len(turns[0]))]
     outlines = tuple(map(tuple, turns))
     alone = Schedule(TURNS, batches, outlines[0], tuple(actions), in_flight, turns=outlines)
-    return replace(alone, order=tuple(_as_ready(alone, costs)))
+    return replace(alone, order=tuple(as_ready(alone, costs)))
 
 
-def _as_ready(schedule: Schedule, costs: CostModel) -> Iterator[Action]:
+def as_ready(schedule: Schedule, costs: CostModel) -> Iterator[Action]:
     """The actions of a schedule in the order in which parts that take what is ready begin them."""
     inboxes = [_Inbox() for _ in schedule.outlines]
     orders = [DynamicOrder(schedule, part, inbox) for part, inbox in enumerate(inboxes)]
