@@ -66,7 +66,7 @@ def check_data(spec: str) -> DataWanted:
     if path and kind not in IN_FOLDERS:
         kind, path = USER, source
     augment, fold = False, None
-    for name, _, value in (one.partition("=") for one in settings.split(",")[1:]):
+    for name, _, value in (setting.partition("=") for setting in settings.split(",")[1:]):
         if name == "fold":
             fold = _fold(spec, value)
         else:

@@ -49,7 +49,7 @@ class SmallImages:
     pixels : Tensor
         Images (samples, channels, height, width), uint8.
     mean, deviation : float
-        Of the training samples, which normalised pixels have 0 and 1 in their place.
+        Mean and standard deviation of the training samples, which become 0 and 1.
     size : tuple of int
         Channels, height and width of the model's input; grey images have the same in all channels.
     """
@@ -187,7 +187,7 @@ def _checked(labels: NDArray[Any], path: Path) -> NDArray[np.uint8]:
 
 
 def _found(kind: str, folder: Path, inside: Sequence[str], names: Sequence[str]) -> Path:
-    for path in (folder / one / name for one in inside for name in names):
+    for path in (folder / within / name for within in inside for name in names):
         if path.is_file():
             return path
     raise ArgumentError(
