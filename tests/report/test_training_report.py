@@ -50,6 +50,14 @@ def printed(shown, unit="MB"):
     return text.getvalue().splitlines()
 
 
+def test_an_accuracy_on_test_samples_is_said_where_there_is_one():
+    shown = report([1.0], accuracy=0.5)
+    shown = replace(shown, result=replace(shown.result, test=0.25))
+    assert "validation accuracy 50.00 %, test accuracy 25.00 %" in printed(shown)[0]
+    assert json.loads(training_json(shown))["test_accuracy"] == 0.25
+    assert "test_accuracy" not in json.loads(training_json(report([1.0], accuracy=0.5)))
+
+
 def test_what_matters_most_comes_first():
     lines = printed(report([2.0, 1.0], accuracy=0.9812, steps=1, seconds=0.5))
     assert lines[0] == "loss 1, validation accuracy 98.12 %, 8.0 samples/s"

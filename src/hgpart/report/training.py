@@ -116,6 +116,11 @@ def training_json(report: TrainingReport) -> str:
             "accuracies" if classes else "validation_losses": [
                 epoch.validation for epoch in result.epochs
             ],
+            **(
+                {}
+                if result.test is None
+                else {"test_accuracy" if classes else "test_loss": result.test}
+            ),
             "learning_rates": [epoch.rate for epoch in result.epochs],
             "best_epoch": None if result.best is None else result.best.number,
             "samples_per_second": result.samples_per_second,
@@ -134,6 +139,8 @@ def training_answer(report: TrainingReport) -> str:
     score = result.accuracy if result.loss.of_classes else result.validation_loss
     if score is not None:
         facts.append(_score_said(score, result.loss))
+    if result.test is not None:
+        facts.append(_score_said(result.test, result.loss, "test"))
     if result.samples_per_second is not None:
         facts.append(f"{result.samples_per_second:,.1f} samples/s")
     return ", ".join(facts)
@@ -172,10 +179,10 @@ def validated(result: TrainingResult) -> list[tuple[Epoch, float]]:
     return [(epoch, epoch.validation) for epoch in result.epochs if epoch.validation is not None]
 
 
-def _score_said(score: float, loss: Loss) -> str:
+def _score_said(score: float, loss: Loss, samples: str = "validation") -> str:
     if loss.of_classes:
-        return f"validation accuracy {100 * score:.2f} %"
-    return f"validation loss {score:.4g}"
+        return f"{samples} accuracy {100 * score:.2f} %"
+    return f"{samples} loss {score:.4g}"
 
 
 def _epochs(result: TrainingResult) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from PIL import Image
 from hgpart.errors import ArgumentError, FormatError, MissingPackageError
 from hgpart.run.training.data import load_data
 from hgpart.run.training.sources.image_folder import ImageFiles
+from hgpart.run.training.sources.samples import divided
 
 COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
 
@@ -246,5 +248,50 @@ def test_folders_that_are_no_data_are_refused(tmp_path):
 
 @pytest.mark.parametrize("spec", ["mnist", "imagefolder:", "imagefolder", ""])
 def test_unknown_data_is_refused(spec):
-    with pytest.raises(ArgumentError, match="accepted are synthetic, digits, imagefolder:PATH"):
+    with pytest.raises(ArgumentError, match="accepted are synthetic, digits, shapes, imagefolder:"):
+        load_data(spec, (1, 8, 8), 10, seed=0)
+
+
+# ------------------------------------------------------------------ folds
+
+
+def test_folds_divide_the_samples_class_by_class():
+    labels = [7] * 11 + [3, 9] * 8
+    validated = [divided(labels, fold=(number, 3))[1] for number in range(3)]
+    assert sorted(chain(*validated)) == [*range(len(labels))]
+    for number in range(3):
+        train, validation = divided(labels, fold=(number, 3))
+        assert sorted(train + validation) == [*range(len(labels))]
+        for label, count in Counter(labels).items():
+            of_fold = [labels[at] for at in validation].count(label)
+            assert of_fold in (count // 3, count // 3 + 1)
+
+
+def test_a_fold_leaves_the_data_sets_own_samples_to_test_on(tmp_path):
+    fill(tmp_path / "train", 4)
+    fill(tmp_path / "val", 2)
+    spec = f"imagefolder:{tmp_path},augment=yes,fold=1/2"
+    data = load_data(spec, (3, 4, 4), 3, seed=0)
+    assert [len(samples) for samples in (data.train, data.validation, data.test)] == [6, 6, 6]
+    validated = data.validation
+    assert torch.equal(validated.images([0], 0), validated.images([0], 1))  # nothing is random
+    assert validated.labels(range(6)).tolist() == [0, 0, 1, 1, 2, 2]
+    digits = load_data("digits,fold=0/3", (1, 8, 8), 10, seed=0)
+    assert digits.test is None
+    assert len(digits.train) + len(digits.validation) == 1797
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("digits,fold=3/3", "accepted is fold=NUMBER/FOLDS"),
+        ("digits,fold=0", "accepted is fold=NUMBER/FOLDS"),
+        ("digits,fold=0/1", "2 folds or more"),
+        ("digits,augment=yes", "accepted with augment= are imagefolder and tiny-imagenet"),
+        ("synthetic,fold=0/2", "accepted with fold= are data with labels to learn"),
+        ("digits,fold=999/1000", "0 samples to validate on and 1797 to train on"),
+    ],
+)
+def test_folds_that_are_none_are_refused(spec, message):
+    with pytest.raises(ArgumentError, match=message):
         load_data(spec, (1, 8, 8), 10, seed=0)

@@ -223,6 +223,14 @@ def test_accuracy_counts_every_sample_once(data):
     assert accuracy(Learner(model), small, 64) == right[:5].sum().item() / 5
 
 
+def test_test_samples_are_classified_with_the_final_weights(data):
+    model = network()
+    held_out = Data("held out", data.train, data.train, 10, 2, test=data.validation)
+    result = train(Learner(model), held_out, TrainingOptions(60, 32, lr=0.05))
+    assert result.test == accuracy(Learner(model), data, 32) != result.accuracy
+    assert train(Learner(model), data, TrainingOptions(1, 32)).test is None
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["whole", "placed coarse"])
 def test_the_rate_decays_where_accuracy_does_not_improve_and_then_training_ends(

@@ -83,9 +83,10 @@ class Trained(Options):
     until : ACCURACY
         Instead of timing steps, train each way once until this share of the test samples, from 0 to
         1, is classified correctly. Append ,epochs=N for the most epochs (default 50).
-    data : synthetic|digits|imagefolder:PATH
+    data : synthetic|digits|shapes|KIND:PATH
         Training data: synthetic (one batch of random images), digits (scikit-learn's handwritten
-        digits) or imagefolder:PATH (a folder per class).
+        digits), shapes (drawn polygons and stars), imagefolder:PATH (a folder per class), or
+        mnist:PATH, cifar10:PATH or tiny-imagenet:PATH (a folder with the published files).
     lr : RATE
         Learning rate of plain gradient descent.
     seed : N
@@ -120,7 +121,7 @@ class Trained(Options):
             raise ArgumentError(f"--lr {self.lr}: accepted is a number from 0 to {LARGEST_RATE:g}")
         if self.until is not None and self.data == "synthetic":
             raise ArgumentError(
-                "--until needs data to test on: accepted are --data digits and imagefolder:PATH"
+                "--until needs data to test on: accepted are --data digits, shapes and KIND:PATH"
             )
 
     def goal(self) -> tuple[float, int] | None:

@@ -48,12 +48,15 @@ class Learning(Options):
 
     Attributes
     ----------
-    data : synthetic|digits|imagefolder:PATH|FILE.py:FUNCTION
-        Training data: synthetic (random images), digits (scikit-learn's handwritten digits),
-        imagefolder:PATH (a folder per class, or such folders in PATH/train and PATH/val), or a
-        function of yours, which returns a dataset, or (train, validation), for a seed. Append
-        ,augment=yes to a PATH for random crops, mirrored half of the time, and pixels normalised
-        as ImageNet's.
+    data : synthetic|digits|shapes|KIND:PATH|FILE.py:FUNCTION
+        Training data: synthetic (random images), digits (scikit-learn's handwritten digits), shapes
+        (drawn polygons and stars, 10 classes), imagefolder:PATH (a folder per class, or such
+        folders in PATH/train and PATH/val), mnist:PATH, cifar10:PATH or tiny-imagenet:PATH (a
+        folder with the published files), or a function of yours, which returns a dataset, or
+        (train, validation), for a seed. Append ,fold=I/N to validate on fold I of N of the training
+        samples, from 0, and to test on those held out; and ,augment=yes to imagefolder and
+        tiny-imagenet for random crops, mirrored half of the time, and pixels normalised as
+        ImageNet's.
     optimizer : sgd|adam
         Update rule of the weights. Append ,momentum=M (sgd; default 0.9), ,weight-decay=W (default
         0) and ,decay=yes to multiply the learning rate by 0.8 when the test accuracy has not

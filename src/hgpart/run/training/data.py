@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from hgpart.errors import ArgumentError
-from hgpart.run.training.data_wanted import USER, check_data
-from hgpart.run.training.sources.image_folder import image_folder
-from hgpart.run.training.sources.samples import Samples, divided, generator_of
-from hgpart.run.training.sources.user_data import user_data
+from hgpart.run.training.data_wanted import OF_FILES, USER, check_data
+from hgpart.run.training.sources.image_folder import ImageFiles, check_channels, image_folder
+from hgpart.run.training.sources.samples import Chosen, Samples, divided, generator_of
+from hgpart.run.training.sources.shapes import CLASSES, TEST, TRAINING, Shapes
+from hgpart.run.training.sources.small_images import small_images
+from hgpart.run.training.sources.tiny_imagenet import tiny_imagenet
+from hgpart.run.training.sources.user_data import UserSamples, user_data
 
 SYNTHETIC_SAMPLES = 2**16
 
@@ -34,6 +37,8 @@ class Data:
         The argument of `load_data`.
     validation : Samples or None
         Samples that are held out; None if there are none, or labels are random.
+    test : Samples or None
+        Samples that the data hold out themselves, where a fold of the others is for validation.
     classes : int or None
         Number of classes, of which labels are 0 to classes - 1; None if that is not known.
     """
@@ -43,6 +48,7 @@ class Data:
     validation: Samples | None
     classes: int | None
     seed: int
+    test: Samples | None = None
 
     def training_indices(self, step: int, batch_size: int) -> list[int]:
         """Samples of training step `step`, counted from 0; an epoch's last few are left out.
@@ -82,12 +88,17 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int | None, seed: 
     ----------
     spec : str
         ``synthetic``: random images with random labels. ``digits``: scikit-learn's 1797
-        handwritten digits. ``imagefolder:PATH``: a folder with one folder of images for each
-        class, or with such folders in ``train`` and ``val`` (or ``test``). Without these every
-        fifth sample of each class is for validation. Images have 8 or 16 bits. With
-        ``,augment=yes`` behind it they are cropped at random, and normalised as ImageNet's.
-        ``FILE.py:FUNCTION``: a function that is called with the seed, and returns a dataset, or
-        (train, validation), whose samples are (input, target).
+        handwritten digits. ``shapes``: 20,000 drawn polygons and stars, and 5,000 to validate on;
+        see `Shapes`. ``imagefolder:PATH``: a folder with one folder of images for each class, or
+        with such folders in ``train`` and ``val`` (or ``test``). ``mnist:PATH``, ``cifar10:PATH``
+        and ``tiny-imagenet:PATH``: a folder with their published files. Images have 8 or 16 bits.
+        With ``,augment=yes`` behind it images of files are cropped at random, and normalised as
+        ImageNet's. ``FILE.py:FUNCTION``: a function that is called with the seed, and returns a
+        dataset, or (train, validation), whose samples are (input, target).
+
+        Without samples of their own for validation, every fifth of each class is for that. With
+        ``,fold=I/N`` fold I of N of the samples to train on is, those of each class in turn (a
+        function's samples in turn), and samples of their own are to test on.
     input_shape : sequence of int
         Shape of a sample of the model: channels, height, width.
     classes : int or None
@@ -109,8 +120,9 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int | None, seed: 
     """
     wanted = check_data(spec)
     if wanted.kind == USER:
-        return Data(spec, *user_data(spec, input_shape, classes, seed), classes, seed)
-    if spec == "synthetic":
+        mine = user_data(wanted.path, input_shape, classes, seed)
+        return _divided(spec, *mine, classes, seed, wanted.fold, divides=wanted.fold is not None)
+    if wanted.kind == "synthetic":
         if classes is None:
             raise ArgumentError("synthetic data without classes: accepted is a model of classes")
         return Data(spec, Synthetic(tuple(input_shape), classes, seed), None, classes, seed)
@@ -119,20 +131,54 @@ def load_data(spec: str, input_shape: Sequence[int], classes: int | None, seed: 
             f"data {spec!r} are images, the model's input has shape {tuple(input_shape)}: "
             "accepted is channels, height, width"
         )
-    channels, height, width = input_shape
+    size = (input_shape[0], input_shape[1], input_shape[2])
+    folder, present = Path(wanted.path), CLASSES
     train: Samples
-    validation: Samples | None
-    if spec == "digits":
-        train, validation, present = _digits(channels, height, width)
+    held_out: Samples | None
+    if wanted.kind in OF_FILES:
+        opened = image_folder if wanted.kind == "imagefolder" else tiny_imagenet
+        train, held_out, present = opened(folder, *size, wanted.augment, seed)
+    elif wanted.kind == "shapes":
+        check_channels(spec, size[0])
+        train, held_out = Shapes("training", TRAINING, *size), Shapes("test", TEST, *size)
+    elif wanted.kind == "digits":
+        train, held_out = _digits(*size, wanted.fold), None
     else:
-        folder = Path(wanted.path), channels, height, width
-        train, validation, present = image_folder(*folder, wanted.augment, seed)
+        train, held_out = small_images(wanted.kind, folder, size)
     if classes is not None and present > classes:
         raise ArgumentError(
             f"{spec} has {present} classes, the model's output has {classes} values a sample: "
             "accepted is a model with one for each class"
         )
-    return Data(spec, train, validation, present, seed)
+    divides = held_out is None or wanted.fold is not None
+    return _divided(spec, train, held_out, present, seed, wanted.fold, divides)
+
+
+def _divided(
+    spec: str,
+    samples: Samples,
+    held_out: Samples | None,
+    classes: int | None,
+    seed: int,
+    fold: tuple[int, int] | None,
+    divides: bool,
+) -> Data:
+    """Data whose validation samples are a fold of the samples, or those that are held out."""
+    if not divides:
+        return Data(spec, samples, held_out, classes, seed)
+    everything = range(len(samples))
+    # A function's targets may be anything, and reading them would be reading all samples.
+    is_users = isinstance(samples, UserSamples)
+    labels = [0] * len(samples) if is_users else samples.labels(everything).tolist()
+    train, validation = divided(labels, fold)
+    if fold and not (train and validation):
+        raise ArgumentError(
+            f"{spec}: {len(validation)} samples to validate on and {len(train)} to train on: "
+            "accepted are fewer folds"
+        )
+    middles = replace(samples, seed=None) if isinstance(samples, ImageFiles) else samples
+    validated = Chosen(middles, validation) if validation else None
+    return Data(spec, Chosen(samples, train), validated, classes, seed, held_out)
 
 
 @dataclass(frozen=True)
@@ -186,22 +232,17 @@ class ImagesInMemory:
         return self.all_labels[list(indices)]
 
 
-def _digits(channels: int, height: int, width: int) -> tuple[Samples, Samples, int]:
+def _digits(channels: int, height: int, width: int, fold: tuple[int, int] | None) -> ImagesInMemory:
     """Digits of 8 x 8 grey pixels, scaled; mean 0 and deviation 1 over the training samples."""
     from sklearn.datasets import load_digits
 
     bunch: Any = load_digits()
     labels = torch.tensor(bunch.target, dtype=torch.int64)
-    train, validation = divided(labels.tolist())
+    train, _ = divided(labels.tolist(), fold)
     pixels = torch.tensor(bunch.images, dtype=torch.float32)
     pixels = (pixels - pixels[train].mean()) / pixels[train].std()
     images = functional.interpolate(pixels[:, None], (height, width), mode="bilinear")
-    images = images.expand(-1, channels, -1, -1)
-    return (
-        ImagesInMemory(images[train], labels[train]),
-        ImagesInMemory(images[validation], labels[validation]),
-        len(bunch.target_names),
-    )
+    return ImagesInMemory(images.expand(-1, channels, -1, -1), labels)
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from hgpart.run.training.log import Log
 from hgpart.run.training.manifest import Manifest
 from hgpart.run.training.options import RATES, TrainingOptions
 from hgpart.run.training.resuming import Checkpointing, last, restore, save
-from hgpart.run.training.scores import CROSS_ENTROPY, Loss
+from hgpart.run.training.scores import CROSS_ENTROPY, Loss, validated
 from hgpart.schedules.rules import LONGEST
 
 TIMELINE_STEPS = 100  # most steps in a timeline, which are the last ones
@@ -70,6 +70,8 @@ class TrainingResult:
         the last step.
     validation_loss : float or None
         In place of the accuracy, the mean of a user's loss over the validation samples.
+    test : float or None
+        The accuracy, or the user's loss, of the final weights on test samples; None without them.
     """
 
     losses: tuple[float, ...]
@@ -85,6 +87,7 @@ class TrainingResult:
     best: Epoch | None = None
     loss: Loss = CROSS_ENTROPY
     validation_loss: float | None = None
+    test: float | None = None
 
 
 def train(
@@ -292,6 +295,7 @@ def _train(
         best=best,
         loss=loss,
         validation_loss=None if loss.of_classes else score,
+        test=validated(learner, replace(data, validation=data.test), size, loss),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from hgpart.cores import usable_cores
 from hgpart.errors import ArgumentError, FormatError
 from hgpart.run.training.sources.augmentation import middle, normalised, random_piece
-from hgpart.run.training.sources.samples import divided, generator_of
+from hgpart.run.training.sources.samples import generator_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -115,46 +115,49 @@ def _of_8_bits(image: Image) -> Image:
 def image_folder(
     folder: Path, channels: int, height: int, width: int, augment: bool, seed: int
 ) -> tuple[ImageFiles, ImageFiles | None, int]:
-    """Samples for training, samples for validation, and the number of classes.
+    """All samples, or those of ``train``; those of ``val`` or ``test``; the number of classes.
 
     Raises
     ------
     ArgumentError
         If it is no folder of images by class, or does not fit the model.
     """
-    if channels not in (1, 3):
-        raise ArgumentError(
-            f"imagefolder:{folder}: the model's input has {channels} channels, "
-            "accepted are 1 (grey) and 3 (red, green, blue)"
-        )
+    check_channels(f"imagefolder:{folder}", channels)
     validations = [folder / name for name in VALIDATIONS if (folder / name).is_dir()]
     if (folder / TRAIN).is_dir() and validations:
-        files = _files_by_class(folder / TRAIN)
-        validated = _files_by_class(validations[0], like=folder / TRAIN)
+        files = files_by_class(folder / TRAIN)
+        held_out = files_by_class(validations[0], like=folder / TRAIN)
     else:
-        names = _class_names(folder)
+        names = class_names(folder)
         if SUBSETS.issuperset(name.lower() for name in names):
             raise ArgumentError(
                 f"imagefolder: {folder} has {', '.join(names)}, which do not count as classes: "
                 f"accepted are {TRAIN} with {' or '.join(VALIDATIONS)}, or a folder of images for "
                 "each class"
             )
-        all_files = _files_by_class(folder)
-        train, validation = divided([label for _, label in all_files])
-        files, validated = [all_files[at] for at in train], [all_files[at] for at in validation]
+        files, held_out = files_by_class(folder), []
     classes = 1 + max(label for _, label in files)
     size = (channels, height, width)
     return (
         ImageFiles((*files,), *size, augment, seed),
-        ImageFiles((*validated,), *size, augment) if validated else None,
+        ImageFiles((*held_out,), *size, augment) if held_out else None,
         classes,
     )
 
 
-def _files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, int]]:
+def check_channels(spec: str, channels: int) -> None:
+    """Raise an ArgumentError unless images can have so many channels."""
+    if channels not in (1, 3):
+        raise ArgumentError(
+            f"{spec}: the model's input has {channels} channels, "
+            "accepted are 1 (grey) and 3 (red, green, blue)"
+        )
+
+
+def files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, int]]:
     """Image files with their labels; classes are numbered in the order of their names."""
-    names = _class_names(folder)
-    if like is not None and names != _class_names(like):
+    names = class_names(folder)
+    if like is not None and names != class_names(like):
         raise ArgumentError(f"imagefolder: {like} and {folder} must have folders of the same names")
     files = []
     for label, name in enumerate(names):
@@ -169,7 +172,8 @@ def _files_by_class(folder: Path, like: Path | None = None) -> list[tuple[Path, 
     return files
 
 
-def _class_names(folder: Path) -> list[str]:
+def class_names(folder: Path) -> list[str]:
+    """Names of the folders in a folder, sorted."""
     names = [path.name for path in folder.iterdir() if path.is_dir() and path.name[0] != "."]
     if not names:
         raise ArgumentError(

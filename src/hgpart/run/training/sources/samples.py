@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-VALIDATION_SHARE = 5  # every fifth sample of a class is for validation
+FOLDS = 5  # of which the last is for validation, where nothing else is asked for
 
 
 class Samples(Protocol):
@@ -29,18 +30,47 @@ class Samples(Protocol):
         """What the loss compares their results with; the labels of classes are int64."""
 
 
-def divided(labels: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Numbers of the samples to train and to validate on: of each class every fifth is validated.
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """Some of the samples, as they are in the whole."""
+
+    samples: Samples
+    numbers: Sequence[int]
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return len(self.numbers)
+
+    def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
+        """The images of some samples."""
+        return self.samples.images([self.numbers[at] for at in indices], epoch)
+
+    def labels(self, indices: Sequence[int], epoch: int = 0) -> Any:
+        """The labels of some samples."""
+        return self.samples.labels([self.numbers[at] for at in indices], epoch)
+
+
+def divided(
+    labels: Sequence[int], fold: tuple[int, int] | None = None
+) -> tuple[list[int], list[int]]:
+    """Numbers of the samples to train and to validate on, those of a fold.
+
+    The samples of each class go to the folds in turn. A fold is its number, from 0, and how many
+    there are. Without one it is the last of five.
 
     >>> divided([7, 7, 8, 7, 7, 7])
     ([0, 1, 2, 3, 4], [5])
+    >>> divided([7, 7, 8, 7, 7, 7], fold=(0, 2))
+    ([1, 4], [0, 2, 3, 5])
     """
+    number, folds = fold or (FOLDS - 1, FOLDS)
     train: list[int] = []
     validation: list[int] = []
     seen: dict[int, int] = {}
     for at, label in enumerate(labels):
-        seen[label] = seen.get(label, 0) + 1
-        (validation if seen[label] % VALIDATION_SHARE == 0 else train).append(at)
+        turn = seen.get(label, 0)
+        seen[label] = turn + 1
+        (validation if turn % folds == number else train).append(at)
     return train, validation
 
 
