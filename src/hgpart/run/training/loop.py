@@ -221,7 +221,7 @@ def _train(
     stale: list[Sequence[Sequence[int]]] = []
     kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
     events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
-    updates = dict.fromkeys(optimizers, before)
+    updates: dict[int | None, int] = dict.fromkeys(optimizers, before)
 
     def on_loss(value: float) -> None:
         losses.append(value)
@@ -233,12 +233,15 @@ def _train(
         if not learner.scheduling.is_stream:
             events.append(tuple(learner.events))
 
-    def update(part: int) -> None:
+    def update(part: int | None, step: int | None = None) -> float:
+        """Update a part by the learning rate of a step, by default its next; returns the rate."""
+        rate = epochs.rate(updates.get(part, 0) if step is None else step)
         if part in optimizers:
             for group in optimizers[part].param_groups:
-                group["lr"] = epochs.rate(updates[part])
+                group["lr"] = rate
             optimizers[part].step()
             updates[part] += 1
+        return rate
 
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
     batches = training_batches(data, size)
