@@ -52,7 +52,7 @@ ORDER = [
     *("run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.partition", "report.page.drawing", "report.page"),
-    *("plotting", "cli", "cli.commands", "__main__"),
+    *("plotting", "cli", "cli.training", "cli.commands", "__main__"),
 ]
 
 
