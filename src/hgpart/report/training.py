@@ -99,6 +99,11 @@ def training_json(report: TrainingReport) -> str:
     options, result = report.result.options, report.result
     classes = result.loss.of_classes
     columns = training_columns(report)
+    by_plan = {
+        **schedule_fields(report.scheduling),
+        "norms": report.norms,
+        "peak_bytes": report.peak_bytes,
+    }
     return report_json(
         {
             "model": report.model,
@@ -108,9 +113,7 @@ def training_json(report: TrainingReport) -> str:
             "k": len(report.devices),
             "processes": report.processes,
             **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
-            **schedule_fields(report.scheduling),
-            "norms": report.norms,
-            "peak_bytes": report.peak_bytes,
+            **(by_plan if report.way is None else {"way": report.way}),
             "momentum": options.momentum if options.optimizer == "sgd" else None,
             "weight_decay": options.weight_decay,
             "seed": options.seed,
@@ -118,7 +121,6 @@ def training_json(report: TrainingReport) -> str:
             "steps_now": result.steps,
             "accuracy": result.accuracy,
             **({} if classes else {"validation_loss": result.validation_loss}),
-            **({} if report.way is None else {"way": report.way}),
             "accuracies" if classes else "validation_losses": [
                 epoch.validation for epoch in result.epochs
             ],

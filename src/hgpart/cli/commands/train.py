@@ -388,23 +388,25 @@ def train(
         size = batch_size or (1 if serving is None else BATCH_SIZE)
         check_norms(step.norms)
         learning.options(steps, size, 1)  # refuses, before a search, what no data would make right
-        if plan is None and model is not None and serving is None:
+    if serving is not None and model is not None:
+        with Stages() as stage:
+            with stage("load"):
+                own_shape = hgpart.load_model(model, device="meta")[1]
+            input_shape = shape_of(model, planning.input_shape or own_shape)
+            of_each = ranks.of_each(ranks.count or 1)
+            of_step = of_each, step.weights, learning.seed, dtype, autocast
+            served = Served(model, input_shape, serving, *of_step)
+            served.check(size)
+            with stage("data"):
+                image = input_shape.image("hgpart train")
+                opened = learning.opened(image, served.classes, loss, steps, size)
+        served.run(context, ranks, Training(*opened, loss, None, log, results, output))
+        return
+    with Stages() as stage:
+        if plan is None and model is not None:
             wanted, kept = step.wanted(None), learning.kept
             told = ranks, size, wanted, kept, dtype, step.norms, step.amp
             plan = planning.plan(context, stage, model, *told)
-        if serving is not None and model is not None:
-            with stage("load"):
-                own_shape = hgpart.load_model(model, device="meta")[1]
-            shape = shape_of(model, planning.input_shape or own_shape)
-            devices = ranks.of_each(ranks.count or 1)
-            of_step = devices, step.weights, learning.seed, dtype, autocast
-            served = Served(model, shape, serving, *of_step)
-            served.check(size)
-            with stage("data"):
-                image = shape.image("hgpart train")
-                opened = learning.opened(image, served.classes, loss, steps, size)
-            served.run(context, ranks, Training(*opened, loss, None, log, results, output))
-            return
         assert plan is not None
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
