@@ -37,8 +37,10 @@ class Serving:
         NIPS 2012, section 4.1). In a step after which a worker does not fetch, it changes its own
         weights by plain gradient descent, with the gradient that it will push and the learning
         rate of the step, whatever the servers' optimizer is (algorithm 7.1 there); the weights
-        that it fetches replace them. After the last step before a validation, and at the end, all
-        push what they have and fetch, once everyone has pushed.
+        that it fetches replace them. What it pushes is the sum of its gradients since its last
+        push, by which a server updates once, with the learning rate of the last of these steps.
+        After the last step before a validation, and at the end, all push what they have and fetch,
+        once everyone has pushed.
     staleness : int or None
         The most steps that a worker may be ahead of the slowest (stale synchronous parallel, Ho et
         al., NIPS 2013): after each step it waits until that is so. None for no bound.
