@@ -8,6 +8,7 @@ the bytes that travelled beside those that the definition has.
 
 from __future__ import annotations
 
+import copy
 import json
 import signal
 import sys
@@ -64,8 +65,22 @@ def plainly(optimizer: str, momentum: float | None = None, dropout: float = 0.0)
     return trained(Learner(model), optimizer, momentum), model.state_dict()
 
 
+def statistics(connection: Connection) -> dict[str, float]:
+    """How far running statistics in evaluation are, on any rank, from those of the first worker."""
+    norm = nn.Sequential(nn.BatchNorm2d(3, dtype=torch.float64), nn.Flatten(), nn.Linear(108, 4))
+    alone = copy.deepcopy(norm[0])
+    model = ServedModel(norm.double(), Serving("ps-async"), 2, connection)
+    train(model, DATA, TrainingOptions(STEPS, BATCH, lr=0.0))
+    model.train(False)
+    for step in range(STEPS):
+        alone(DATA.train.images(DATA.training_indices(step, BATCH)[: BATCH // 2]).double())
+    pairs = zip(norm[0].buffers(), alone.buffers(), strict=True)
+    apart = max((own - other).abs().max().item() for own, other in pairs)
+    return {"losses": 0.0, "state": max(connection.gather(apart)), "bytes": 0, "defined": 0}
+
+
 def main(connection: Connection, file: str) -> None:
-    found = {}
+    found = {"running statistics": statistics(connection)}
     for name, (workers, serving, *of_step) in CASES.items():
         model = ServedModel(net(), serving, workers, connection)
         result = trained(model, *of_step)

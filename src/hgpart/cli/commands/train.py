@@ -359,8 +359,9 @@ def train(
     if learning.resume and learning.checkpoint is None:
         raise ArgumentError("--resume needs --checkpoint FOLDER, the folder to go on from")
     ranks.check_transport()
-    serving = None if way is None else serving_of(context, way)
-    planning.check(plan, model, ranks)
+    serving = None if way is None else serving_of(context, way, model, ranks)
+    if serving is None:
+        planning.check(plan, model, ranks)
     check_data(learning.data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
@@ -385,7 +386,7 @@ def train(
         loss = learning.loss_function()
         log = None if results.log is None else Log(results.log, loss.score)
         autocast = None if step.amp is None else torch.bfloat16
-        size = batch_size or (1 if serving is None else BATCH_SIZE)
+        size = (1 if serving is None else BATCH_SIZE) if batch_size is None else batch_size
         check_norms(step.norms)
         learning.options(steps, size, 1)  # refuses, before a search, what no data would make right
     if serving is not None and model is not None:
@@ -429,7 +430,8 @@ def train(
             image = shape.image("hgpart train")
             data, options = learning.opened(image, placing.classes, loss, steps, samples)
 
-    training = Training(data, options, loss, checkpointing, log, results, output)
+    asked = data, options, loss, checkpointing, log, results, output
+    training = Training(*asked, timeline=results.draws_timeline)
 
     def trained(
         placement: Placement, connection: Connection | None

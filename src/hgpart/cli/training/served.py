@@ -13,11 +13,12 @@ import typer
 
 import hgpart
 from hgpart.cli.forms import keyed, one_value
-from hgpart.cli.groups import Ranks
+from hgpart.cli.groups import CountedRanks, Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of
 from hgpart.cli.training.training import Training
 from hgpart.errors import ArgumentError, PlacementError
+from hgpart.run.processes.transports import TRANSPORTS
 from hgpart.run.servers.serving import SETTINGS, Serving
 from hgpart.tracing.input_shape import InputShape
 
@@ -30,18 +31,26 @@ BATCH_SIZE = 32  # where nothing else is said, as in 'hgpart bench'
 WITHOUT = ("plan", "memory", "schedule", "micro_batches", "checkpoint", "resume", "timeline")
 
 
-def serving_of(context: typer.Context, way: str) -> Serving:
-    """Read --way, and refuse the options that it has no use for."""
+def serving_of(context: typer.Context, way: str, model: str | None, ranks: CountedRanks) -> Serving:
+    """Read --way, and refuse what it has no use for."""
     name, settings = keyed("--way", way, **SETTINGS)
     serving = Serving(one_value("--way", way, name) or "", **settings)
+    if model is None or not ranks.count:
+        given = "no MODEL" if model is None else f"--devices {','.join(ranks.devices)}"
+        raise ArgumentError(
+            f"{given} with --way {serving.name}: accepted is MODEL and a number of workers, as in "
+            "--devices 4, or their devices"
+        )
     for option in WITHOUT:
         value = context.params[option]
         if value not in (None, False):
             shown = f"--{option.replace('_', '-')}{'' if value is True else f' {value}'}"
             raise ArgumentError(f"{shown} with --way {serving.name}: accepted is without")
     backend = context.params["backend"]
-    if backend != "gloo":
-        raise ArgumentError(f"--backend {backend} with --way {serving.name}: accepted is gloo")
+    if backend != TRANSPORTS[0]:
+        raise ArgumentError(
+            f"--backend {backend} with --way {serving.name}: accepted is {TRANSPORTS[0]}"
+        )
     return serving
 
 

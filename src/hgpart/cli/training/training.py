@@ -33,6 +33,8 @@ class Training:
     ----------
     output : Path or None
         The file of the trained weights.
+    timeline : bool
+        Whether to keep when each part does what.
     """
 
     data: Data
@@ -42,6 +44,7 @@ class Training:
     log: Log | None
     results: Timeline
     output: Path | None
+    timeline: bool = False
 
     def run(self, learner: Learner) -> tuple[TrainingResult, Mapping[str, Tensor] | None]:
         """Train, with a bar; returns the whole state in the first process, if it is wanted."""
@@ -59,7 +62,7 @@ class Training:
             result = train(
                 *run,
                 loss=self.loss,
-                timeline=self.results.draws_timeline,
+                timeline=self.timeline,
                 best=self.output is not None,
                 log=self.log,
             )
