@@ -77,7 +77,9 @@ class ServedModel(Learner):
         self._names = [names[at] for at in owned.get(self._rank, ())]
         self._server: Server | None = None
         if self._rank in self._shards:
-            own = [nn.Parameter(item.detach().cpu().clone()) for item in self._shards[self._rank]]
+            own = self._shards[self._rank]
+            if self.is_worker:  # which goes on with weights of its own
+                own = [nn.Parameter(item.detach().cpu().clone()) for item in own]
             self._server = Server(self._rank, own, serving, workers)
         self._client = Client(connection, serving, self._shards, self._server)
         self._done = 0
