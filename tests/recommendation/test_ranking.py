@@ -17,6 +17,7 @@ from hgpart.machines.machine import Device, Link, Machine
 from hgpart.recommendation.ranking import (
     GOALS,
     Recommendation,
+    ServedWay,
     check_goal,
     ranked_by,
     served_ways,
@@ -93,12 +94,12 @@ def test_parameter_servers_by_the_links() -> None:
 
 
 def test_parameter_servers_are_rows_of_the_table(found: Recommendation) -> None:
-    (shared,) = found.served
-    assert (shared.name, shared.k) == ("ps-sync,servers=distributed", 2)
-    assert shared in found.rows and len(found.rows) == len(found.ranked) + 1
-    taken = [way.seconds for way in found.rows]
-    assert taken == sorted(taken)
-    assert found.speed_up(shared) == found.one_device.seconds / shared.seconds
+    alone = found.one_device.seconds
+    faster, slower = (ServedWay("ps-sync", 3, 2, alone * by, 0.0, 0.0, 8) for by in (0.5, 2))
+    rows = replace(found, served=(slower, faster)).rows
+    assert (rows[0], rows[-1], len(rows)) == (faster, slower, len(found.ranked) + 2)
+    assert found.speed_up(faster) == 2
+    assert replace(found, served=(faster,), goal="memory").rows[-1] == faster
 
 
 def test_a_recommendation_is_short_at_the_prompt(found: Recommendation) -> None:

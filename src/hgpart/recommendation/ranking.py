@@ -142,7 +142,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Served:
+class ServedWay:
     """Replicas that parameter servers update: a way to train that no plan describes.
 
     Nothing is hidden behind computing: workers compute, push, and fetch what is updated.
@@ -192,7 +192,7 @@ class Served:
 
 def served_ways(
     replicas: Ranked, alone: Ranked, nbytes: int, machine: Machine
-) -> tuple[Served, ...]:
+) -> tuple[ServedWay, ...]:
     """The seconds of a step by synchronous servers, on as many devices as replicas have.
 
     Either the workers serve equal shares of the weights, or one device serves all of them; then
@@ -214,12 +214,12 @@ def served_ways(
     own, workers = replicas.computing_seconds, k - 1
     shared = exchange_seconds((nbytes,), k, machine)
     of_all = "ps-sync,servers=distributed", k, k, own, replicas.update_seconds
-    found = [Served(*of_all, shared, 2 * workers * nbytes)]
+    ways = [ServedWay(*of_all, shared, 2 * workers * nbytes)]
     if workers > 1:
         links = (machine.link(worker, workers).seconds_of(nbytes) for worker in range(workers))
         of_one = "ps-sync", k, workers, own * k / workers, alone.update_seconds
-        found.append(Served(*of_one, 2 * sum(links), 2 * workers * nbytes))
-    return tuple(found)
+        ways.append(ServedWay(*of_one, 2 * sum(links), 2 * workers * nbytes))
+    return tuple(ways)
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ class Recommendation:
         Number of ways that there was no time for.
     interrupted : bool
         Whether Ctrl-C ended it before all ways that there was time for.
-    served : tuple of Served
+    served : tuple of ServedWay
         Ways to train that no plan describes, simulated for comparison.
     measured : mapping of str to float
         Seconds of a step of what was run besides: torch's own ways.
@@ -277,7 +277,7 @@ class Recommendation:
     left_out: int
     least_seconds: float = 0.0
     interrupted: bool = False
-    served: tuple[Served, ...] = ()
+    served: tuple[ServedWay, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
@@ -333,11 +333,11 @@ class Recommendation:
         return next((ranked for ranked in self.ranked[1:] if ranked.trial.k > 1), None)
 
     @property
-    def rows(self) -> tuple[Ranked | Served, ...]:
+    def rows(self) -> tuple[Ranked | ServedWay, ...]:
         """All ways in the order of the goal, with those that no plan describes."""
         return tuple(sorted((*self.ranked, *self.served), key=lambda way: way.value(self.goal)))
 
-    def speed_up(self, ranked: Ranked | Served) -> float | None:
+    def speed_up(self, ranked: Ranked | ServedWay) -> float | None:
         """Over one device; None where one of both is measured and the other is not."""
         alone = self.one_device
         if (ranked.measured_seconds is None) != (alone.measured_seconds is None):

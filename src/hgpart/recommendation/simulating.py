@@ -35,7 +35,7 @@ from hgpart.recommendation.ranking import (
     Dropped,
     Ranked,
     Recommendation,
-    Served,
+    ServedWay,
     ranked_by,
     served_ways,
     trains,
@@ -556,7 +556,7 @@ class Simulations:
             cautions=cautions(asked.machine, asked.times),
         )
 
-    def _served(self) -> tuple[Served, ...]:
+    def _served(self) -> tuple[ServedWay, ...]:
         """Parameter servers, where devices are alike and can have equal shares of the batch."""
         asked, problem = self.asked, self.asked.problem
         replicas = next(

@@ -10,18 +10,18 @@ from rich.console import Console
 
 from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
-from hgpart.recommendation.ranking import Ranked, Recommendation, Served
+from hgpart.recommendation.ranking import Ranked, Recommendation, ServedWay
 from hgpart.report.running import schedule_fields
 from hgpart.report.tables import print_ways
 
 
-def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked | Served]]:
+def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked | ServedWay]]:
     """The columns of a recommendation."""
     step, median = "Simulated.", "Median of a step, where it was run."
     over = "Over one device: of measured seconds, where there are any."
     is_measured = any(way.measured_seconds is not None for way in recommendation.ranked)
 
-    columns: list[Column[Ranked | Served]] = [
+    columns: list[Column[Ranked | ServedWay]] = [
         Column("way", value=lambda way: way.text),
         Column("", "way", value=lambda way: way.name),
         Column("k", "devices", "Number of devices."),
