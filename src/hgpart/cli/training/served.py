@@ -17,7 +17,7 @@ from hgpart.cli.groups import CountedRanks, Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of
 from hgpart.cli.training.training import Training
-from hgpart.errors import ArgumentError, PlacementError
+from hgpart.errors import ArgumentError, PlacementError, RunError
 from hgpart.run.processes.transports import TRANSPORTS
 from hgpart.run.servers.serving import SETTINGS, Serving
 from hgpart.tracing.input_shape import InputShape
@@ -106,7 +106,12 @@ class Served:
         from hgpart.report.training import TrainingReport
         from hgpart.run.servers.served_model import ServedModel
 
-        rank = int(os.environ["RANK"])
+        rank, started = int(os.environ["RANK"]), os.environ.get("WORLD_SIZE")
+        if started != str(k):
+            raise RunError(
+                f"{started} processes of {workers} workers with {self.serving.words}: accepted "
+                f"are {k}"
+            )
         device = self.devices[rank] if rank < workers else "cpu"
         with hgpart.connect(k, device=device, timeout=ranks.timeout) as connection:
             with Stages() as stage, stage("load"):
