@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -55,7 +56,8 @@ class Row:
             self._own.put(value)
         else:
             number = torch.tensor([value], dtype=torch.float64)
-            self._sent.append((dist.isend(number, 0, tag=LOSS), number))
+            send = partial(dist.isend, number, 0, tag=LOSS)
+            self._sent.append((self._connection.guard(send, "told rank 0 a loss", 0), number))
 
     def hear_losses(self, steps: int, workers: int, on_loss: Callable[[float], object]) -> None:
         """Add up, in the first process, the workers' shares of the loss of each step."""
