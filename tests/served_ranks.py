@@ -24,6 +24,7 @@ from hgpart.run.servers.serving import Serving
 from hgpart.run.training.data import Data, Synthetic
 from hgpart.run.training.loop import TrainingResult, train
 from hgpart.run.training.options import TrainingOptions
+from hgpart.run.training.resuming import Checkpointing
 
 SECONDS = 200  # that all may take
 PROCESSES, STEPS, BATCH = 3, 9, 8  # shares of 3 workers differ
@@ -52,11 +53,17 @@ def net(dropout: float = 0.0) -> nn.Module:
     return nn.Sequential(*body, nn.Linear(80, 6), nn.Tanh(), nn.Linear(6, 4)).double()
 
 
-def trained(learner: Learner, optimizer: str, momentum: float | None = None) -> TrainingResult:
+def trained(
+    learner: Learner,
+    optimizer: str,
+    momentum: float | None = None,
+    steps: int = STEPS,
+    checkpointing: Checkpointing | None = None,
+) -> TrainingResult:
     """Train, with a learning rate that changes, but where pushes add up steps."""
-    decay, warmup = (0.0, 0) if momentum == 0 else (1e-3, 4)
-    options = TrainingOptions(STEPS, BATCH, optimizer, 0.01, momentum, decay, warmup=warmup)
-    return train(learner, DATA, options)
+    decay, warmup = (0.0, 0) if momentum == 0 else (1e-3, 8)
+    options = TrainingOptions(steps, BATCH, optimizer, 0.01, momentum, decay, warmup=warmup)
+    return train(learner, DATA, options, checkpointing)
 
 
 def plainly(optimizer: str, momentum: float | None = None, dropout: float = 0.0):
@@ -79,8 +86,28 @@ def statistics(connection: Connection) -> dict[str, float]:
     return {"losses": 0.0, "state": max(connection.gather(apart)), "bytes": 0, "defined": 0}
 
 
+def resumed(connection: Connection, folder: Path) -> dict[str, float]:
+    """How far a training is from one without a stop that other shards go on with."""
+    for steps, shards in ((STEPS // 2, "greedy"), (STEPS, "round-robin")):
+        model = ServedModel(net(), Serving("ps-sync", "distributed", shards), 3, connection)
+        checkpointing = Checkpointing(folder, steps, resume=steps == STEPS)
+        result = trained(model, "adam", None, steps, checkpointing)
+    wanted, whole = plainly("adam")
+    state = model.whole_state() or whole
+    apart = zip(result.losses, wanted.losses, strict=True)
+    return {
+        "losses": max(abs(own - other) for own, other in apart),
+        "state": max((state[key] - whole[key]).abs().max().item() for key in whole),
+        **{"bytes": result.steps, "defined": STEPS - STEPS // 2},
+    }
+
+
 def main(connection: Connection, file: str) -> None:
-    found = {"running statistics": statistics(connection)}
+    checkpoints = Path(file).with_suffix("")
+    found = {
+        "running statistics": statistics(connection),
+        "resumed": resumed(connection, checkpoints),
+    }
     for name, (workers, serving, *of_step) in CASES.items():
         model = ServedModel(net(), serving, workers, connection)
         result = trained(model, *of_step)

@@ -154,8 +154,8 @@ class Learning(Options):
             raise not_one_of("loss", name, ("cross-entropy", "FILE.py:FUNCTION"))
         return smoothed(settings.get("smoothing", 0.0))
 
-    def checkpointing(self, model: str, plan: PlanFile) -> Checkpointing | None:
-        """Where checkpoints go, and what they say that they are of."""
+    def checkpointing(self, model: str, plan: PlanFile | None) -> Checkpointing | None:
+        """Where checkpoints go, and what they say that they are of; servers have no plan."""
         from hgpart.run.training.resuming import Checkpointing
 
         if self.checkpoint is None:
@@ -164,13 +164,14 @@ class Learning(Options):
         folder = ",".join(values)  # which may have commas
         if not folder:
             raise ArgumentError(f"--checkpoint {self.checkpoint}: accepted is a folder")
-        about: dict[str, str | int | float] = {
-            "model": model,
-            "k": plan.k,
-            "plan": sha256(plan.parts.tobytes()).hexdigest()[:16],
-        }
-        every = settings.get("every", EVERY)
-        return Checkpointing(Path(folder), every, self.resume, warn, plan.fingerprint, about)
+        about: dict[str, str | int | float] = {"model": model}
+        if plan is not None:
+            about |= {"k": plan.k, "plan": sha256(plan.parts.tobytes()).hexdigest()[:16]}
+        every, fingerprint = (
+            settings.get("every", EVERY),
+            None if plan is None else plan.fingerprint,
+        )
+        return Checkpointing(Path(folder), every, self.resume, warn, fingerprint, about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -401,7 +402,9 @@ def train(
             with stage("data"):
                 image = input_shape.image("hgpart train")
                 opened = learning.opened(image, served.classes, loss, steps, size)
-        served.run(context, ranks, Training(*opened, loss, None, log, results, output))
+        checkpointing = learning.checkpointing(model, None)
+        training = Training(*opened, loss, checkpointing, log, results, output)
+        served.run(context, ranks, training)
         return
     with Stages() as stage:
         if plan is None and model is not None:

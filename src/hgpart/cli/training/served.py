@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 BATCH_SIZE = 32  # where nothing else is said, as in 'hgpart bench'
-# Options of plans, and what servers can't do.
-WITHOUT = ("plan", "memory", "schedule", "micro_batches", "checkpoint", "resume", "timeline")
+# Options of plans.
+WITHOUT = ("plan", "memory", "schedule", "micro_batches", "timeline")
 
 
 def serving_of(context: typer.Context, way: str, model: str | None, ranks: CountedRanks) -> Serving:

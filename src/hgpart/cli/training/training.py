@@ -95,7 +95,5 @@ class Training:
             console.print(f"{output} has the trained model's state_dict{of_best}", soft_wrap=True)
         if self.checkpointing is not None:
             lead_on(f"the same with --resume and --steps {2 * self.options.steps}")
-        elif report.way is None:
+        else:
             lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
-        elif output is None:
-            lead_on("the same with -o trained.pt, which keeps the weights")

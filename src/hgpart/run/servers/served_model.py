@@ -128,16 +128,19 @@ class ServedModel(Learner):
     ) -> Sequence[Sequence[int]]:
         """Run steps; workers and servers call it alike, and afterwards all have the same weights.
 
-        `update` is called with this process's part and the step, counted from 0, whose gradients
-        are there, or with None for the part; it returns the learning rate of that step. `on_loss`
+        `update` is called with this process's part and the step, counted from 0 in the first call,
+        whose gradients are there, or with None for the part; it returns the learning rate of that
+        step. `on_loss`
         is called in the first process when all workers have done a step, by a thread, and in the
         others at the end.
 
         Returns the number of updates that the gradients of each process's pushes lacked; nothing
         for synchronous servers, as there is no such update.
         """
-        if not self._done and self._rank:  # or all workers would draw the same dropout
-            torch.manual_seed(torch.initial_seed() + self._rank)
+        if not self._done:
+            self._spread()  # the servers' weights may be those of a checkpoint
+            if self._rank:  # or all workers would draw the same dropout
+                torch.manual_seed(torch.initial_seed() + self._rank)
         steps = range(self._done, self._done + count)
         share = len(self.samples_read((batch_size,))) / batch_size
         row, start = Row(self._connection, self._server), time.perf_counter()
@@ -205,13 +208,22 @@ class ServedModel(Learner):
                 if id(tensor) not in served:
                     yield self._rank, whole, tensor
 
+    def sums(self, batch_size: int) -> str:
+        """How many workers' gradients are added up, and by whom where losses depend on it."""
+        way = f"{self.serving.name} of {self.workers} workers"
+        return way if self.serving.waits_for_all else f"{way}, {self.serving.words}"
+
     def whole_state(self) -> dict[str, Tensor] | None:
         """The model's own state_dict, with what the servers have, in the first process."""
+        self._spread()
+        return self.model.state_dict() if self.first else None
+
+    def _spread(self) -> None:
+        """Give all processes the weights that servers have."""
         for rank, shard in self._shards.items():
             here = self._server is not None and rank == self._rank
             weights = flat(self._server.parameters if self._server and here else shard)
             copy_into(shard, self._connection.spread(weights, rank))
-        return self.model.state_dict() if self.first else None
 
     def add_later(self, value: float) -> Callable[[], float]:
         """Add up a number over all processes."""

@@ -49,8 +49,9 @@ class BestWeights:
         Whether weights were kept in all processes, some of which may hold nothing.
     """
 
-    def __init__(self, learner: Learner, tensors: Sequence[Tensor] = ()) -> None:
-        self._learner, self.tensors, self.is_kept = learner, tensors, bool(tensors)
+    def __init__(self, learner: Learner, tensors: Sequence[Tensor] | None = None) -> None:
+        self._learner, self.is_kept = learner, tensors is not None
+        self.tensors = () if tensors is None else tensors
 
     def keep(self) -> None:
         """Copy the present weights."""

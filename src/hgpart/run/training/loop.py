@@ -234,8 +234,11 @@ def _train(
             events.append(tuple(learner.events))
 
     def update(part: int | None, step: int | None = None) -> float:
-        """Update a part by the learning rate of a step, by default its next; returns the rate."""
-        rate = epochs.rate(updates.get(part, 0) if step is None else step)
+        """Update a part by the learning rate of a step, by default its next; returns the rate.
+
+        Steps that are given are counted from the first one now.
+        """
+        rate = epochs.rate(updates.get(part, 0) if step is None else before + step)
         if part in optimizers:
             for group in optimizers[part].param_groups:
                 group["lr"] = rate
@@ -326,8 +329,10 @@ def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: in
     With batches in flight this includes which part has which weights, by the plan, and the steps
     after which none is in flight.
     """
-    if learner.scheduling.most_in_flight == 1 or checkpointing is None:
+    if checkpointing is None:
         return learner.scheduling.sums
+    if learner.scheduling.most_in_flight == 1:
+        return learner.sums(batch_size)
     plan = checkpointing.about.get("plan", "unnamed")
     return f"{learner.sums(batch_size)}, none every {checkpointing.every} steps, plan {plan}"
 
