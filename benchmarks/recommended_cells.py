@@ -5,8 +5,10 @@ briefly, simulates all ways, and runs the best of them, one process and torch's 
 on an idle machine:
 
     python benchmarks/recommended_cells.py --devices 2 --measure 4 --json cells.json
+    python benchmarks/recommended_cells.py --suite --devices 2 --measure 6 --json suite.json
 
-A cell that the file has already is not run again.
+With --suite the cells are the 24 of `suite.py` (M. Jansen's thesis, 2020, tables 8.1 and 8.2), with
+their data. A cell that the file has already is not run again.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ import math
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from suite import DATA, data_of, suite_runs, write_images
 
 CELLS = [
     *(("resnet18", 16, 64), ("resnet18", 32, 128), ("resnet34", 8, 128), ("resnet50", 16, 128)),
@@ -39,13 +44,29 @@ CELLS = [
 ]
 
 
-def run(cell: tuple[str, int, int], devices: int, measure: int) -> dict[str, Any]:
+def cells(suite: bool, images: str) -> Iterator[tuple[str, list[str]]]:
+    """The name of each cell, and the model and options of its command."""
+    if not suite:
+        for model, batch, size in CELLS:
+            of_step = ["--batch-size", str(batch), "--input-shape", f"3,{size},{size}"]
+            yield f"{model} {batch} at {size}", [model, *of_step]
+        return
+    for asked in suite_runs(images):
+        data = data_of(asked)
+        if data in DATA:
+            write_images(data, images)
+            shape = asked.input_shape
+            sizes = ["--input-shape", ",".join(map(str, shape))] if shape is not None else []
+            of_step = ["--batch-size", str(asked.batch_size), "--data", asked.data, *sizes]
+            yield asked.name, [asked.model, *of_step]
+
+
+def run(arguments: list[str], devices: int, measure: int) -> dict[str, Any]:
     """What the command says of a cell, and the seconds that it took."""
-    model, batch, size = cell
     with TemporaryDirectory() as folder:
         file, plan = Path(folder) / "out.json", Path(folder) / "best.json"
-        command = [sys.executable, "-m", "hgpart", "recommend", model, "--devices", str(devices)]
-        command += ["--batch-size", str(batch), "--input-shape", f"3,{size},{size}"]
+        command = [sys.executable, "-m", "hgpart", "recommend", *arguments]
+        command += ["--devices", str(devices)]
         command += ["--measure", str(measure), "--json", str(file), "-o", str(plan)]
         begin = time.monotonic()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -85,13 +106,14 @@ def main() -> None:
     parser.add_argument("--measure", type=int, default=4)
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--minutes", type=float, default=math.inf)
+    parser.add_argument("--suite", action="store_true")
+    parser.add_argument("--images", default="build/suite_images", metavar="FOLDER")
     asked = parser.parse_args()
     known: dict[str, Any] = json.loads(asked.json.read_text()) if asked.json.exists() else {}
     begin = time.monotonic()
-    for cell in CELLS:
-        name = f"{cell[0]} {cell[1]} at {cell[2]}"
+    for name, arguments in cells(asked.suite, asked.images):
         if name not in known and time.monotonic() - begin < 60 * asked.minutes:
-            known[name] = run(cell, asked.devices, asked.measure)
+            known[name] = run(arguments, asked.devices, asked.measure)
             asked.json.write_text(json.dumps(known))
         if name not in known:
             continue
@@ -108,12 +130,14 @@ def main() -> None:
         )
     rows = [figures(found) for found in known.values() if "failed" not in found]
     errors = [abs(error) for row in rows for error in row["errors"].values()]
+    right = [row["predicted_best_behind"] <= 0 for row in rows]
     near = [row["predicted_best_behind"] <= 0.03 for row in rows]
     over = [math.log(row["over_ddp"]) for row in rows if not math.isnan(row["over_ddp"])]
     taus = [row["tau"] for row in rows if not math.isnan(row["tau"])]
     print(
         f"{len(rows)} cells: error {fmean(errors):.1%} in the mean, {max(errors):.1%} at most; tau "
-        f"{fmean(taus):.2f}; predicted best within 3 % in {fmean(near):.0%}; over DDP "
+        f"{fmean(taus):.2f}; predicted best is the fastest in {fmean(right):.0%}, within 3 % of it "
+        f"in {fmean(near):.0%}; over DDP "
         f"{math.exp(fmean(over)):.3f} in the geometric mean, {math.exp(min(over)):.3f} at least; "
         f"{fmean(row['command_seconds'] for row in rows):.0f} s a command"
     )

@@ -1,11 +1,13 @@
 """VGG16 as the thesis splits it: its figures (tables 5.1 to 5.12, 5.14, A.1 to A.12), ours, ratios.
 
     python benchmarks/thesis_vgg16.py [--work flops|profile|fitted|FILE] [--seed 0]
-                                      [--backend native|kahypar] [--tables 5.1,5.14] [--csv FILE]
+                                      [--backend native,kahypar] [--tables 5.1,5.14] [--n 2,4]
+                                      [--csv FILE]
 
 The thesis is B. Eserol's (Bilkent University, 2019; benchmarks/reference/README.md). All tables
-with `flops` go to benchmarks/results/thesis_vgg16.csv. Hypergraph partitions are the native
-solver's, or another's by `--backend`.
+with `flops` go to benchmarks/results/thesis_vgg16.csv, which has all their columns; volumes and
+largest loads are printed. Hypergraph partitions are those of each backend, and table 5.14 is of the
+first one.
 
 benchmarks/results/vgg16_profile.json is a measured profile, to be given as FILE: of 2026-11-20,
 batch 32, 2 cores, measured once (31 s a pass) by `hgpart partition vgg16 --k 2 --work
@@ -83,6 +85,7 @@ RESULTS = HERE / "results" / "thesis_vgg16.csv"
 
 MEBI = 2**20
 ITS_WAY = "volume its way"
+AT_LEAST = "at least"
 OF_A_PART = "max of a part"
 LOAD_COLUMNS = ("max_work", "min_work", "avg_work", "max_times_n")
 VOLUME_COLUMNS = ("volume", "max_volume", "avg_volume")
@@ -95,11 +98,13 @@ SAMPLES = 64_000  # of an epoch (thesis 5.1.8)
 
 # Work of layers 1 to 16 in the thesis's unit. Table 5.1 gives the first three, the sums of layers
 # 4 to 6, 7 to 9 and 10 to 16, and the last (with table 5.7, where 144 is layers 15 and 16); table
-# 5.11 gives 546. The rest, seven unknowns, is fitted to the volumes of table 5.6 and, lightly, the
-# largest loads of table 5.5; these say little about each of layers 11 to 13. So seven weights are
-# fitted to seven volumes: that these then agree is weak evidence (see `gathered_volume`).
+# 5.11 gives 546. The coarse-grain tables for N=2 and N=4 give layers 6 to 10 (21,195: 21,176 and
+# what rounding adds), 6 and 7 (9,649), 11 to 16 (less one of the last two 11,123 with the first
+# two), and 8 by what its shares cost (`thesis_n4.py`): so 6, 7, 9 and 10 as well. Layers 11 to 13
+# are as equal as their FLOPs. A single weight, what layer 4 has of 4 and 5, is fitted to tables 5.5
+# and 5.6; table 5.1 says at least 5,574.
 FITTED_WORK = (
-    *(629, 6624, 2677, 5574, 2389, 4864, 4793, 2541, 4413, 4566, 735, 787, 1719),
+    *(629, 6624, 2677, 5621, 2323, 4883, 4766, 2280, 4701, 4546, 1087, 1087, 1087),
     *(546, 84, 60),
 )
 FLOAT_BYTES = 4
@@ -120,24 +125,6 @@ TABLE_5_14 = (
 # 298.8 to 299.0.
 VOLUMES_5_14 = {2: 27.5, 4: 61.3, 8: 298.8}
 
-SCALED = "Work: ours is scaled so that its total is the thesis's (2 x its average at N=2)."
-LOADS = f"{SCALED} Its weights were profiled on another machine (--work fitted comes near)."
-DIVIDED = (
-    "Volume: it gathers a divided layer before pooling (its way); hgpart's maps travel pooled."
-)
-PATOH = (
-    "Partitions: PaToH's there, beyond eps at larger N; here those of --backend, within it "
-    "wherever the first linear layer, one vertex, fits."
-)
-STALLS_COARSE = (
-    "N=4, by FLOPs: KaHyPar stalls (88.8 for 61 at eps 0.1; Mt-KaHyPar: 87.6), the native "
-    "solver does not (63.1): with linear layers by neuron 63.09 is proven optimal (CP-SAT)."
-)
-STALLS_FINE = (
-    "By FLOPs and KaHyPar ours is worse at N=4 for eps 0.03 to 0.15 (88.8 for 56.3 at 0.1), where "
-    "it stalls, and at N=2 for eps 0.15 (24.5 for 15.3)."
-)
-
 
 @dataclass(frozen=True)
 class Pair:
@@ -146,73 +133,32 @@ class Pair:
     method: str
     load_table: str
     volume_table: str
-    eps: float | None
-    notes: tuple[str, ...]
+    eps: float | None = None
 
 
 PAIRS = (
-    Pair(
-        "layer-wise",
-        "5.1",
-        "5.2",
-        None,
-        (LOADS, "Volume: ours is of the best contiguous cut, its way of recursive bisection."),
-    ),
-    Pair(
-        "filter-wise horizontal",
-        "5.3",
-        "5.4",
-        None,
-        (
-            DIVIDED,
-            f"{SCALED} Its parts are equal to the unit, so here too linear layers are divided.",
-        ),
-    ),
-    Pair("filter-wise incremental", "5.5", "5.6", None, (LOADS, DIVIDED)),
-    Pair(
-        "channel-wise incremental",
-        "5.7",
-        "5.8",
-        None,
-        (
-            LOADS,
-            "Volume: it gathers before pooling; here a reduction is where its last channel is.",
-        ),
-    ),
-    *(
-        Pair("coarse-grain", load, volume, eps, (LOADS, DIVIDED, PATOH, STALLS_COARSE))
-        for load, volume, eps in (
-            ("5.9", "5.10", 0.1),
-            ("A.1", "A.7", 0.03),
-            ("A.2", "A.8", 0.15),
-            ("A.3", "A.9", 0.2),
-        )
-    ),
-    *(
-        Pair(
-            "fine-grain",
-            load,
-            volume,
-            eps,
-            (LOADS, "Volume: what it counts for divided filters is not known.", PATOH, STALLS_FINE),
-        )
-        for load, volume, eps in (
-            ("5.11", "5.12", 0.1),
-            ("A.4", "A.10", 0.03),
-            ("A.5", "A.11", 0.15),
-            ("A.6", "A.12", 0.2),
-        )
-    ),
+    Pair("layer-wise", "5.1", "5.2"),
+    Pair("filter-wise horizontal", "5.3", "5.4"),
+    Pair("filter-wise incremental", "5.5", "5.6"),
+    Pair("channel-wise incremental", "5.7", "5.8"),
+    Pair("coarse-grain", "5.9", "5.10", 0.1),
+    Pair("coarse-grain", "A.1", "A.7", 0.03),
+    Pair("coarse-grain", "A.2", "A.8", 0.15),
+    Pair("coarse-grain", "A.3", "A.9", 0.2),
+    Pair("fine-grain", "5.11", "5.12", 0.1),
+    Pair("fine-grain", "A.4", "A.10", 0.03),
+    Pair("fine-grain", "A.5", "A.11", 0.15),
+    Pair("fine-grain", "A.6", "A.12", 0.2),
 )
 
-SEARCHED = ("coarse-grain", "fine-grain", "batch")  # methods that a backend partitions for
+SEARCHED = ("coarse-grain", "fine-grain")  # methods that a backend partitions for
 EPOCH = "5.14"  # needs the volumes of table 5.10
 EPOCH_PAIR = next(pair for pair in PAIRS if pair.volume_table == "5.10")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the thesis and ours."""
+    """A figure of the thesis and ours, by a backend where one partitions."""
 
     table: str
     method: str
@@ -221,6 +167,7 @@ class Figure:
     quantity: str
     thesis: float
     ours: float
+    backend: str = ""
 
     @property
     def ratio(self) -> float:
@@ -239,11 +186,14 @@ class Split:
         Most that one part sends of one layer.
     its_way : float or None
         Volume as the thesis counts it, where that is known.
+    at_least : float or None
+        What any partition within eps sends, where a backend partitions.
     """
 
     evaluation: Evaluation
     one_layer: float
-    its_way: float | None
+    its_way: float | None = None
+    at_least: float | None = None
 
 
 # ------------------------------------------------------------------ what the thesis counts
@@ -312,9 +262,8 @@ def gathered_volume(graph: ChannelGraph, model: CnnHypergraph, parts: Int32, k: 
 
     A layer whose filters are in several parts is gathered, before pooling, on the first part that
     computes the next layer, pooled there, and sent to the others; a layer in one part is sent from
-    there. With `FITTED_WORK` that gives the volumes of table 5.6 within 0.25 %; but its seven free
-    weights were fitted to these very seven volumes, so that this alone shows little. Not fitted
-    are the table's maxima (up to N=64) and the parts in use, which agree as well.
+    there. With `FITTED_WORK` that gives the volumes of table 5.6 within 0.9 %, and within 0.3 % up
+    to N=32.
     """
     layers = computing(graph)
     counts = np.zeros((len(layers), k))
@@ -361,7 +310,7 @@ def hypergraph_gib(volume: float, bytes_per_element: int, batch_size: int = BATC
 
 def split(graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int, backend: str) -> Split:
     """Split VGG16 by the method of a pair of tables."""
-    model, parts = _parts(graph, work, pair, k, seed, backend)
+    model, parts, at_least = _parts(graph, work, pair, k, seed, backend)
     its_way = None
     if pair.method == "layer-wise":
         its_way = sum(map_sizes(graph)[cut] for cut in recursive_cuts(graph, work, k))
@@ -370,23 +319,22 @@ def split(graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int, backen
     elif pair.method in ("filter-wise incremental", "coarse-grain"):
         its_way = gathered_volume(graph, model, parts, k)
     evaluation = hgpart.evaluate(model.hypergraph, parts, k)
-    return Split(evaluation, largest_of_one_layer(model, parts, k), its_way)
+    return Split(evaluation, largest_of_one_layer(model, parts, k), its_way, at_least)
 
 
 def _parts(
     graph: ChannelGraph, work: Work, pair: Pair, k: int, seed: int, backend: str
-) -> tuple[CnnHypergraph, Int32]:
+) -> tuple[CnnHypergraph, Int32, float | None]:
     fine = replace(THESIS, grain="fine")
     if pair.method == "layer-wise":
         model = hgpart.cnn_hypergraph(graph, work, layer_blocks(THESIS.views(graph)), THESIS)
-        return model, layerwise(Problem(graph, work, THESIS, k)).astype(np.int32)[
-            model.vertex_layers
-        ]
+        part_of_layer = layerwise(Problem(graph, work, THESIS, k)).astype(np.int32)
+        return model, part_of_layer[model.vertex_layers], None
     if pair.method == "filter-wise horizontal":
-        return horizontal(Problem(graph, work, replace(THESIS, linear="neuron"), k))
+        return *horizontal(Problem(graph, work, replace(THESIS, linear="neuron"), k)), None
     if pair.method.endswith("incremental"):
         coarse = pair.method.startswith("filter")
-        return incremental(Problem(graph, work, THESIS if coarse else fine, k))
+        return *incremental(Problem(graph, work, THESIS if coarse else fine, k)), None
     found = hgpart.partition_graph(
         graph,
         work,
@@ -399,7 +347,7 @@ def _parts(
     )
     if found.interrupted:
         raise KeyboardInterrupt
-    return found.model, found.parts
+    return found.model, found.parts, found.lower_bound / MEBI
 
 
 def sliced_gib(graph: ChannelGraph, work: Work, k: int, batch_size: int, seed: int) -> float:
@@ -429,7 +377,11 @@ def reference() -> dict[tuple[str, int], dict[str, str]]:
 
 
 def figures(
-    pair: Pair, k: int, found: Split, rows: dict[tuple[str, int], dict[str, str]]
+    pair: Pair,
+    k: int,
+    found: Split,
+    rows: dict[tuple[str, int], dict[str, str]],
+    backend: str = "",
 ) -> Iterator[Figure]:
     """Set our figures beside those of the thesis."""
     load = {name: float(rows[pair.load_table, k][name]) for name in LOAD_COLUMNS}
@@ -454,47 +406,61 @@ def figures(
         ("max/avg", volume["max_volume"] / volume["avg_volume"], found.one_layer / mean_volume),
         (OF_A_PART, volume["max_volume"], ours.max_part_volume / MEBI),
     ]
-    if found.its_way is not None:
-        volumes.append((ITS_WAY, volume["volume"], found.its_way))
+    for quantity, value in ((ITS_WAY, found.its_way), (AT_LEAST, found.at_least)):
+        if value is not None:
+            volumes.append((quantity, volume["volume"], value))
     for table, beside in ((pair.load_table, loads), (pair.volume_table, volumes)):
         for quantity, thesis, value in beside:
-            yield Figure(table, pair.method, pair.eps, k, quantity, thesis, float(value))
+            yield Figure(table, pair.method, pair.eps, k, quantity, thesis, float(value), backend)
 
 
 # ------------------------------------------------------------------ tables
 
 
-def table_of(name: str, found: Sequence[Figure]) -> Table:
-    """N, then the thesis's figure, ours and the ratio of each quantity of one table."""
-    found = [figure for figure in found if figure.table == name and figure.quantity != OF_A_PART]
-    eps = "" if found[0].eps is None else f", eps {found[0].eps:g}"
-    table = Table(
-        title=f"Table {name}: {found[0].method}{eps}",
-        box=box.MARKDOWN,
-        title_justify="left",
-    )
-    quantities = list(dict.fromkeys(figure.quantity for figure in found))
-    table.add_column("N", justify="right")
-    for quantity in quantities:
-        known = () if quantity == ITS_WAY else (f"{quantity}: thesis", "ours")
-        for heading in (*(known or (quantity,)), "ratio"):
-            table.add_column(heading, justify="right")
-    values = {(figure.k, figure.quantity): figure for figure in found}
-    for k in dict.fromkeys(figure.k for figure in found):
-        cells = [str(k)]
-        for quantity in quantities:
-            figure = values[k, quantity]
-            thesis = [] if quantity == ITS_WAY else [_number(figure.thesis)]
-            cells += [*thesis, _number(figure.ours), f"{figure.ratio:.2f}"]
-        table.add_row(*cells)
+def table_of(found: Sequence[Figure], backends: Sequence[str]) -> Table:
+    """Largest loads over the average, and volumes: the thesis's, and ours by each backend."""
+    table = Table(box=box.MARKDOWN)
+    ours = [backend or "ours" for backend in backends]
+    table.add_column("tables")
+    table.add_column("eps")
+    for heading in (
+        *("N", "max/avg: thesis", *ours, "volume: thesis", *ours),
+        *(f"{each} / thesis" for each in ours),
+        *(("at least",) if any(backends) else ()),
+        *(f"its way, {ours[0]}", "its way / thesis"),
+    ):
+        table.add_column(heading, justify="right")
+    values = {(figure.table, figure.k, figure.quantity, figure.backend): figure for figure in found}
+    for pair in PAIRS:
+        ks = dict.fromkeys(at.k for at in found if at.table == pair.volume_table)
+        for k in [k for k in ks if (pair.volume_table, k, "volume", backends[0]) in values]:
+            loads = [values.get((pair.load_table, k, "max/avg", each)) for each in backends]
+            volumes = [values.get((pair.volume_table, k, "volume", each)) for each in backends]
+            bounds = [values.get((pair.volume_table, k, AT_LEAST, each)) for each in backends]
+            way = values.get((pair.volume_table, k, ITS_WAY, backends[0]))
+            name = f"{pair.load_table}, {pair.volume_table} {pair.method}"
+            table.add_row(
+                name if k == min(ks) else "",
+                f"{pair.eps:g}" if k == min(ks) and pair.eps else "",
+                str(k),
+                *_thesis_and_ours(loads, "{:.2f}"),
+                *_thesis_and_ours(volumes, "{:,.1f}"),
+                *(f"{at.ratio:.2f}" if at else "-" for at in volumes),
+                *([f"{max(at.ours for at in bounds if at):,.1f}"] if any(backends) else []),
+                *((f"{way.ours:,.1f}", f"{way.ratio:.2f}") if way else "--"),
+            )
     return table
 
 
-def _number(value: float) -> str:
-    return f"{value:,.1f}" if value >= 10 else f"{value:.2f}"
+def _thesis_and_ours(found: Sequence[Figure | None], form: str) -> Iterator[str]:
+    yield next(form.format(at.thesis) for at in found if at)
+    for at in found:
+        yield form.format(at.ours) if at else "-"
 
 
-def epoch_figures(volumes: dict[int, float], sliced: dict[tuple[int, int], float]) -> list[Figure]:
+def epoch_figures(
+    volumes: dict[int, float], sliced: dict[tuple[int, int], float], backend: str
+) -> list[Figure]:
     """Table 5.14 as printed and in bytes, then ours beside its, in bytes: without slices, with."""
     found = []
     for k, batch_size, data, hypergraph, reduction in TABLE_5_14:
@@ -513,7 +479,8 @@ def epoch_figures(volumes: dict[int, float], sliced: dict[tuple[int, int], float
             ("our slices GiB", its, sliced[k, batch_size]),
             ("our reduction % by slices", its_less, 100 * (1 - sliced[k, batch_size] / gib)),
         ):
-            found.append(Figure(EPOCH, f"batch {batch_size}", 0.1, k, quantity, thesis, value))
+            method = f"batch {batch_size}"
+            found.append(Figure(EPOCH, method, 0.1, k, quantity, thesis, value, backend))
     return found
 
 
@@ -573,7 +540,12 @@ def work_of(graph: ChannelGraph, source: str) -> Work:
 
 
 def run(
-    work_source: str, seed: int, backend: str, tables: Sequence[str] | None, path: Path | None
+    work_source: str,
+    seed: int,
+    backends: Sequence[str],
+    tables: Sequence[str],
+    numbers: Sequence[int],
+    path: Path | None,
 ) -> None:
     rows = reference()
     graph = vgg16()
@@ -581,60 +553,51 @@ def run(
     chosen = [
         pair for pair in PAIRS if not tables or {pair.load_table, pair.volume_table} & set(tables)
     ]
-    cells = [(pair, k) for pair in chosen for table, k in rows if table == pair.load_table]
-    with_epoch = not tables or EPOCH in tables
-    if with_epoch and EPOCH_PAIR not in chosen:
-        cells += [(EPOCH_PAIR, k) for k in VOLUMES_5_14]
+    cells = [
+        (pair, k, backend)
+        for pair in chosen
+        for backend in (backends if pair.method in SEARCHED else ("",))
+        for table, k in rows
+        if table == pair.load_table and (not numbers or k in numbers)
+    ]
+    epochs = [(k, size) for k, size, *_ in TABLE_5_14 if not tables or EPOCH in tables]
+    if epochs and EPOCH_PAIR not in chosen:
+        cells += [(EPOCH_PAIR, k, backends[0]) for k in VOLUMES_5_14]
     volumes: dict[int, float] = {}
     sliced: dict[tuple[int, int], float] = {}
-    console = Console(width=240)
     partial = path.with_name(path.name + ".partial") if path else None
+    found: list[Figure] = []
     with Progress(console=Console(stderr=True)) as progress:
-        epochs = [(k, batch_size) for k, batch_size, *_ in TABLE_5_14] if with_epoch else []
         bar = progress.add_task("VGG16", total=len(cells) + len(epochs))
-        found: list[Figure] = []
-        for at, (pair, k) in enumerate(cells):
+        for at, (pair, k, backend) in enumerate(cells):
             load = f"{pair.method} N={k}" + ("" if pair.eps is None else f" eps {pair.eps:g}")
-            progress.update(bar, description=load)
+            progress.update(bar, description=f"{load} {backend}")
             result = split(graph, work, pair, k, seed, backend)
-            new = list(figures(pair, k, result, rows))
+            new = list(figures(pair, k, result, rows, backend))
             found += new
-            save(partial, new, work, seed, backend, append=at > 0)
+            save(partial, new, work, seed, append=at > 0)
             progress.advance(bar)
-            if pair == EPOCH_PAIR:
+            if pair == EPOCH_PAIR and backend == backends[0]:
                 volumes[k] = result.evaluation.volume / MEBI
-            if pair in chosen and (at + 1 == len(cells) or cells[at + 1][0] != pair):
-                for name in (pair.load_table, pair.volume_table):
-                    console.print(table_of(name, found))
-                    console.print()
-                for note in pair.notes:
-                    console.print(note)
-                console.print()
         for k, batch_size in epochs:
             progress.update(bar, description=f"slices of {batch_size} N={k}")
             sliced[k, batch_size] = sliced_gib(graph, work, k, batch_size, seed)
             progress.advance(bar)
-    if with_epoch:
-        epoch = epoch_figures(volumes, sliced)
-        save(partial, epoch, work, seed, backend, append=True)
+    console = Console(width=240)
+    for group in ([""], list(backends)):
+        table = table_of([figure for figure in found if figure.backend in group], group)
+        if table.row_count:
+            console.print(table)
+    if epochs:
+        epoch = epoch_figures(volumes, sliced, backends[0])
+        save(partial, epoch, work, seed, append=True)
         console.print(epoch_table(epoch))
-        console.print(
-            "Its hypergraph column is 2^30 elements, its data-parallel column 2^30 bytes of "
-            "float32; in bytes on both sides the reduction is less. Ratios are of ours over its, "
-            "both in bytes."
-        )
     if path and partial:
         partial.replace(path)
 
 
 def save(
-    path: Path | None,
-    found: Sequence[Figure],
-    work: Work,
-    seed: int,
-    backend: str,
-    *,
-    append: bool,
+    path: Path | None, found: Sequence[Figure], work: Work, seed: int, *, append: bool
 ) -> None:
     """Add figures to a CSV file, so that Ctrl-C keeps what is done."""
     if path is None:
@@ -642,15 +605,13 @@ def save(
     with path.open("a" if append else "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         if not append:
-            writer.writerow(
-                [*(item.name for item in fields(Figure)), "ratio", "work", "seed", "backend"]
-            )
+            names = [item.name for item in fields(Figure)]
+            writer.writerow([*names[:-1], "ratio", "work", "seed", names[-1]])
         for figure in found:
-            values = [
+            *values, backend = [
                 f"{value:.6g}" if isinstance(value, float) else value for value in astuple(figure)
             ]
-            own = backend if figure.method.startswith(SEARCHED) else ""
-            writer.writerow([*values, f"{figure.ratio:.4g}", work.source, seed, own])
+            writer.writerow([*values, f"{figure.ratio:.4g}", work.source, seed, backend])
 
 
 def main() -> None:
@@ -662,18 +623,21 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--backend", default="native", help="of the hypergraph partitions, as of hgpart partition"
+        "--backend", default="native", help="of hypergraph partitions, such as native,kahypar"
     )
-    parser.add_argument("--tables", help="such as 5.1,5.2,A.7; all when left out")
+    parser.add_argument("--tables", default="", help="such as 5.1,5.2,A.7; all when left out")
+    parser.add_argument("--n", default="", help="such as 2,4; all when left out")
     parser.add_argument("--csv", type=Path, help="where to write the figures")
     given = parser.parse_args()
-    tables = given.tables.split(",") if given.tables else None
+    tables = given.tables.split(",") if given.tables else []
+    numbers = [int(n) for n in given.n.split(",")] if given.n else []
     known = {EPOCH, *(table for pair in PAIRS for table in (pair.load_table, pair.volume_table))}
-    if tables and (unknown := set(tables) - known):
+    if unknown := set(tables) - known:
         parser.error(f"table {', '.join(sorted(unknown))}: accepted are {', '.join(sorted(known))}")
-    path = given.csv or (RESULTS if not tables and given.work == "flops" else None)
+    whole = not tables and not numbers and given.work == "flops"
+    path = given.csv or (RESULTS if whole else None)
     try:
-        run(given.work, given.seed, given.backend, tables, path)
+        run(given.work, given.seed, given.backend.split(","), tables, numbers, path)
     except HgpartError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:

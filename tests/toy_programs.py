@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
+from hgpart.execution.outlines import uses
 from hgpart.execution.program import PartProgram, Transfer, TransferredTensor, pack, receive, send
 from hgpart.execution.runtime import Placed
 from hgpart.execution.threads.crew import Crew
 from hgpart.execution.threads.local import LocalRuntime
+from hgpart.schedules.schedule import Travel
 
 INPUT_CHANNELS = 3
 
@@ -235,3 +237,23 @@ def cuts(draw: st.DrawFn) -> Cut:
         layers.append(Dense(tuple(sorted(sources)), draw(st.integers(1, 2)), tuple(parts)))
     torch.manual_seed(draw(st.integers(0, 9)))
     return Cut(Model(tuple(layers)), k, draw(st.integers(0, k - 1)))
+
+
+@st.composite
+def shared(draw: st.DrawFn, cut: Cut) -> tuple[list[Travel], dict[object, list[int]]]:
+    """Weights of parts that others have copies of, and the steps of these that read them."""
+    travels, of_steps = list[Travel](), dict[object, list[int]]()
+    for number in range(draw(st.integers(1, 6))):
+        parts = st.integers(0, cut.k - 1)
+        travels.append(Travel(draw(parts), draw(parts)))
+        steps = [*cut.placed.programs[travels[-1].holder].module.children()]
+        for step in draw(st.lists(st.sampled_from(steps), unique=True)) if steps else []:
+            of_steps.setdefault(step, []).append(number)
+    return travels, of_steps
+
+
+def of_parts(cut: Cut, of_steps: dict[object, list[int]]):
+    return [
+        uses(cut.placed.programs[part], lambda step: of_steps.get(step, ()))
+        for part in range(cut.k)
+    ]

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, pairwise
 from pathlib import Path
@@ -22,7 +23,7 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import torch
-from stale_training import stale_training
+from stale_training import ended, stale_training
 from torch import fx, nn
 from traces import assert_covers, assert_sent_before_received
 
@@ -37,12 +38,13 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.elsewhere import Elsewhere
 from hgpart.run.processes.connection import connect
 from hgpart.run.processes.map_types import MapTypes
-from hgpart.run.processes.rank_messages import RankMessages
+from hgpart.run.processes.rank_messages import MessageSizes, RankMessages
 from hgpart.schedules import make_schedule
+from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.mail import mail
 from hgpart.schedules.outline import Chunk, Outline, Sent
-from hgpart.schedules.rules import RULES
+from hgpart.schedules.rules import RULES, STREAMS
 from hgpart.schedules.schedule import Direction, Piece
 from hgpart.tracing.arguments import arguments_of
 
@@ -82,7 +84,8 @@ class Toy(nn.Module):
 
     inputs = ("x",)
     arguments = arguments_of(nn.Identity(), torch.zeros(2, WIDTHS[0]))
-    norms, has_norms_of_batch, are_set_anew = "micro-batch", False, False
+    norms, are_set_anew = "micro-batch", False
+    has_norms_of_batch = shares_statistics = has_copies = False
     check_stream = Programs.check_stream
     blueprint = SimpleNamespace(carriers={})  # no buffer is computed from parameters
     output_part = 0
@@ -345,12 +348,12 @@ class Rows(NamedTuple):
         full[self.rows] = local
 
 
-def agree_in_stream(connection, seed, in_flight):
+def agree_in_stream(connection, seed, in_flight, rule):
     """Batches in flight: losses and weights are those of plain training of the same staleness."""
     model, placed = toy(connection, seed)
     outlines = connection.gather(outline(placed.program, {}))
     count, costs = 9, Costs(message=1.0)
-    schedule = make_schedule(outlines, "async", count, costs, in_flight=in_flight)
+    schedule = make_schedule(outlines, rule, count, costs, in_flight=in_flight)
     names = [f"layers.{at}.{kind}" for at in range(RESULT) for kind in ("weight", "bias")]
     rows = placed.placement.rows
     pieces = {
@@ -368,14 +371,14 @@ def agree_in_stream(connection, seed, in_flight):
     drawn = [((x, placed.placement.programs.draw(3)), target) for x, target in batches]
     after = torch.get_rng_state()
 
+    torch.set_rng_state(state)
+
     def loss_of(result, wanted):
         return (result - wanted).square().mean()
 
     def momentum(parameters):
         return torch.optim.SGD([{"params": parameters}], lr=0.1, momentum=0.9)
 
-    expected, weights = stale_training(model, pieces, schedule, drawn, loss_of, momentum)
-    torch.set_rng_state(state)
     optimizer = momentum([*placed.placement.module.parameters()])
     told = []
     losses = placed.stream(
@@ -385,6 +388,11 @@ def agree_in_stream(connection, seed, in_flight):
     )
     assert torch.equal(torch.get_rng_state(), after)
     assert len(told) == count
+    if schedule.is_dynamic:  # what was done, by the one clock of this machine
+        events = chain.from_iterable(connection.gather(placed.runtime.last.events))
+        schedule = replace(schedule, order=ended(events))
+        assert problems(schedule) == []
+    expected, weights = stale_training(model, pieces, schedule, drawn, loss_of, momentum)
     if connection.rank == 0:
         torch.testing.assert_close(losses, expected, rtol=1e-10, atol=1e-10)
     else:
@@ -424,9 +432,9 @@ def message_of_several_tensors(connection):
     outlines = [Outline((*sends,), (everything,)), Outline((everything,), (*returns,))]
     outlines += [nothing] * (connection.k - 2)
     schedule = make_schedule(outlines, "sequential", 1, Costs())
-    post = RankMessages(
-        connection, MapTypes(dict(enumerate(transfers))), mail(schedule, connection.rank), [3]
-    )
+    types, own = MapTypes(dict(enumerate(transfers))), mail(schedule, connection.rank)
+    sizes = MessageSizes.of(own, types, [3], None, connection.lanes)
+    post = RankMessages(connection, types, own, [3], sizes)
     there, there_and_back = (
         [Piece(direction, 0, transfer.number) for transfer in transfers]
         for direction in (Direction.FORWARD, Direction.BACKWARD)
@@ -463,8 +471,9 @@ def main(mode, *arguments):
                 for micro_batches in sizes:
                     agree_in_micro_batches(connection, seed, rule, micro_batches)
             message_of_several_tensors(connection)
-            stale = [agree_in_stream(connection, seed, seed) for seed in (1, 2, 4)]
-            assert stale[0] == 0 < max(stale)
+            for stream in STREAMS:
+                stale = [agree_in_stream(connection, seed, seed, stream) for seed in (1, 2, 4)]
+                assert stale[0] == 0 < max(stale)
         elif mode in ("forever", "stopped"):  # until one is killed; says when it is at work
             folder, rule, *victim = arguments
             _, placed = toy(connection)
@@ -472,7 +481,11 @@ def main(mode, *arguments):
             schedule = None if rule == "called" else make_schedule(outlines, rule, 3, Costs())
             x = torch.zeros(3, WIDTHS[0], dtype=torch.float64)
             for step in range(1_000_000):
-                if schedule is not None:
+                if rule in STREAMS:
+                    placed.stream(
+                        [([x], None)] * 3, lambda result, _: result.sum(), id, schedule, 3
+                    )
+                elif schedule is not None:
                     placed.step([x], None, lambda result, _: result.sum(), schedule)
                 else:
                     placed(x).sum().backward()

@@ -9,7 +9,10 @@ from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules import check_in_flight, check_micro_batches, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
+from hgpart.schedules.schedule import DYNAMIC, TURNS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
+
+MANY = 64  # batches
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,8 @@ class Scheduling:
     Attributes
     ----------
     in_flight : int or None
-        For the rule ``async``, the number of batches that each part may have begun at a time.
+        For the rules ``async`` and ``dynamic``, the number of batches that each part may have
+        begun at a time.
     stash : bool
         Whether each of these batches keeps the weights of its forward pass.
     recompute : bool
@@ -58,6 +62,11 @@ class Scheduling:
         return self.rule in STREAMS and self.file is None
 
     @property
+    def is_in_turns(self) -> bool:
+        """Whether each slice of the batch has whole batches in turns."""
+        return self.rule == TURNS and self.file is None
+
+    @property
     def most_in_flight(self) -> int:
         """Number of batches that each part may have begun at a time."""
         return (self.in_flight or IN_FLIGHT) if self.is_stream else 1
@@ -66,6 +75,15 @@ class Scheduling:
     def sample_batches(self) -> int:
         """Number of batches of a stream that show how it goes on."""
         return 2 * self.most_in_flight + 2 if self.is_stream else 1
+
+    @property
+    def simulated_batches(self) -> int:
+        """Number of batches whose simulation tells the pace of a stream.
+
+        What parts that take what is ready do becomes regular only after many batches.
+        """
+        is_dynamic = self.is_stream and self.rule in (DYNAMIC, TURNS)
+        return max(MANY, self.sample_batches) if is_dynamic else self.sample_batches
 
     @property
     def name(self) -> str:

@@ -96,9 +96,14 @@ def test_a_plan_of_inference_is_run_forward(files, capfd):
 
 
 def test_json_on_standard_output_is_all_there_is(files, capfd):
-    assert hgpart_recommend(files, "--json", "-", "--time-limit", 0) == 0
+    assert hgpart_recommend(files, "--json", "-", "--time-limit", 0, "--data", "digits") == 0
     found = json.loads(capfd.readouterr().out)
-    assert [one["way"] for one in found["ways"]] == ["single"]
+    (alone,) = found["ways"]
+    assert alone["way"] == "single"
+    assert (
+        found["epoch_steps"] == 1442 // 8
+    )  # of scikit-learn's 1,797, a fifth of each is not learned
+    assert alone["epoch_seconds"] == pytest.approx(1442 // 8 * alone["simulated_seconds"])
     assert load_plan(files / "best.json").k == 1
 
 
@@ -147,6 +152,9 @@ def test_all_is_measured_where_nothing_is_known(files, tmp_path, capfd, monkeypa
         (("--machine", "10gbe:2", "--measure", 1), "--measure 1 with --machine 10gbe:2"),
         (("--times", "machine.json"), "machine.json"),
         (("--output", "."), "is a folder"),
+        (("--data", "letters"), "data 'letters': accepted are synthetic, digits"),
+        (("--data", "digits", "--goal", "latency"), "accepted with goals of training"),
+        (("--micro-batches", 9), "9 micro-batches of a batch of 8: accepted are 1 to 8"),
     ],
 )
 def test_what_is_wrong_is_one_line(files, capfd, monkeypatch, arguments, said):

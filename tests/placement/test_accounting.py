@@ -371,7 +371,7 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     for part, program in placement.programs.parts.items():
         actions, chunks = order.sequences[part], order.outlines[part].recomputed
         step = StepRun(
-            PartOnDevice(program, torch.device("cpu"), 2),
+            PartOnDevice((program,), torch.device("cpu"), 2),
             ({name: torch.zeros(samples, 3, size, size)} for name in placement.programs.inputs),
             score=lambda _, results: results[0].sum() if results else torch.zeros(()),
             recomputed=chunks,

@@ -91,10 +91,11 @@ def trained(
     return [*placement.state_dict().values()]
 
 
+@pytest.mark.parametrize("norm", [nn.Identity, nn.BatchNorm2d])
 @pytest.mark.parametrize("in_flight", [1, 2])
-def test_streams_over_bands(in_flight):
+def test_streams_over_bands(in_flight, norm):
     """With one batch in flight they are steps, to the bit; with two they are reproducible."""
-    model, images = banded(norm=nn.Identity)
+    model, images = banded(norm=norm)
     batches = [torch.randn_like(images) for _ in range(4)]
 
     def stream() -> list[Tensor]:
@@ -135,13 +136,6 @@ def test_weights_come_from_files_and_go_to_them(tmp_path: Path):
     assert [*state] == [*model.state_dict()]
     assert all(map(torch.equal, state.values(), model.state_dict().values()))
     assert verify(model, placement, (images,)).failures == ()
-
-
-def test_norms_of_all_rows_are_refused_with_batches_in_flight():
-    placement = placed(*banded())
-    order = schedule(placement, "async", 2)
-    with pytest.raises(ArgumentError, match="over bands, whose norms take statistics of all rows"):
-        placement.stream([(torch.randn(2, 3, 12, 6).double(), None)] * 2, loss_of, id, order)
 
 
 def test_types_of_sixteen_bits():

@@ -37,7 +37,7 @@ def test_weights_and_their_gradients_travel_once(
     sizes = (12 // micro_batches,) * micro_batches
     lowered, weights = with_weights(placement, made)
     costs = MeasuredCosts(
-        *(part_steps(placement), sizes, [()] * k, times, machine),
+        *([part_steps(placement)], sizes, [()] * k, times, machine),
         Overheads(transfer=0.0, byte=0.0),
         weights=weights,
     )

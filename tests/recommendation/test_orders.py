@@ -26,7 +26,7 @@ def test_each_fits_the_batch_and_comes_once(
     assert found
     assert len(set(found)) == len(found)
     assert all(one.micro_batches <= batch_size for one in found)
-    assert any(one.is_stream for one in found) == (goal == "throughput" and k > 1 and slices == 1)
+    assert any(one.is_stream for one in found) == (goal == "throughput" and k > 1)
     assert any(one.recompute for one in found) == (goal == "memory" and k > 1)
 
 
@@ -36,6 +36,16 @@ def test_a_batch_that_can_not_be_divided_is_whole(k: int, slices: int) -> None:
     partition: Any = SimpleNamespace(k=k, modelling=modelling)
     found = orders(partition, goal="memory", divides_batch=False)
     assert {one.micro_batches for one in found} == {1}
+
+
+def test_a_given_number_of_micro_batches_is_that_of_all_that_are_several_devices() -> None:
+    modelling = SimpleNamespace(slices=1, batch_size=32)
+    for k, expected in ((1, {1}), (4, {8})):
+        partition: Any = SimpleNamespace(k=k, modelling=modelling)
+        for goal in ("time", "throughput"):
+            found = orders(partition, goal=goal, micro_batches=8)
+            assert {one.micro_batches for one in found} == expected
+            assert len(set(found)) == len(found)
 
 
 def test_pipelines_alone_have_rules_of_their_own() -> None:

@@ -88,8 +88,9 @@ def started(*arguments):
 
 @pytest.mark.full
 @pytest.mark.long
-def test_without_a_launcher_the_others_notice_and_name_it(tmp_path):
-    ranks = started("forever", tmp_path, "greedy")
+@pytest.mark.parametrize("rule", ["greedy", "dynamic"])
+def test_without_a_launcher_the_others_notice_and_name_it(tmp_path, rule):
+    ranks = started("forever", tmp_path, rule)
     kill_when_all_work(tmp_path, k=3, victim=2).join()
     said = [rank.communicate(timeout=PATIENCE)[1].splitlines()[-1] for rank in ranks[:2]]
     ranks[2].communicate()

@@ -142,7 +142,7 @@ def test_forward_passes_keep_few_micro_batches(rule, monkeypatch):
     kept, finish = {}, StepRun._finish_forward
 
     def count(step, micro_batch):
-        part = step._part.program.part
+        part = step._part.turns[0].part
         kept[part] = max(kept.get(part, 0), len(step._runs))
         finish(step, micro_batch)
 

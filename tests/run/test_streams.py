@@ -6,13 +6,14 @@ import copy
 import gc
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_models import model_of, placed
-from stale_training import stale_training
+from stale_training import ended, stale_training
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _pytree as pytree
@@ -22,6 +23,7 @@ from hgpart.errors import ArgumentError, PlanError
 from hgpart.execution.outlines import outline
 from hgpart.run.scheduling import schedule
 from hgpart.schedules import make_schedule
+from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Direction
 
@@ -93,10 +95,19 @@ def trained(placement, order, batches, optimizer_of=momentum, stash=True):
     )
 
 
+def executed(order, placement):
+    """The schedule of what was done, in the order in which it ended."""
+    made = replace(order, order=ended(placement.runtime.last.events))
+    assert problems(made) == []
+    return made
+
+
 def agrees(model, placement, order, batches, optimizer_of=momentum):
     """As `stale_training` has it: losses, weights, statistics."""
     pieces = {part: [held for held, _ in several] for part, several in learned(placement).items()}
     losses = trained(placement, order, batches, optimizer_of)
+    if order.is_dynamic:
+        order = executed(order, placement)
     torch.manual_seed(3)
     expected, weights = stale_training(model, pieces, order, batches, loss_of, optimizer_of)
     torch.testing.assert_close(losses, expected, **TOLERANCE)
@@ -129,6 +140,17 @@ def test_it_is_plain_training_of_the_same_staleness(name, in_flight, k, grain, k
     placement = placed(model, inputs, kind, k, grain)
     order = schedule(placement, "async", BATCHES, in_flight=in_flight)
     agrees(model, placement, order, batches_of(inputs))
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_so_where_parts_take_what_is_ready(name):
+    """In the order in which actions ended, another one in each run."""
+    model, inputs = learner_of(name)
+    placement = placed(model, inputs)
+    order = schedule(placement, "dynamic", BATCHES, in_flight=3)
+    agrees(model, placement, order, batches_of(inputs))
+    assert placement.runtime.last.staleness == executed(order, placement).staleness
 
 
 @settings(deadline=None)
@@ -375,7 +397,7 @@ def test_what_is_no_stream_is_refused():
         with pytest.raises(error, match=message):
             placement.stream(batches, loss_fn, lambda part: None, order)
 
-    refused("a stream by a greedy schedule: accepted is one of the rule async", schedule(placement))
+    refused("a stream by a greedy schedule: accepted are the rules async and", schedule(placement))
     refused("2 batches: accepted are 3, as the schedule has", batches=batches[:2])
     refused("a loss of shape", loss_fn=lambda result, _: result)
     refused("without gradients", loss_fn=lambda result, _: result.sum().detach())

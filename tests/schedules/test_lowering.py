@@ -8,10 +8,10 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
-from toy_programs import Cut, cuts
+from toy_programs import Cut, cuts, of_parts, shared
 
 from hgpart.execution.instructions import prepare
-from hgpart.execution.outlines import outline, uses
+from hgpart.execution.outlines import outline
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
@@ -20,26 +20,6 @@ from hgpart.schedules.rules import RULES
 from hgpart.schedules.schedule import OF_WEIGHTS, Action, Direction, Schedule, Travel
 
 ADDING = (Direction.BACKWARD, Direction.WEIGHTS)
-
-
-@st.composite
-def shared(draw: st.DrawFn, cut: Cut) -> tuple[list[Travel], dict[object, list[int]]]:
-    """Weights of parts that others have copies of, and the steps of these that read them."""
-    travels, of_steps = list[Travel](), dict[object, list[int]]()
-    for number in range(draw(st.integers(1, 6))):
-        parts = st.integers(0, cut.k - 1)
-        travels.append(Travel(draw(parts), draw(parts)))
-        steps = [*cut.placed.programs[travels[-1].holder].module.children()]
-        for step in draw(st.lists(st.sampled_from(steps), unique=True)) if steps else []:
-            of_steps.setdefault(step, []).append(number)
-    return travels, of_steps
-
-
-def of_parts(cut: Cut, of_steps: dict[object, list[int]]):
-    return [
-        uses(cut.placed.programs[part], lambda step: of_steps.get(step, ()))
-        for part in range(cut.k)
-    ]
 
 
 @given(cuts(), st.sampled_from([*RULES]), st.integers(1, 3), st.data())

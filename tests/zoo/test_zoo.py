@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from hgpart.errors import ArgumentError, MissingPackageError, ModelError
 from hgpart.zoo import BUILTIN, builtin_models, load_model, packages
 from hgpart.zoo.architectures.efficientnet import StochasticDepth
+from hgpart.zoo.architectures.initialise import initialise
 
 # From torchvision's and timm's documentation, at 1000 classes; googlenet and inception_v3 less
 # their auxiliary classifiers (inception_v3 with it: 27,161,264). LeNet-5 and U-Net by hand below.
@@ -43,6 +44,12 @@ PUBLISHED_PARAMETERS = {
     "mobilenet_v2": 3_504_872,
     "efficientnet_b0": 5_288_548,
     "shufflenet_v2_x1_0": 2_278_604,
+}
+
+# Image, classes, and pixels a side behind each convolution with its pooling.
+ALEXNETS_OF_LEON = {
+    "alexnet_tiny_imagenet": ((3, 56, 56), 200, [5, 2, 2, 2, 2]),
+    "alexnet_dogs_vs_cats": ((3, 128, 128), 2, [14, 6, 6, 6, 6]),
 }
 
 SMALL = ("resnet18", "squeezenet1_1", "googlenet", "densenet121")
@@ -76,7 +83,8 @@ def peer(name: str) -> nn.Module:
 
 def test_all_models_are_there_in_order() -> None:
     names = builtin_models()
-    assert set(names) == {*PUBLISHED_PARAMETERS, "lenet5", "unet", "crnn", "alexnet_2012"}
+    others = {"lenet5", "unet", "crnn", "alexnet_2012", *ALEXNETS_OF_LEON}
+    assert set(names) == {*PUBLISHED_PARAMETERS, *others}
     assert names[:3] == ("lenet5", "alexnet", "alexnet_2012")
     assert all(name == spec.name for name, spec in BUILTIN.items())
 
@@ -110,6 +118,24 @@ def test_alexnet_of_2012_has_the_parameters_of_its_table() -> None:
     linear = (9216 + 1) * 4096 + (4096 + 1) * 4096 + (4096 + 1) * 1000
     assert parameters(load_model("alexnet_2012", device="meta")[0]) == convolutions + linear
     assert convolutions + linear == 62_378_344
+
+
+@pytest.mark.parametrize("name", ALEXNETS_OF_LEON)
+def test_alexnet_of_leon_keeps_the_pixels_of_his_programs(name: str) -> None:
+    shape, classes, sides = ALEXNETS_OF_LEON[name]
+    model, input_shape = load_model(name, device="meta")
+    assert input_shape == shape
+    result, found = torch.empty(2, *shape, device="meta"), []
+    for layer in model.eval().get_submodule("features"):
+        result = layer(result)
+        if isinstance(layer, nn.BatchNorm2d):
+            found.append(result.shape[-1])
+    assert found == sides
+    assert model(torch.empty(2, *shape, device="meta")).shape == (2, classes)
+    widths = [(3, 96, 121), (96, 256, 25), (256, 384, 9), (384, 384, 9), (384, 256, 9)]
+    widths += [(256 * sides[-1] ** 2, 4096, 1), (4096, 4096, 1), (4096, 1000, 1)]
+    layers = sum((before * size + 1) * own + 2 * own for before, own, size in widths)  # and norms
+    assert parameters(model) == layers + 1001 * classes
 
 
 def test_crnn_has_the_parameters_of_its_tables() -> None:
@@ -168,13 +194,26 @@ def test_trains_on_images_of_its_default_shape(name: str) -> None:
     assert model.training
     assert shape == BUILTIN[name].input_shape
     output = model(torch.empty(2, *shape, device="meta"))
-    classes = {"lenet5": (10,), "unet": (2, 256, 256), "crnn": (37, 24)}.get(name, (1000,))
-    assert output.shape == (2, *classes)
+    others = {"lenet5": (10,), "unet": (2, 256, 256), "crnn": (37, 24)}
+    others |= {name: (classes,) for name, (_, classes, _) in ALEXNETS_OF_LEON.items()}
+    assert output.shape == (2, *others.get(name, (1000,)))
     output.sum().backward()  # fails if an in-place operator overwrites what backward needs
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 # --- weights, seeds, devices ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d, nn.BatchNorm2d])
+def test_norms_start_as_the_identity(norm: type[nn.Module]) -> None:
+    layer = norm(3, device="meta").to_empty(device="cpu")
+    for tensor in layer.state_dict().values():
+        tensor.fill_(7)
+    initialise(layer)
+    values = {name: tensor.tolist() for name, tensor in layer.state_dict().items()}
+    assert values.pop("num_batches_tracked") == 0
+    zero, one = [0.0] * 3, [1.0] * 3
+    assert values == {"weight": one, "bias": zero, "running_mean": zero, "running_var": one}
 
 
 @pytest.mark.few(2)

@@ -161,8 +161,10 @@ class StepOptions(Options):
         train choose where there are none, other commands take 1.
     schedule : RULE|FILE
         Order of work in a step: sequential, gpipe, 1f1b, zero-bubble, greedy, or a file of 'hgpart
-        show --schedule RULE -o FILE'; or async, training without a flush between steps. Append
-        ,in-flight=N for the batches that each part may have begun under async (default 2),
+        show --schedule RULE -o FILE'; or training without a flush between steps: async, in one
+        order; dynamic, in which idle parts take what is ready, another order in each run; or turns,
+        the same with each batch whole on the devices of one slice of the plan, in turn. Append
+        ,in-flight=N for the batches that each part may have begun under these (default 2),
         ,stash=no to keep no older weights for them, and ,recompute=yes to run forward passes again
         in backward where that saves memory. Default: the plan's, or else greedy.
     """

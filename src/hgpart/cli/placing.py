@@ -141,15 +141,16 @@ class Placing:
             from hgpart.placement.batches.streams import (
                 check_norms_of_stream,
                 check_slices_of_stream,
+                check_turns,
             )
 
-            sliced = self.plan.modelling.slices > 1
-            together = sliced and self.plan.modelling.norms == "batch"
-            check_norms_of_stream("batch" if together else self.norms)
-            if sliced:
+            if scheduling.is_in_turns:
+                check_turns(self.plan.modelling)
+            check_norms_of_stream(self.norms)
+            if self.plan.modelling.slices > 1:
                 check_slices_of_stream(stash=scheduling.stash)
         sizes = scheduling.sizes(batch_size)
-        fewest = min(sizes) // self.plan.modelling.slices
+        fewest = min(sizes) // (1 if scheduling.is_in_turns else self.plan.modelling.slices)
         norms = training and (fewest < 2 or self.norms == "batch")
         if scheduling.file is None and not norms:
             return

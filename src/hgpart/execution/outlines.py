@@ -78,11 +78,13 @@ def with_recomputation(outline: Outline, program: PartProgram, chunks: Collectio
     return replace(outline, backward=backward, recomputed=tuple(sorted(chunks)))
 
 
-def check_fits(schedule: Schedule, programs: Mapping[int, PartProgram], k: int) -> None:
-    """Raise a PlanError if a schedule does not fit the programs of some of k parts."""
+def check_fits(
+    schedule: Schedule, programs: Mapping[int, PartProgram], k: int, turn: int = 0
+) -> None:
+    """Raise a PlanError if a schedule does not fit the programs of some of k parts in a turn."""
     for part, program in programs.items():
         here = outlines_fingerprint([outline(program, {})])
-        if schedule.k != k or outlines_fingerprint([schedule.outlines[part]]) != here:
+        if schedule.k != k or outlines_fingerprint([schedule.outlines_of(turn)[part]]) != here:
             raise PlanError(
                 f"the {schedule.rule} schedule of {schedule.k} parts is for other chunks than part "
                 f"{part} has: accepted is one that was made for this placement, in its present mode"

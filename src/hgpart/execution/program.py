@@ -25,17 +25,24 @@ class Share:
         Numbers of the slices.
     of : int
         Number of slices of the whole batch.
+    turn : int or None
+        One of these slices, if it has batches of its own, whole ones, in turns with the others.
     """
 
     slices: tuple[int, ...] = (0,)
     of: int = 1
+    turn: int | None = None
 
     def samples(self, batch_size: int) -> int:
         """Number of samples in these slices, counted as in `Modelling.samples`.
 
         >>> Share((1, 2), of=3).samples(batch_size=8)
         6
+        >>> Share((1, 2), of=3, turn=2).samples(batch_size=8)
+        8
         """
+        if self.turn is not None:
+            return batch_size
         firsts = (at * batch_size // self.of for at in self.slices)
         lasts = ((at + 1) * batch_size // self.of for at in self.slices)
         return sum(lasts) - sum(firsts)

@@ -15,7 +15,7 @@ from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import add
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -25,16 +25,18 @@ from hgpart.errors import PlanError, RunError
 from hgpart.execution.autocast import autocast_type
 from hgpart.execution.outlines import check_fits, outline, uses
 from hgpart.execution.program import PartProgram
-from hgpart.execution.records.events import Event
+from hgpart.execution.records.events import Event, staleness
 from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.execution.step_run import PartOnDevice, Score, StepRun, Updates
-from hgpart.execution.transport import Transport
-from hgpart.execution.weights.copies import Copies, Travelling
+from hgpart.execution.transport import QueuedChannel, Transport
+from hgpart.execution.weights.copies import Copies, Travelling, travels_of
+from hgpart.execution.weights.exchanges import Exchange
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
-from hgpart.schedules.lowering import lower
+from hgpart.schedules.lowering import lower, lower_turns
 from hgpart.schedules.outline import Outline, Uses
+from hgpart.schedules.rules.dynamic import DynamicOrder
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 Gather = Callable[[Any], list[Any]]  # collects the values of all processes, in their order
@@ -58,12 +60,18 @@ class Placed:
     copies : callable or None
         Finds the copies that parts have of each other's state; all processes call it. None if there
         are none.
+    turns : sequence of mapping of int to PartProgram
+        Programs of the parts in each turn, where batches take turns; `programs` are the first.
+    weights_of_turns : callable or None
+        Finds the weights of which parts have copies in each turn; all processes call it.
     """
 
     k: int
     programs: Mapping[int, PartProgram]
     output_parts: tuple[int, ...]
     copies: Callable[[Gather], Copies] | None = None
+    turns: Sequence[Mapping[int, PartProgram]] = ()
+    weights_of_turns: Callable[[Gather], Sequence[Sequence[Exchange]]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +108,11 @@ class RunRecord:
         return tuple(chain.from_iterable(self.by_part))
 
     @property
+    def staleness(self) -> tuple[tuple[int, ...], ...]:
+        """The number of updates that each part's own weights lacked, for each batch of a stream."""
+        return tuple(map(staleness, self.by_part))
+
+    @property
     def traffic(self) -> Traffic:
         """Messages that all parts sent."""
         return reduce(add, self.sent)
@@ -124,6 +137,11 @@ class Runtime:
         self.k, self.output_parts = placed.k, placed.output_parts
         self.devices = {part: transport.device(part) for part in transport.parts}
         self.programs = {part: placed.programs[part] for part in transport.parts}
+        self._turns = {
+            part: tuple(programs[part] for programs in placed.turns or [placed.programs])
+            for part in transport.parts
+        }
+        self._weights_of_turns = placed.weights_of_turns
         self.last = RunRecord.none(len(transport.parts), self.k)
         self.transport, self._copies_of = transport, placed.copies
         self._whole_batch: Schedule | None = None
@@ -277,25 +295,37 @@ class Runtime:
         sent = self._nothing_sent()
         travelling = self._begun(True, sent)
         if travelling is not None:
-            self._check_owners(schedule, travelling.copies)
+            if not schedule.turns:
+                self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
                 self._bring(travelling, sent)  # the weights of the first batch
-        source = self.transport.batches(batches, schedule.under_way)
+        # A part that may not begin a batch yet would keep others from what is ready.
+        most = schedule.micro_batches if schedule.is_dynamic else schedule.under_way
+        source = self.transport.batches(batches, most)
 
         def finish(part: int, result: Any) -> None:
             source.end(part)
             on_score(part, result)
 
         def updates(part: int) -> Updates:
-            own = self.programs[part].module, partial(update, part), stash
-            if travelling is None:
-                versions = Versions(*own)
-            else:
-                stale = schedule.staleness[part]
-                begins = [batch - lacking for batch, lacking in enumerate(stale)]
-                versions = Versions(*own, travelling.copies.tensors_of(part), begins)
-            return Updates(versions, partial(finish, part))
+            modules = [program.module for program in self._turns[part]]
+            own = modules, partial(update, part), stash
+            begins: list[int] | None = None
+            copies: Sequence[Tensor] = ()
+            if travelling is not None:
+                copies = travelling.copies.tensors_of(part)
+                if not schedule.is_dynamic:
+                    stale = schedule.staleness[part]
+                    begins = [batch - lacking for batch, lacking in enumerate(stale)]
+            return Updates(Versions(*own, copies, begins), partial(finish, part))
 
+        if travelling is not None and self._weights_of_turns is not None:
+            of_turns = self._weights_of_turns(self.transport.gather)
+            lowered = lower_turns(schedule, travelling.travels, [*map(travels_of, of_turns)])
+            exchanges = (*travelling.exchanges, *chain.from_iterable(of_turns))
+            travelling = replace(travelling, exchanges=exchanges)
+        else:
+            lowered = self.lowered(schedule, travelling)
         runs = self._runs(
             schedule,
             {part: source.of(part) for part in self.programs},
@@ -304,7 +334,6 @@ class Runtime:
             score,
             {part: updates(part) for part in self.programs},
         )
-        lowered = self.lowered(schedule, travelling)
         sizes = (samples,) * schedule.micro_batches
         whole = RunningPass(self, runs, lowered, sizes, travelling)
         self.last = whole.run(lowered, source.stop)
@@ -330,7 +359,9 @@ class Runtime:
 
     def _check(self, schedule: Schedule) -> None:
         if schedule not in self._fitting:
-            check_fits(schedule, self.programs, self.k)
+            for turn in range(max(1, len(schedule.turns))):
+                programs = {part: own[turn] for part, own in self._turns.items()}
+                check_fits(schedule, programs, self.k, turn)
             self._fitting.add(schedule)
 
     def _check_owners(self, schedule: Schedule, copies: Copies) -> None:
@@ -391,7 +422,7 @@ class Runtime:
     ) -> dict[int, StepRun]:
         return {
             part: StepRun(
-                PartOnDevice(program, self.devices[part], self.k),
+                PartOnDevice(self._turns[part], self.devices[part], self.k),
                 batches[part],
                 score(part) if score is not None and part in self.output_parts else None,
                 schedule.outlines[part].recomputed,
@@ -399,7 +430,7 @@ class Runtime:
                 travelling,
                 sent[part],
             )
-            for part, program in self.programs.items()
+            for part in self.programs
         }
 
 
@@ -474,8 +505,16 @@ class RunningPass:
             stop()
 
         sequences = schedule.sequences
+        in_turn: dict[int, DynamicOrder] = {}
+        if schedule.is_dynamic:
+            queues = cast(QueuedChannel, channel)
+            in_turn = {part: DynamicOrder(schedule, part, queues) for part in runs}
         self._execute(
-            [partial(run.run, sequences[part], channel) for part, run in runs.items()], stop_all
+            [
+                partial(run.run, sequences[part], channel, in_turn.get(part))
+                for part, run in runs.items()
+            ],
+            stop_all,
         )
         return RunRecord(
             tuple(run.traffic for run in runs.values()),

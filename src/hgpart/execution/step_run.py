@@ -41,15 +41,21 @@ class PartOnDevice:
 
     Attributes
     ----------
+    turns : tuple of PartProgram
+        The part's programs, which micro-batches have in turns.
     device : torch.device
         Device of the part's weights.
     k : int
         Number of parts of the placement.
     """
 
-    program: PartProgram
+    turns: tuple[PartProgram, ...]
     device: torch.device
     k: int
+
+    def program(self, micro_batch: int) -> PartProgram:
+        """The program of a micro-batch."""
+        return self.turns[micro_batch % len(self.turns)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,15 +135,20 @@ class StepRun:
         self._runs: dict[int, PartRun] = {}
         self._in_halves: set[int] = set()  # micro-batches whose backward passes are in halves
         self._products: dict[Any, list[WeightProduct]] = {}
-        self._several_use_a_matrix = _several_use_a_matrix(part.program)
+        self._several_use_a_matrix = any(map(_several_use_a_matrix, part.turns))
         self._gradients: dict[int, Sequence[Tensor | None]] = {}  # of results, by micro-batch
         self._travelling = travelling
         self._own: dict[tuple[int, int], Tensor] = {}  # new weights of a stream for its own copies
         self.counts: list[list[int]] = []
         self._count = Counter() if count is None and is_memory_counted() else count
 
-    def run(self, actions: Sequence[Action], channel: Channel) -> None:
-        """Do the part's actions, in the caller's grad mode."""
+    def run(
+        self,
+        actions: Sequence[Action],
+        channel: Channel,
+        in_turn: Iterable[Action] | None = None,
+    ) -> None:
+        """Do the part's actions, in the caller's grad mode, in another order if one is given."""
         self._channel = channel if self._count is None else CopyingChannel(channel)
         for run in self._runs.values():
             run.channel = self._channel
@@ -153,12 +164,15 @@ class StepRun:
         self._has_products = self._several_use_a_matrix or self._has_several(len(last))
         self._last, self._final = last, computing[-1] if computing else None
         try:
-            for action in actions:
-                self._do(action)
+            if in_turn is None:
+                for action in actions:
+                    self._do(action, perf_counter_ns())
+            else:
+                self._do_in_turn(in_turn)
         finally:
             if self._learns and self._travelling is not None:
                 # Their gradients were taken, or the pass has failed; a later pass adds its own.
-                self._travelling.copies.clear(self._part.program.part)
+                self._travelling.copies.clear(self._part.turns[0].part)
         begin = perf_counter_ns()
         if channel.settle() and actions:
             end = perf_counter_ns()
@@ -173,10 +187,18 @@ class StepRun:
         self._gradients[0] = gradients
         self._runs[0].to_inputs_alone = not weights
 
-    def _do(self, action: Action) -> None:
+    def _do_in_turn(self, actions: Iterable[Action]) -> None:
+        """Do actions as they become ready, and note for how long nothing was."""
+        since = perf_counter_ns()
+        for action in actions:
+            now = perf_counter_ns()
+            self._spans.append((Doing.WAIT, since, now))
+            self._do(action, since)
+            since = perf_counter_ns()
+
+    def _do(self, action: Action, begin: int) -> None:
         if self._count is not None:
             self.counts.append([])
-        begin = perf_counter_ns()
         (self._transport_weights if action.is_of_weights else self._compute)(action)
         if action is self._final:
             self._add_products()
@@ -206,7 +228,7 @@ class StepRun:
     def weights(self) -> list[Tensor]:
         """Parameters, buffers and gradients, including those of batches in flight."""
         in_flight = () if self._versions is None else self._versions.held
-        return [*of_weights(self._part.program.module), *in_flight]
+        return [*of_weights(self._part.turns[0].module), *in_flight]
 
     def _count_memory(self) -> None:
         if self._count is not None:
@@ -324,7 +346,8 @@ class StepRun:
             values = copied(values)
         joined = micro_batch not in self._in_halves
         part = self._part
-        run = PartRun(part.program, self._channel, part.device, part.k, joined, micro_batch)
+        program = part.program(micro_batch)
+        run = PartRun(program, self._channel, part.device, part.k, joined, micro_batch)
         run.traffic, run.spans = self.traffic, self._spans  # the same for all micro-batches
         products = self._products if self._versions is None else {}
         run.products = products if self._has_products else None
@@ -337,7 +360,7 @@ class StepRun:
 
     def _finish_forward(self, micro_batch: int) -> None:
         results = self._runs[micro_batch].results()
-        if self._score is None:
+        if self._score is None or not results:  # in a turn another part may have them
             self.results[micro_batch] = results
             return
         score = self._score(micro_batch, results)

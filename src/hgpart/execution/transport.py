@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hgpart.execution.program import PartProgram
 from hgpart.execution.weights.copies import Travelling
+from hgpart.schedules.rules.dynamic import Arrivals
 from hgpart.schedules.schedule import Piece, Schedule
 
 
@@ -30,6 +31,10 @@ class Channel(Protocol):
 
     def stop(self) -> None:
         """Wake all that wait, and let nothing wait any more."""
+
+
+class QueuedChannel(Channel, Arrivals, Protocol):
+    """What also tells what has arrived, for a schedule whose order is dynamic."""
 
 
 class Executor(Protocol):
@@ -88,7 +93,7 @@ class Transport(Protocol):
         travelling: Travelling | None,
         autocast: torch.dtype | None = None,
     ) -> Channel:
-        """Begin to send and receive the messages of a schedule.
+        """Begin to send and receive the messages of a schedule; by a `QueuedChannel` if dynamic.
 
         Parameters
         ----------

@@ -340,6 +340,10 @@ def _step_bytes(
     devices: Sequence[str] | None = None,
 ) -> dict[int, list[StepBytes]]:
     count = schedules[0].micro_batches
+    if schedules[0].turns:
+        raise PlacementError(
+            "the memory of batches in turns, which is not counted: accepted are other schedules"
+        )
     if schedules[0].in_flight is not None:
         sizes = (_batch_size(placement, batch_size),) * count
     else:

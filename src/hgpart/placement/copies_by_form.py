@@ -3,18 +3,48 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain
 
 from torch import nn
 
 from hgpart.execution.runtime import Gather
 from hgpart.execution.weights.copies import Copies
+from hgpart.execution.weights.exchanges import Exchange
 from hgpart.placement.forms import Forms
 from hgpart.placement.held_state import HeldState
-from hgpart.placement.shares.exchanges import Holding, exchanges
+from hgpart.placement.programs import Programs
+from hgpart.placement.shares.exchanges import Holding, exchanges, together
 from hgpart.placement.shares.messages import buckets_of
 from hgpart.tracing.forms import Form
+
+
+@dataclass(frozen=True, eq=False)
+class InTurns:
+    """The copies that parts have where slices have batches in turns.
+
+    Attributes
+    ----------
+    copies : Copies
+        Copies for all turns.
+    of_turns : tuple of tuple of Exchange
+        The weights of which a part has copies for each turn.
+    """
+
+    copies: Copies
+    of_turns: tuple[tuple[Exchange, ...], ...]
+
+    @property
+    def sent_elements(self) -> int:
+        """Elements of weights that parts send each other after an update."""
+        return sum(
+            elements.count
+            for exchange in self.copies.weights
+            if exchange.owner != exchange.holder
+            for elements in exchange.elements
+        )
 
 
 class CopiesByForm:
@@ -26,6 +56,7 @@ class CopiesByForm:
     def __init__(self, forms: Forms, state: HeldState) -> None:
         self._forms, self._state = forms, state
         self._copies: dict[Form, Copies] = {}
+        self._in_turns: dict[Form, InTurns] = {}
 
     @property
     def present(self) -> Copies:
@@ -50,10 +81,32 @@ class CopiesByForm:
             self._copies[self._forms.present] = self._copies_of(ChainMap(*gather(here)))
         return self._copies[self._forms.present]
 
-    def _copies_of(self, holdings: Mapping[int, Holding]) -> Copies:
+    def in_turns(self, gather: Gather) -> InTurns:
+        """Copies of the present form's turns, all together, and what travels in each of them."""
+        form, turns = self._forms.present, self._forms.turns
+        if form not in self._in_turns:
+            here = [
+                {part: self._state.holding(programs, part) for part in programs.parts}
+                for programs in turns
+            ]
+            of_turns = [ChainMap(*(own[at] for own in gather(here))) for at in range(len(turns))]
+            every = {part: together(own[part] for own in of_turns) for part in of_turns[0]}
+            layers = self._layers()
+            self._in_turns[form] = InTurns(
+                self._copies_of(every, turns),
+                tuple(exchanges(holdings, layers) for holdings in of_turns),
+            )
+        return self._in_turns[form]
+
+    def _layers(self) -> Mapping[str, str]:
+        blueprint = self._forms.programs.blueprint
+        return buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
+
+    def _copies_of(
+        self, holdings: Mapping[int, Holding], of_steps: Sequence[Programs] | None = None
+    ) -> Copies:
         programs = self._forms.programs
-        blueprint = programs.blueprint
-        layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
+        blueprint, layers = programs.blueprint, self._layers()
         names = (held.name for holding in holdings.values() for held in holding.copies.values())
         every = dict.fromkeys(names, "state")
         traced = blueprint.traced
@@ -67,7 +120,11 @@ class CopiesByForm:
             fixed=exchanges(holdings, fixed),
             rest=exchanges(holdings, rest),
             state=exchanges(holdings, every),
-            steps=self._state.copies_of_steps(programs),
+            steps=dict(
+                chain.from_iterable(
+                    self._state.copies_of_steps(own).items() for own in of_steps or [programs]
+                )
+            ),
             training=self._forms.present.training,
             every=self._copies,
         )
@@ -92,9 +149,12 @@ class CopiesByForm:
         for copies in self._copies.values():
             copies.moved = True
         self._copies.clear()
+        self._in_turns.clear()
 
     @contextmanager
-    def in_flight(self, parameters: Iterable[nn.Parameter]) -> Iterator[None]:
+    def in_flight(
+        self, parameters: Iterable[nn.Parameter], *, in_turns: bool = False
+    ) -> Iterator[None]:
         """Let a stream replace tensors of copies; afterwards restore what parts own within them.
 
         If it fails, the parameters of the parts in this process have no gradients.
@@ -115,4 +175,5 @@ class CopiesByForm:
             raise
         finally:
             self._state.join()
-        self.present.check_fixed()
+        copies = self._in_turns[self._forms.present].copies if in_turns else self.present
+        copies.check_fixed()

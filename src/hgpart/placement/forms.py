@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import torch
 
@@ -12,7 +13,7 @@ from hgpart.placement.as_module.parts import Parts
 from hgpart.placement.as_module.settings import Settings
 from hgpart.placement.building.blueprint import UNUSED
 from hgpart.placement.held_state import HeldState
-from hgpart.placement.mode_programs import in_dtype, never_used, with_unused
+from hgpart.placement.mode_programs import in_dtype, in_turns, never_used, with_unused
 from hgpart.placement.other_forms import does_the_same, programs_of, retraced
 from hgpart.placement.programs import Programs
 from hgpart.tracing.forms import Form, Sizes
@@ -58,6 +59,7 @@ class Forms:
         self.devices = tuple(devices)
         unused = never_used(programs, state.original)
         self._programs = {self.first: with_unused(programs, state.original, unused)}
+        self._turns: dict[Form, tuple[Programs, ...]] = {}
         # Forms in which a model does the same as in another form.
         self._alike: dict[Form, Form] = {}
         state.fill(self.programs, self.devices, tensors)
@@ -71,8 +73,18 @@ class Forms:
 
     @property
     def every(self) -> Iterable[Programs]:
-        """Programs of all forms that were switched to."""
-        return self._programs.values()
+        """Programs of all forms that were switched to, and of their turns."""
+        return chain(self._programs.values(), *self._turns.values())
+
+    @property
+    def turns(self) -> tuple[Programs, ...]:
+        """Programs of the present form for each slice of the batch alone; see `in_turns`."""
+        if self.present not in self._turns:
+            turns = in_turns(self.programs)
+            for programs in turns:
+                self._state.fill(programs, self.devices, {})
+            self._turns[self.present] = turns
+        return self._turns[self.present]
 
     @property
     def is_as_placed(self) -> bool:
@@ -252,6 +264,8 @@ class Forms:
         if dtype != before:
             for form, programs in self._programs.items():
                 self._programs[form] = in_dtype(programs, dtype)
+            for form, turns in self._turns.items():
+                self._turns[form] = tuple(in_dtype(programs, dtype) for programs in turns)
         self.devices = devices
         for programs in self.every:
             self._state.fill(programs, devices, {})

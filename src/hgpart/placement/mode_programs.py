@@ -136,6 +136,36 @@ def build_programs(
     )
 
 
+def in_turns(programs: Programs) -> tuple[Programs, ...]:
+    """Programs for each slice of the batch alone, as if it were a whole batch.
+
+    In a stream whose batches take turns each batch is computed by the parts of one slice, the first
+    by those of the first: as PipeDream's replicated stages do (Narayanan et al., SOSP 2019,
+    section 3.2).
+    """
+    of_slice = {at: blueprint for blueprint in programs.blueprints for at in blueprint.share.slices}
+    turns, first = list[Programs](), 0
+    for at, own in sorted(of_slice.items()):
+        alone = replace(own, share=replace(own.share, turn=at), prefix="", first_transfer=first)
+        made = build_programs([alone], programs.owners, [*programs.parts], programs.dtype)
+        turns.append(made)
+        first += len(made.transfers)
+    transfers = {
+        part: dict(chain.from_iterable(made.parts[part].transfers.items() for made in turns))
+        for part in programs.parts
+    }
+    return tuple(
+        replace(
+            made,
+            parts={
+                part: replace(program, transfers=transfers[part])
+                for part, program in made.parts.items()
+            },
+        )
+        for made in turns
+    )
+
+
 def _own(owners: Blueprint, part: int) -> Mapping[str, Slice]:
     """Slices that a part's steps would hold if it had only what it owns."""
     statistics = shared_statistics([owners])
@@ -153,12 +183,13 @@ def _copies(
     traced = blueprint.traced
     parameters = {*traced.parameters.values()}
     belonging = {held.key for held in own.values()}
+    later = 0 not in blueprint.share.slices  # of a share that has turns of its own
     for share, slices in enumerate(by_share):
         for attribute, held in slices.items():
             is_parameter = held.name in parameters
             if held.name in traced.constants:  # of the code: each part has its own
                 continue
-            if held.key not in belonging if is_parameter else share > 0:
+            if held.key not in belonging if is_parameter else later or share > 0:
                 yield attribute
 
 

@@ -11,6 +11,7 @@ from hgpart.errors import PlacementError
 from hgpart.placement.as_module.settings import Settings
 from hgpart.placement.forms import Forms
 from hgpart.placement.held_state import HeldState
+from hgpart.placement.programs import Programs
 
 
 class Passes:
@@ -44,13 +45,14 @@ class Passes:
         self._check_pass(inputs)
         self._forms.programs.check_inputs(batch_size, inputs)
 
-    def check_alike(self, sizes: Sequence[int]) -> None:
+    def check_alike(self, sizes: Sequence[int], programs: Programs | None = None) -> None:
         """The checks of `check_batch` that all processes decide alike, for these micro-batches.
 
-        They do not depend on the state and the inputs that a process has.
+        They do not depend on the state and the inputs that a process has. Default: the programs of
+        the present form.
         """
         self._forms.programs.check_micro_batches(len(sizes))
-        self.check_samples(sizes)
+        self.check_samples(sizes, programs)
         if torch.is_grad_enabled() and self._forms.programs.blueprint.trainable:
             self.check_gradients()
         self._forms.programs.check_norms_of_batch(self._forms.devices)
@@ -68,7 +70,7 @@ class Passes:
         if torch.is_grad_enabled() and self._forms.programs.has_copies:
             self._state.check_learning(self._forms.programs)
 
-    def check_samples(self, sizes: Sequence[int]) -> None:
+    def check_samples(self, sizes: Sequence[int], programs: Programs | None = None) -> None:
         """Raise a PlacementError if a batch can't be computed in micro-batches of some sizes.
 
         That is if the present form is not for this batch size, or if a micro-batch, or a share of
@@ -81,36 +83,38 @@ class Passes:
                 "does the same, and others by for_inputs"
             )
         for size in set(sizes):
-            self._forms.programs.check_samples(size)
+            (programs or self._forms.programs).check_samples(size)
 
     def divided(
         self,
         inputs: Sequence[torch.Tensor | None],
         sizes: Sequence[int],
         part: int | None = None,
+        programs: Programs | None = None,
     ) -> list[dict[str, Any]]:
         """Values of placeholders for each micro-batch, from the tensors among the inputs.
 
         For one part alone, inputs may have only the samples that it needs or reads, and be None if
-        it reads none.
+        it reads none. Default: the programs of the present form.
         """
         if gradients_wanted(inputs):
             raise PlacementError(
                 "an input requires a gradient, which a step does not compute: accepted are inputs "
                 "that require none, or calling the placement"
             )
-        return self.batches(inputs, sizes, part)
+        return self.batches(inputs, sizes, part, programs)
 
     def batches(
         self,
         inputs: Sequence[torch.Tensor | None],
         sizes: Sequence[int],
         part: int | None = None,
+        programs: Programs | None = None,
     ) -> list[dict[str, Any]]:
         """The same for inputs that may require gradients."""
-        self.check_alike(sizes)
+        self.check_alike(sizes, programs)
         self._check_pass(inputs)
-        return self._forms.programs.divided(inputs, sizes, part)
+        return (programs or self._forms.programs).divided(inputs, sizes, part)
 
 
 def gradients_wanted(inputs: Sequence[torch.Tensor | None]) -> bool:

@@ -122,6 +122,7 @@ class Placement(ListingModule):
         self.copies = CopiesByForm(self.forms, state)
         self._crew = Crew(devices)
         self._placed: dict[tuple[Form, bool], Placed] = {}
+        self._placed_in_turns: dict[Form, Placed] = {}
         self._runtimes: dict[Placed, LocalRuntime] = {}
         self._learning_inputs: Programs | None = None  # if the last pass has gradients of inputs
         self._list_model(self.forms.parts)
@@ -290,7 +291,7 @@ class Placement(ListingModule):
             Function that is called with a part when the `grad` of the part's parameters is that of
             one batch, for a step of this part's optimizer. Each part calls it in its own thread.
         schedule : Schedule
-            Schedule of `hgpart.schedule` with the rule ``async``.
+            Schedule of `hgpart.schedule` with the rule ``async``, ``dynamic`` or ``turns``.
         stash : bool
             Whether a batch's backward pass has the weights of its forward pass: then a part keeps a
             copy of its weights for each batch in flight that began with others. If not, an update
@@ -321,23 +322,33 @@ class Placement(ListingModule):
         self.programs.check_stream(schedule, stash)
         check_modules_of_stream(self.programs.submodule(part) for part in self.programs.parts)
         self._learning_inputs = None
-        losses = StreamedLosses(parts := {*self.programs.output_parts}, on_loss)
+        turns = self.forms.turns if schedule.turns else (self.programs,)
+        makers = [{*programs.output_parts} for programs in turns]
+        losses = StreamedLosses(set().union(*makers), on_loss)
 
-        def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
-            tensors = self.programs.tensors_of(inputs)
-            sizes = (self.programs.batch_size_of(tensors),)
-            (values,) = self.passes.divided(tensors, sizes)
-            return values, partial(self.programs.score, targets, loss_fn, sizes)
+        def begun(
+            number: int, inputs: Inputs, targets: Any
+        ) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
+            programs = turns[number % len(turns)]
+            tensors = programs.tensors_of(inputs)
+            sizes = (programs.batch_size_of(tensors),)
+            (values,) = self.passes.divided(tensors, sizes, programs=programs)
+            return values, partial(programs.score, targets, loss_fn, sizes)
 
-        source = StreamedBatches(batches, schedule.micro_batches, begun, len(parts))
-        with self.copies.in_flight(self.parameters()):
-            self.runtime.stream(schedule, source.values(), source.score, update, losses.tell, stash)
+        count = schedule.micro_batches
+        source = StreamedBatches(batches, count, begun, lambda at: len(makers[at % len(makers)]))
+        runtime = self._runtime_of(self.placed_in_turns) if schedule.turns else self.runtime
+        with self.copies.in_flight(self.parameters(), in_turns=bool(schedule.turns)):
+            runtime.stream(schedule, source.values(), source.score, update, losses.tell, stash)
+        self.runtime.last = runtime.last
         return losses.told
 
     @property
     def runtime(self) -> LocalRuntime:
         """Runtime of all parts in this process; its `last` tells what was sent, and who waited."""
-        placed = self.placed
+        return self._runtime_of(self.placed)
+
+    def _runtime_of(self, placed: Placed) -> LocalRuntime:
         if placed not in self._runtimes:
             self._runtimes[placed] = LocalRuntime(placed, self._crew)
         return self._runtimes[placed]
@@ -358,6 +369,23 @@ class Placement(ListingModule):
             facts = self.k, programs.parts, programs.output_parts, copies
             self._placed[key] = Placed(*facts)
         return self._placed[key]
+
+    @property
+    def placed_in_turns(self) -> Placed:
+        """The same for a stream in which each slice of the batch has batches in turns."""
+        form = self.forms.present
+        if form not in self._placed_in_turns:
+            turns = self.forms.turns
+            makers = {part for programs in turns for part in programs.output_parts}
+            self._placed_in_turns[form] = Placed(
+                self.k,
+                turns[0].parts,
+                tuple(sorted(makers)),
+                lambda gather: self.copies.in_turns(gather).copies,
+                [programs.parts for programs in turns],
+                lambda gather: self.copies.in_turns(gather).of_turns,
+            )
+        return self._placed_in_turns[form]
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Compile the steps of the present form with torch.compile, which gets these arguments."""
@@ -452,6 +480,7 @@ class Placement(ListingModule):
         self.forms.move(fn)
         self._crew = Crew(self.devices)
         self._placed.clear()
+        self._placed_in_turns.clear()
         self._runtimes.clear()
         self.copies.forget()
         return self

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hgpart.errors import ArgumentError, PlacementError, check_whole
+from hgpart.errors import PlacementError, check_whole
 from hgpart.execution.autocast import autocast_type
 from hgpart.execution.program import PartProgram, Share, Transfer
 from hgpart.execution.records.totals import Traffic
@@ -321,12 +321,7 @@ class Programs:
 
     def check_stream(self, schedule: Schedule, stash: bool) -> None:
         """Raise an ArgumentError unless a stream can run by a schedule; processes decide alike."""
-        if self.shares_statistics and not self.has_norms_of_batch:
-            raise ArgumentError(
-                "batches in flight by a plan over bands, whose norms take statistics of all rows: "
-                "accepted is a plan without bands, or another schedule"
-            )
-        check_norms_of_stream("batch" if self.shares_statistics else self.norms)
+        check_norms_of_stream(self.norms)
         check_buffers_of_stream(self.blueprint)
         if self.has_copies:
             check_slices_of_stream(stash=stash)

@@ -197,7 +197,7 @@ class StepRehearsal:
         learns = any(action.direction in GO_BACK for action in actions)
         updates = None
         if any(action.direction is Direction.UPDATE for action in actions):
-            versions = Versions(self._program.module, lambda: None, stash=True)
+            versions = Versions([self._program.module], lambda: None, stash=True)
             updates = Updates(versions, lambda score: None)
         channel, most = _NoChannel(self._program, samples), list[int]()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
@@ -212,7 +212,7 @@ class StepRehearsal:
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
             step = _OneOfMany(
-                PartOnDevice(self._program, META, self._k),
+                PartOnDevice((self._program,), META, self._k),
                 map(_here, [values]),
                 score=_sum,
                 recomputed=recomputed,

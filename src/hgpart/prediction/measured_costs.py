@@ -66,8 +66,8 @@ class MeasuredCosts(CostModel):
 
     Attributes
     ----------
-    steps : mapping of int to PartSteps
-        Steps of all parts.
+    turns : sequence of mapping of int to PartSteps
+        Steps of all parts; those of several turns if batches take turns.
     sizes : sequence of int
         Samples of each micro-batch, or of each batch of a stream.
     recomputed : sequence of tuple of int
@@ -83,7 +83,7 @@ class MeasuredCosts(CostModel):
         nothing is sent.
     """
 
-    steps: Mapping[int, PartSteps]
+    turns: Sequence[Mapping[int, PartSteps]]
     sizes: Sequence[int]
     recomputed: Sequence[tuple[int, ...]]
     times: Times
@@ -112,7 +112,8 @@ class MeasuredCosts(CostModel):
 
     def _at_speed_1(self, action: Action) -> TimedJob:
         part, direction, micro_batch, at, piece = action
-        key = part, direction, at, self.sizes[micro_batch], micro_batch > 0, piece
+        turn = micro_batch % len(self.turns)
+        key = part, direction, at, self.sizes[micro_batch], micro_batch > 0, piece, turn
         if key not in self._known:
             if direction is Direction.UPDATE:
                 self._known[key] = TimedJob(self._update(part), memory_bound=1.0)
@@ -134,9 +135,12 @@ class MeasuredCosts(CostModel):
 
     def _chunk(self, action: Action) -> ChunkSteps:
         """The steps of an action's chunk, in the action's pass."""
-        steps = self.steps[action.part]
+        steps = self._steps_of(action)
         is_forward = action.direction is Direction.FORWARD
         return (steps.forward if is_forward else steps.backward)[action.chunk]
+
+    def _steps_of(self, action: Action) -> PartSteps:
+        return self.turns[action.micro_batch % len(self.turns)][action.part]
 
     def _of_weights(self, action: Action) -> TimedJob:
         """The job of packing weights, unpacking them, or adding gradients to others."""
@@ -151,7 +155,7 @@ class MeasuredCosts(CostModel):
 
     def jobs_of_steps(self, action: Action) -> list[TimedJob]:
         """The job of each step of an action, for its micro-batch."""
-        samples, shares = self.sizes[action.micro_batch], self.steps[action.part].shares
+        samples, shares = self.sizes[action.micro_batch], self._steps_of(action).shares
         return [self._job(shares.get(name), action, samples) for name in self.names(action)]
 
     def _job(self, share: LayerShare | None, action: Action, samples: float) -> TimedJob:
@@ -175,7 +179,7 @@ class MeasuredCosts(CostModel):
         """The job of a part at the end of a step, for all of its micro-batches."""
         if not self._waits_for_all:
             return TimedJob(0.0)
-        steps, samples, times = self.steps[part], max(self.sizes), self._devices[part].times
+        steps, samples, times = self.turns[0][part], max(self.sizes), self._devices[part].times
         names = {name for chunk in steps.backward for name in chunk.names} & steps.shares.keys()
         late = [share for share in map(steps.shares.__getitem__, sorted(names)) if share.trains]
         seconds = sum(
@@ -209,7 +213,7 @@ class MeasuredCosts(CostModel):
         later = piece is not None and piece[0] > 0
         if later or direction in (Direction.FORWARD, Direction.WEIGHTS):
             return TimedJob(0.0)
-        chunks = {*self.recomputed[part]} & {*self.steps[part].recomputable[at]}
+        chunks = {*self.recomputed[part]} & {*self._steps_of(action).recomputable[at]}
         forward = action._replace(direction=Direction.FORWARD, piece=None)
         return together(
             [self._at_speed_1(forward._replace(chunk=chunk)) for chunk in sorted(chunks)]
@@ -220,19 +224,20 @@ class MeasuredCosts(CostModel):
         return self._on_device(part, TimedJob(self._update(part))).seconds
 
     def _update(self, part: int) -> float:
-        owned, times = self.steps[part].owned.items(), self._devices[part].times
+        owned, times = self.turns[0][part].owned.items(), self._devices[part].times
         return sum(times.seconds(layer, Pass.UPDATE, share, 1) for layer, share in owned)
 
     def travel(self, action: Action, chunk: Chunk, receiver: int, both_ways: bool = False) -> float:
         """Seconds over the link for the samples of the micro-batch."""
-        nbytes = self._sent(action, chunk, receiver)
+        nbytes = self.sent(action, chunk, receiver)
         return self.exchange(action.part, receiver, nbytes, both_ways)
 
     def handling(self, action: Action, chunk: Chunk, receiver: int) -> float:
         """Seconds of computing that the bytes of a message cost on their way."""
-        return self.machine.handling * self._sent(action, chunk, receiver)
+        return self.machine.handling * self.sent(action, chunk, receiver)
 
-    def _sent(self, action: Action, chunk: Chunk, receiver: int) -> float:
+    def sent(self, action: Action, chunk: Chunk, receiver: int) -> float:
+        """Bytes of the message of an action to a part."""
         if action.is_of_weights:
             weights = self.weights[action.chunk]
             return 0.0 if weights is None else float(weights.nbytes)

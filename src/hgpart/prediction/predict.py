@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
 from hgpart.arrays import Float64, Int64
 from hgpart.errors import ArgumentError, PlanError, RunError
 from hgpart.execution.outlines import check_fits
-from hgpart.execution.weights.copies import Travelling
+from hgpart.execution.weights.copies import Travelling, travels_of
 from hgpart.machines.machine import Machine, Slowdown
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_step_bytes
+from hgpart.placement.ordering.ordered import from_one
 from hgpart.prediction.actions import Planned, jobs_of
 from hgpart.prediction.device_times import Times, timed_devices
 from hgpart.prediction.jobs import Sharing, Span, TimedStep
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeights
 from hgpart.prediction.simulation import simulated
 from hgpart.prediction.steps import part_steps
+from hgpart.schedules.lowering import lower_turns
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.rules.dynamic import as_ready
+from hgpart.schedules.schedule import Direction, Schedule
 
 STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle
 
@@ -37,7 +42,7 @@ class Prediction:
     period : float
         Seconds from one step's end to the next one's when steps follow each other, without the
         optimizer: less than `seconds` where parts that are done can begin the next step. For a
-        stream, equal to `seconds`.
+        stream, what its batches would take without those that fill and empty the pipeline.
     schedule : Schedule
         The schedule, including the weights that travel (see `hgpart.schedules.lowering`).
     spans : tuple of Span
@@ -152,33 +157,59 @@ def predict(
             f"a placement for inputs of {now.said_beside(first)}: accepted is one for "
             f"{first.said_beside(now)}, as it was placed and times were measured"
         )
-    check_fits(schedule, placement.programs.parts, k)
+    turns = placement.forms.turns if schedule.turns else (placement.programs,)
+    for turn, programs in enumerate(turns):
+        check_fits(schedule, programs.parts, k, turn)
     size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
     recomputed = [outline.recomputed for outline in schedule.outlines]
-    steps = part_steps(placement)
+    steps = [part_steps(placement, programs) for programs in turns]
     lowered, weights = with_weights(placement, schedule)
     facts = sizes, recomputed, times, machine, overheads or Overheads(), is_stream, weights
     costs = MeasuredCosts(steps, *facts)
+    if schedule.is_dynamic:
+        lowered = replace(lowered, order=tuple(as_ready(lowered, costs)))
     products = {part: costs.products(part) for part in range(k) if schedule.backward}
     late = {part: job for part, job in products.items() if job.seconds}
     planned = jobs_of(lowered, costs, costs.job, late)
     sharing = sharing_of(machine, k, times)
     spans = simulated(planned.step, sharing)
+    of_actions = planned.times(spans)
     known = known_step_bytes(placement, schedule, size)
     return Prediction(
         seconds=spans.end,
-        period=spans.end if is_stream else period(planned, sharing),
+        period=_of_stream(lowered, of_actions) if is_stream else period(planned, sharing),
         batch_size=size,
         schedule=lowered,
-        spans=tuple(planned.times(spans)),
+        spans=tuple(of_actions),
         busy=spans.busy,
         update_seconds=_update_seconds(costs, schedule),
         peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
         step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
-        sent_bytes=_sent(placement, sizes, schedule.backward),
+        sent_bytes=_sent(placement, lowered, costs),
     )
+
+
+def _of_stream(schedule: Schedule, spans: Sequence[Span]) -> float:
+    """Seconds of a stream's batches at the pace of those in its middle.
+
+    That is the time between the updates of a part after it has begun as many batches as it may have
+    in flight, and before it has only so many to end; in whole rounds, where batches take turns.
+    """
+    assert schedule.in_flight is not None
+    fill, batches = schedule.in_flight - 1, schedule.micro_batches
+    ends: list[list[float]] = [[] for _ in range(schedule.k)]
+    for action, span in zip(schedule.order, spans, strict=True):
+        if action.direction is Direction.UPDATE:
+            ends[action.part].append(span.end)
+    rounds = max(1, len(schedule.turns))
+    last = fill + (batches - 1 - 2 * fill) // rounds * rounds
+    middle = [of_part[fill : last + 1] for of_part in ends]
+    if last <= fill:
+        return max(span.end for span in spans)
+    paces = ((of_part[-1] - of_part[0]) / (len(of_part) - 1) for of_part in middle)
+    return batches * max(paces)
 
 
 def with_weights(
@@ -195,15 +226,20 @@ def with_weights(
     """
     if not placement.programs.has_copies:
         return schedule, ()
-    copies = placement.copies.present
+    if schedule.turns:
+        known = placement.copies.in_turns(from_one)
+        copies, of_turns = known.copies, known.of_turns
+        lowered = lower_turns(schedule, travels_of(copies.weights), [*map(travels_of, of_turns)])
+    else:
+        copies, of_turns = placement.copies.present, ()
+        lowered = placement.runtime.lowered(schedule, Travelling(copies, copies.weights))
     weights = tuple(
         None
         if copy.owner == copy.holder
         else SentWeights(copies.nbytes(copy), len(copy.elements) > 1)
-        for copy in copies.weights
+        for copy in (*copies.weights, *chain.from_iterable(of_turns))
     )
-    travelling = Travelling(copies, copies.weights)
-    return placement.runtime.lowered(schedule, travelling), weights
+    return lowered, weights
 
 
 def period(planned: Planned, sharing: Sharing) -> float:
@@ -245,6 +281,12 @@ def _update_seconds(costs: MeasuredCosts, schedule: Schedule) -> float:
     return max(costs.update(part) for part in range(schedule.k))
 
 
-def _sent(placement: Placement, sizes: tuple[int, ...], backward: bool) -> Int64:
-    planned = placement.programs.expected_traffic(sizes, backward)
-    return planned.forward_bytes + planned.backward_bytes
+def _sent(placement: Placement, schedule: Schedule, costs: MeasuredCosts) -> Int64:
+    if not schedule.turns:
+        planned = placement.programs.expected_traffic(costs.sizes, schedule.backward)
+        return planned.forward_bytes + planned.backward_bytes
+    sent = np.zeros((schedule.k, schedule.k), dtype=np.int64)
+    for action in schedule.order:
+        for receiver in schedule.sends(action):
+            sent[action.part, receiver] += costs.sent(action, schedule.chunk(action), receiver)
+    return sent

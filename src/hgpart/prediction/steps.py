@@ -14,9 +14,11 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.execution.instructions import Compute, Receive, Send, matrices, prepare
 from hgpart.execution.outlines import nbytes_a_sample
+from hgpart.execution.program import PartProgram
 from hgpart.execution.weights.gradients import SEVERAL
 from hgpart.placement import Placement
 from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.programs import Programs
 
 
 @dataclass(frozen=True)
@@ -103,23 +105,30 @@ class PartSteps:
     owned: Mapping[int, float]
 
 
-def part_steps(placement: Placement) -> dict[int, PartSteps]:
-    """Find the steps of the parts that this process holds, in the placement's present mode."""
-    shares: dict[int, dict[str, LayerShare]] = {part: {} for part in placement.programs.parts}
-    for blueprint in placement.programs.blueprints:
-        for part in shares:
-            shares[part].update(_of_part(placement, blueprint, part))
-    return {part: _steps(placement, part, shares[part]) for part in sorted(shares)}
+def part_steps(placement: Placement, programs: Programs | None = None) -> dict[int, PartSteps]:
+    """Find the steps of the parts that this process holds.
+
+    Default: by the programs of the placement in its present mode.
+    """
+    programs = programs or placement.programs
+    steps = {}
+    for part, program in sorted(programs.parts.items()):
+        shares: dict[str, LayerShare] = {}
+        for blueprint in programs.blueprints:
+            shares.update(_of_part(program, blueprint))
+        steps[part] = _steps(program, shares, _owned(placement, part))
+    return steps
 
 
-def _of_part(placement: Placement, blueprint: Blueprint, part: int) -> dict[str, LayerShare]:
+def _of_part(program: PartProgram, blueprint: Blueprint) -> dict[str, LayerShare]:
     graph, learns = blueprint.graph, blueprint.learns(inputs=False)
-    of_batch = len(blueprint.share.slices) / blueprint.share.of
-    program, of_steps = placement.programs.parts[part], {}
+    share = blueprint.share
+    of_batch = len(share.slices) / share.of if share.turn is None else 1.0
+    part, of_steps = program.part, {}
     modules = dict(program.module.named_children())
     steps = {*modules, *chain(*program.joined.values())}
     for at, layer in enumerate(graph.layers):
-        for suffix, share, rows in portions(blueprint, at, part):
+        for suffix, of_layer, rows in portions(blueprint, at, part):
             name = f"{blueprint.names[at]}{suffix}"
             before = f"{blueprint.names[at]}_before_0{suffix}"
             first = before if before in steps else name
@@ -127,7 +136,7 @@ def _of_part(placement: Placement, blueprint: Blueprint, part: int) -> dict[str,
             operands = [] if step is None else [*matrices(step)]
             of_steps[first] = LayerShare(
                 layer=at,
-                share=share,
+                share=of_layer,
                 of_batch=of_batch * rows,
                 trains=not blueprint.trainable.isdisjoint(layer.parameter_names),
                 returns=any(learns[source] for source in graph.sources(layer)),
@@ -168,8 +177,9 @@ def rows_computed(blueprint: Blueprint, at: int, rows: Int64 | None) -> float:
     return len(np.unique(head.reads.take(rows).values)) / head.height
 
 
-def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) -> PartSteps:
-    program = placement.programs.parts[part]
+def _steps(
+    program: PartProgram, shares: Mapping[str, LayerShare], owned: Mapping[int, float]
+) -> PartSteps:
     prepared, of_steps = prepare(program), {**shares}
     for name, joined in program.joined.items():
         several = [shares[slice_name] for slice_name in joined if slice_name in shares]
@@ -198,7 +208,7 @@ def _steps(placement: Placement, part: int, shares: Mapping[str, LayerShare]) ->
             for places in prepared.backward
         ),
         shares=of_steps,
-        owned=_owned(placement, part),
+        owned=owned,
     )
 
 

@@ -14,13 +14,14 @@ DEEP = 8  # parts of a pipeline, from which on it is filled with more micro-batc
 
 
 def orders(
-    partition: Partition, *, goal: str, divides_batch: bool = True
+    partition: Partition, *, goal: str, divides_batch: bool = True, micro_batches: int | None = None
 ) -> tuple[Scheduling, ...]:
     """Schedules worth a simulation, the first of them the likeliest.
 
     Parts that wait for each other's maps want micro-batches; slices of the batch mostly do not.
-    Streams are for throughput alone, as their weights are older than those of a step. Where a
-    model's batch can't be divided, all are of one micro-batch.
+    Streams are for throughput alone, as their weights are older than those of a step; not dynamic
+    ones, which differ from run to run. Where a model's batch can't be divided, all are of one
+    micro-batch. If a number of micro-batches is given, those of several devices have that.
     """
     if not trains(goal):
         schedulings = [*_of_inference(partition)]
@@ -30,7 +31,13 @@ def orders(
     elif partition.modelling.slices > 1:
         schedulings = [Scheduling("greedy", count) for count in (1, 2, 4, 8)]
     else:
-        schedulings = [*_of_pipelines(partition.k, goal)]
+        schedulings = [*_of_pipelines(partition.k)]
+    if micro_batches is not None and partition.k > 1:
+        rules = dict.fromkeys(scheduling.rule for scheduling in schedulings)
+        schedulings = [Scheduling(rule, micro_batches) for rule in rules]
+    elif goal == "throughput" and partition.k > 1:
+        in_flight = sorted({IN_FLIGHT, partition.k})
+        schedulings += [Scheduling("async", in_flight=count) for count in in_flight]
     if goal == "memory":
         again = [replace(scheduling, recompute=True) for scheduling in schedulings]
         schedulings += again if partition.k > 1 else []
@@ -45,13 +52,10 @@ def _of_inference(partition: Partition) -> Iterator[Scheduling]:
         yield Scheduling("greedy", count)
 
 
-def _of_pipelines(k: int, goal: str) -> Iterator[Scheduling]:
+def _of_pipelines(k: int) -> Iterator[Scheduling]:
     counts = (4, 8, 16, 2, 1) if k >= DEEP else (4, 8, 2, 1)
     for count in counts:
         yield Scheduling("greedy", count)
     for rule in ("zero-bubble", "1f1b"):
         for count in counts[:-2]:
             yield Scheduling(rule, count)
-    if goal == "throughput":
-        for in_flight in sorted({IN_FLIGHT, k}):
-            yield Scheduling("async", in_flight=in_flight)

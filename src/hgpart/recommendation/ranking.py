@@ -262,6 +262,8 @@ class Recommendation:
         What was assumed, and what was measured because it was not given.
     cautions : tuple of str
         Why its figures can't be trusted, if anything is known against them.
+    epoch_steps : int or None
+        Steps of an epoch of the data that it is trained on, if there are data.
     """
 
     model: str
@@ -281,6 +283,7 @@ class Recommendation:
     measured: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
+    epoch_steps: int | None = None
 
     def __repr__(self) -> str:
         """Short, without its plans and simulations."""
@@ -343,6 +346,10 @@ class Recommendation:
         if (ranked.measured_seconds is None) != (alone.measured_seconds is None):
             return None
         return alone.seconds / ranked.seconds
+
+    def epoch_seconds(self, ranked: Ranked | ServedWay) -> float | None:
+        """Seconds of an epoch, measured or simulated as its steps; None without data."""
+        return None if self.epoch_steps is None else self.epoch_steps * ranked.seconds
 
     @property
     def most_speed_up(self) -> float | None:

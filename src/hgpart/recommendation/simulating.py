@@ -54,6 +54,7 @@ ONE_OF_MANY = (
     "reckoned by the links, with nothing hidden behind it"
 )
 PLACED = 2  # of the best ways: their memory is found out, which takes longest
+STREAMED = 6  # of those that could be fastest as streams
 PLACED_IF_TIGHT = 6  # where memory may not do, as no other way is known to fit
 ROOM = 2  # times what one device needs: a part has no more weights and maps, and is sent no more
 UNKNOWN_MEMORY = "not known to fit into memory: it is found out of the best ways alone"
@@ -299,10 +300,18 @@ class Simulations:
         return bool(limits) and (whole is None or min(limits) < ROOM * whole)
 
     def _best_unknown(self, waiting: Mapping[str, _Divided]) -> str | None:
-        """One device, or the best of the few best ways whose memory is not known yet."""
+        """One device, or the best of the few best ways whose memory is not known yet.
+
+        A stream keeps its busiest device at work, at best, whatever a step's devices wait for.
+        """
         alone = [text for text, divided in waiting.items() if divided.trial.k == 1]
-        count = PLACED_IF_TIGHT if self._is_tight else PLACED
-        promising = alone + self._in_order()[:count]
+        in_order = self._in_order()
+        promising = alone + in_order[: PLACED_IF_TIGHT if self._is_tight else PLACED]
+        if any(divided.streams for divided in waiting.values()):
+            computing = {text: ranked.computing_seconds for text, ranked in self.best.items()}
+            balanced = sorted(computing, key=computing.__getitem__)[:STREAMED]
+            least = self.best[in_order[0]].seconds
+            promising += [text for text in balanced if computing[text] < least]
         return next((text for text in promising if text in waiting), None)
 
     def _is_late(self) -> bool:

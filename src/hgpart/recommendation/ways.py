@@ -23,6 +23,7 @@ from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import Recommendation, check_goal, trains
 from hgpart.recommendation.simulating import Asked, Simulations, Tell
 from hgpart.recommendation.trials import trials
+from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
 from hgpart.work.layer_times import WHOLE_STEP, Pass, training_work
@@ -44,6 +45,7 @@ def rank_ways(
     memory: int | None = None,
     time_limit: float = TIME_LIMIT,
     seed: int = 0,
+    micro_batches: int | None = None,
     name: str = "model",
     on_progress: Tell = lambda what, done: None,
 ) -> Recommendation:
@@ -81,6 +83,8 @@ def rank_ways(
         Seconds after which no further way is begun; how many are left out is said.
     seed : int
         Seed of the searches.
+    micro_batches : int, optional
+        Micro-batches of all ways of several devices. Default: several numbers are tried.
     name : str
         The model, as `load_model` takes it, for the plans.
     on_progress : callable
@@ -99,6 +103,8 @@ def rank_ways(
     k = machine.k if devices is None else devices
     check_asked(k, batch_size, time_limit, memory, machine, goal)
     check_search(seed)
+    if micro_batches is not None:
+        Scheduling(micro_batches=micro_batches).sizes(batch_size)
     machine, first = at_speeds(machine, times, batch_size)
     if len(first.layers) != len(graph.layers):
         raise PlanError(
@@ -119,7 +125,9 @@ def rank_ways(
         goal=goal,
         limits=limits_of(machine, memory),
         search=Search(seed, EFFORT),
-        orders=partial(orders, goal=goal, divides_batch=problem.divides_batch),
+        orders=partial(
+            orders, goal=goal, divides_batch=problem.divides_batch, micro_batches=micro_batches
+        ),
     )
     listed = trials(k, heights_of(graph), has_heads=graph.has_heads)
     return Simulations(asked, listed, time.monotonic() + time_limit, on_progress).run()

@@ -18,6 +18,7 @@ from hgpart.report.tables import print_ways
 def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked | ServedWay]]:
     """The columns of a recommendation."""
     step, median = "Simulated.", "Median of a step, where it was run."
+    epoch = "Steps of an epoch, times the median of a measured one, or the simulated seconds."
     over = "Over one device: of measured seconds, where there are any."
     is_measured = any(way.measured_seconds is not None for way in recommendation.ranked)
 
@@ -27,6 +28,13 @@ def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked | Serve
         Column("k", "devices", "Number of devices."),
         Column("simulated_seconds", f"a {recommendation.step}", step, "ms"),
         Column("measured_seconds", "measured" * is_measured, median, "ms"),
+        Column(
+            "epoch_seconds",
+            "an epoch" * (recommendation.epoch_steps is not None),
+            epoch,
+            "s",
+            value=recommendation.epoch_seconds,
+        ),
         Column("speed_up", "speed-up", over, value=recommendation.speed_up, decimals=2),
         Column("sent_bytes", "sends", "All devices together.", BYTES),
         Column("largest_bytes", "needs", "The device that needs most memory.", BYTES),
@@ -62,6 +70,7 @@ def recommendation_json(recommendation: Recommendation) -> str:
             "notes": recommendation.notes,
             "simulated_ways": recommendation.simulated,
             "left_out": recommendation.left_out,
+            "epoch_steps": recommendation.epoch_steps,
             "least_seconds": recommendation.least_seconds,
             "interrupted": recommendation.interrupted,
             "splits": recommendation.is_split,
@@ -148,6 +157,10 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
         )
     elif recommendation.devices > 1:
         yield f"To split it among {recommendation.devices} devices does not pay"
+    if recommendation.epoch_steps is not None:
+        count, alone = recommendation.epoch_steps, recommendation.one_device
+        on_one = f", on one device {seconds(count * alone.seconds)}" * recommendation.is_split
+        yield f"An epoch of {count:,} steps takes {seconds(count * best.seconds)}{on_one}"
     if recommendation.measured:
         listed = ", ".join(
             f"{name} {seconds(spent)}" for name, spent in recommendation.measured.items()

@@ -109,7 +109,9 @@ class DistributedModel(nn.Module):
     @property
     def runtime(self) -> Runtime:
         """Runs this rank's part, in the present form; its `last` says what travelled."""
-        placed = self.placement.placed_with(self._input_gradients)
+        return self._runtime_of(self.placement.placed_with(self._input_gradients))
+
+    def _runtime_of(self, placed: Placed) -> Runtime:
         if placed not in self._runtimes:
             self._runtimes[placed] = Runtime(placed, self._transport)
         return self._runtimes[placed]
@@ -460,7 +462,7 @@ class DistributedModel(nn.Module):
             For the reasons of `Placement.stream`, or if a batch has another size.
         """
         placement, self._input_gradients = self.placement, False
-        several = len(placement.programs.shares) > 1
+        several = len(placement.programs.shares) > 1 and not schedule.turns
         placement.programs.check_stream(schedule, stash)
         check_size(batch_size)
         with self._together.whole_pass():
@@ -476,26 +478,38 @@ class DistributedModel(nn.Module):
                 losses.append(loss)
             on_loss(loss)
 
-        def begun(inputs: Inputs, targets: Any) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
-            given = self._given(inputs)
-            size = None if several else placement.programs.arguments.batch_size(given)
+        rank = self.connection.rank
+        turns = placement.forms.turns if schedule.turns else (placement.programs,)
+        makes = [rank in programs.output_parts for programs in turns]
+        total = None if several else self._together.total  # a call of all ranks
+
+        def begun(
+            number: int, inputs: Inputs, targets: Any
+        ) -> tuple[Mapping[str, Any], Callable[[int], Score]]:
+            given, programs = self._given(inputs), turns[number % len(turns)]
+            size = None if several else programs.arguments.batch_size(given)
             if size not in (None, batch_size):
                 raise ArgumentError(f"a batch of {size}: accepted are batches of {batch_size}")
-            (values,) = placement.passes.divided(self._here(given), (batch_size,), rank)
-            options: dict[str, Any] = {
-                "alone": True,
-                "total": None if several else self._together.total,
-            }
-            return values, partial(
-                placement.programs.score, targets, loss_fn, (batch_size,), **options
-            )
+            here = given if schedule.turns else self._here(given)
+            (values,) = placement.passes.divided(here, (batch_size,), rank, programs)
+            of_batch = targets, loss_fn, (batch_size,)
+            return values, partial(programs.score, *of_batch, alone=True, total=total)
 
-        rank, makes_result = self.connection.rank, self.makes_result
-        source = StreamedBatches(batches, schedule.micro_batches, begun, int(makes_result))
-        with self._together.whole_pass(), placement.copies.in_flight(placement.parameters()):
+        makes_result = any(makes)
+        source = StreamedBatches(
+            batches, schedule.micro_batches, begun, lambda at: int(makes[at % len(makes)])
+        )
+        in_flight = placement.copies.in_flight(
+            placement.parameters(), in_turns=bool(schedule.turns)
+        )
+        with self._together.whole_pass(), in_flight:
             check_modules_of_stream([self.program.module])
             streaming = schedule, source.values(), source.score, update, tell, stash
-            self.runtime.stream(*streaming, batch_size)
+            runtime = self.runtime
+            if schedule.turns:
+                runtime = self._runtime_of(placement.placed_in_turns)
+            runtime.stream(*streaming, batch_size)
+            self.runtime.last = runtime.last
             self._together.agreement.settle()
         return losses if makes_result else None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
@@ -122,8 +122,8 @@ def measure(
         Whether a step has a backward pass as well, from the mean square of what the model returns.
         An update of a stream changes nothing, but batches in flight keep weights as if it did.
     scheduling : Scheduling, optional
-        Default: the whole batch at once. With the rule ``async`` the steps are streams of at most
-        `LONGEST`, which begin and end with no batch in flight.
+        Default: the whole batch at once. With the rule ``async`` or ``dynamic`` the steps are
+        streams of at most `LONGEST`, which begin and end with no batch in flight.
     timeline : bool
         Whether to keep what each part did and when.
     on_step : callable
@@ -145,12 +145,14 @@ def measure(
         peak = learner.counted_peak()
         planned = learner.schedule(at_once, batch_size)
 
+        stale: list[Sequence[Sequence[int]]] = []
+
         def timed() -> tuple[float, Totals, list[tuple[Event, ...]]]:
             learner.count_anew()
             started, events = _now(learner), list[tuple[Event, ...]]()
             for done in range(0, steps, at_once):
                 count = min(at_once, steps - done)
-                _run(learner, inputs, batch_size, count)
+                stale.append(_run(learner, inputs, batch_size, count))
                 if timeline:
                     events.append(tuple(learner.events))
                 on_step(done + count)
@@ -169,24 +171,29 @@ def measure(
         bubble(planned, costs_of(placement, wanted.micro_batches, batch_size)),
         timeline_of(learner, events),
         last,
-        planned.staleness if wanted.is_stream else (),
+        tuple(map(tuple, stale[0])),
         peak,
         planned_peak,
         watch.disturbed,
     )
 
 
-def _run(learner: PlacedModel, inputs: Inputs, batch_size: int, count: int) -> None:
-    """Run a pass or two; or a stream of `count` batches, with updates that change nothing."""
+def _run(
+    learner: PlacedModel, inputs: Inputs, batch_size: int, count: int
+) -> Sequence[Sequence[int]]:
+    """Run a pass or two; or a stream of `count` batches, with updates that change nothing.
+
+    Returns what `PlacedModel.learn` does.
+    """
     learner.model.zero_grad()
     learns = torch.is_grad_enabled()
     if learns:
         learner.placement.copies.let_weights_travel()  # as after an update
     if learner.scheduling.is_stream:
         batches = repeat((inputs, None), count)
-        learner.learn(batches, count, batch_size, _mean_square_of, _ignore, _ignore)
-        return
+        return learner.learn(batches, count, batch_size, _mean_square_of, _ignore, _ignore)
     learner.step(inputs, None, batch_size, _mean_square_of if learns else None)
+    return ()
 
 
 def _ignore(ignored: object) -> None:

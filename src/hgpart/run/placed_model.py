@@ -25,7 +25,7 @@ from hgpart.run.learner import Learner, Losses, LossFunction
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.schedule import Schedule
-from hgpart.schedules.simulation import times
+from hgpart.schedules.simulation import times_of
 from hgpart.tracing.arguments import Inputs, as_called
 
 
@@ -68,15 +68,20 @@ class PlacedModel(Learner):
         """Whether steps have norms that take statistics from samples, in the present mode."""
         return self.placement.programs.blueprint.has_norms
 
+    @property
+    def _is_in_turns(self) -> bool:
+        """Whether a process may need any samples, as batches take turns; passes forward do not."""
+        return self.scheduling.is_in_turns and self.placement.training
+
     def samples_read(self, sizes: Sequence[int]) -> Sequence[int]:
         """The samples of the slices that this process begins with."""
-        if self.processes == 1:
+        if self.processes == 1 or self._is_in_turns:
             return super().samples_read(sizes)
         return self.placement.programs.samples_read(self._parts[0], sizes)
 
     def samples_of_result(self, sizes: Sequence[int]) -> Sequence[int]:
         """The samples of the slices that this process ends with."""
-        if self.processes == 1:
+        if self.processes == 1 or self._is_in_turns:
             return super().samples_of_result(sizes)
         return self.placement.programs.samples_of_result(self._parts[0], *sizes)
 
@@ -95,6 +100,22 @@ class PlacedModel(Learner):
         if key not in self._schedules:
             self._schedules[key] = wanted_schedule(self.model, self.scheduling, *key[1:])
         return self._schedules[key]
+
+    def forward_bytes(self, batch_size: int) -> int:
+        """Bytes that all parts send forward in a step, by the plan; in the mean of all turns."""
+        placement, sizes = self.placement, self.scheduling.sizes(batch_size)
+        if not self._is_in_turns:
+            traffic = placement.programs.expected_traffic(sizes, backward=True)
+            return int(traffic.forward_bytes.sum())
+        turns = placement.forms.turns
+        maps = sum(
+            transfer.nbytes(batch_size)
+            for programs in turns
+            for transfer in programs.transfers
+            if transfer.counted
+        )
+        weights = placement.copies.in_turns(self.gather).sent_elements
+        return maps // len(turns) + weights * placement.dtype.itemsize
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -159,7 +180,9 @@ class PlacedModel(Learner):
             self.model.stream(cast, loss_fn, update, schedule, **options)
         losses.tell()
         self._count()
-        return schedule.staleness
+        if not schedule.is_dynamic:
+            return schedule.staleness
+        return [*chain.from_iterable(self.gather(self.model.runtime.last.staleness))]
 
     def _precision(self) -> torch.autocast:
         enabled = self.autocast is not None
@@ -190,7 +213,7 @@ class PlacedModel(Learner):
         """What all parts should do and when, by estimated costs."""
         schedule = self.schedule(batches if self.scheduling.is_stream else 1, batch_size)
         costs = costs_of(self.placement, self.scheduling.micro_batches, batch_size)
-        return planned_events(schedule.order, times(schedule.outlines, schedule.order, costs))
+        return planned_events(schedule.order, times_of(schedule, costs))
 
     def sums(self, batch_size: int) -> str:
         """The rule for the order of sums, and the order itself if batches are in flight."""

@@ -9,14 +9,21 @@ from typing import Any
 from hgpart.errors import ArgumentError, RunError, check_whole
 from hgpart.execution.runtime import Gather
 from hgpart.placement import Placement
-from hgpart.placement.ordering.ordered import costs_of, from_one, ordered, outlines_here
+from hgpart.placement.batches.streams import check_turns
+from hgpart.placement.ordering.ordered import (
+    costs_of,
+    from_one,
+    ordered,
+    outlines_here,
+    outlines_in_turns,
+)
 from hgpart.run.distributed import DistributedModel
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import DEFAULT, STREAMS
-from hgpart.schedules.schedule import Schedule
+from hgpart.schedules.schedule import TURNS, Schedule
 from hgpart.schedules.schedule_files import read_schedule
 
 
@@ -44,8 +51,8 @@ def schedule(
         A placement has all its parts in this process. A distributed model has this rank's part,
         and all ranks call this function: the costs of rank 0 count.
     rule : str
-        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async`` is for
-        `Placement.stream`.
+        ``sequential``, ``gpipe``, ``1f1b``, ``zero-bubble`` or ``greedy``; ``async``,
+        ``dynamic`` and ``turns`` are for `Placement.stream`.
     micro_batches : int
         Number of micro-batches in a batch; for a stream, its number of batches.
     costs : CostModel, optional
@@ -81,6 +88,9 @@ def schedule(
         check_whole("batch size", batch_size)
     divided = 1 if rule in STREAMS else micro_batches
     placement.programs.check_micro_batches(divided)
+    if rule == TURNS:
+        asked = micro_batches, in_flight, batch_size
+        return _in_turns(placement, gather, *asked, recompute=recompute)
     if costs is None:
         costs = costs_of(placement, divided, batch_size)
     options: dict[str, Any] = {
@@ -96,6 +106,23 @@ def schedule(
     request = {**options, "recompute": recompute, "batch_size": batch_size}
     recomputed_for = divided if recompute and backward else None
     return ordered(placement, gather, make, request, recomputed_for, batch_size, costs)
+
+
+def _in_turns(
+    placement: Placement,
+    gather: Gather,
+    batches: int,
+    in_flight: int | None,
+    batch_size: int | None,
+    *,
+    recompute: bool,
+) -> Schedule:
+    check_turns(placement.programs.partition.modelling)
+    if recompute:
+        raise ArgumentError("turns with recompute=yes: accepted is without")
+    turns = outlines_in_turns(placement, gather)
+    costs = costs_of(placement, 1, batch_size)
+    return make_schedule(turns[0], TURNS, batches, costs, in_flight=in_flight, turns=turns)
 
 
 def _among(

@@ -18,6 +18,7 @@ from hgpart.schedules.costs import CostModel
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import IN_FLIGHT, MOST_IN_FLIGHT, RULES, STREAMS
+from hgpart.schedules.rules.dynamic import in_turns
 from hgpart.schedules.schedule import Schedule
 
 __all__ = [
@@ -71,6 +72,7 @@ def make_schedule(
     *,
     backward: bool = True,
     in_flight: int | None = None,
+    turns: Sequence[Sequence[Outline]] = (),
 ) -> Schedule:
     """Order the actions of a step, or of a stream of batches.
 
@@ -86,6 +88,8 @@ def make_schedule(
         Whether a step has backward passes; a stream always has them.
     in_flight : int, optional
         Batches of a stream that a part may have begun and not ended. Default: 2.
+    turns : sequence of sequence of Outline
+        For the rule ``turns``, outlines of the parts in each turn. Default: all batches are alike.
 
     Raises
     ------
@@ -102,6 +106,8 @@ def make_schedule(
                 f"schedule {rule!r} without backward passes: accepted is backward=True"
             )
         limit = IN_FLIGHT if in_flight is None else in_flight
+        if turns:
+            return in_turns(turns, micro_batches, costs, limit)
         stream = Needs(tuple(outlines), micro_batches, costs, limit=limit)
         order = tuple(STREAMS[rule](stream))
         return Schedule(rule, micro_batches, tuple(outlines), order, limit)

@@ -39,6 +39,8 @@ def _incomplete(schedule: Schedule) -> Iterator[str]:
     In a stream backward is whole, and each part updates its weights once for each batch.
     """
     least = schedule.micro_batches * sum(len(outline.forward) for outline in schedule.outlines)
+    if schedule.turns:
+        least = schedule.micro_batches * schedule.k
     if len(schedule.order) < least:  # before anything grows with a number that a file says
         yield f"{len(schedule.order)} actions, where forward passes alone have {least}"
         return
@@ -48,15 +50,18 @@ def _incomplete(schedule: Schedule) -> Iterator[str]:
             yield f"part {action.part} does {action}, but there are {schedule.k} parts"
         if count > 1:
             yield f"part {action.part} does {action} {count} times"
-    for part, outline in enumerate(schedule.outlines):
-        if not outline.forward or not outline.backward:
+    for part in range(schedule.k):
+        outlines = [
+            schedule.outlines_of(micro_batch)[part] for micro_batch in range(schedule.micro_batches)
+        ]
+        if not all(outline.forward and outline.backward for outline in outlines):
             yield f"part {part} has no chunks"
         wanted = {
             Action(part, FORWARD, micro_batch, chunk)
-            for micro_batch in range(schedule.micro_batches)
+            for micro_batch, outline in enumerate(outlines)
             for chunk in range(len(outline.forward))
         }
-        for micro_batch in range(schedule.micro_batches if schedule.backward else 0):
+        for micro_batch, outline in enumerate(outlines if schedule.backward else ()):
             for chunk in range(len(outline.backward)):
                 whole = Action(part, Direction.BACKWARD, micro_batch, chunk)
                 halves = {
@@ -80,13 +85,15 @@ def _out_of_order(schedule: Schedule) -> Iterator[str]:
     """Check that each part goes through its passes, and through micro-batches, in order."""
     for part, sequence in enumerate(schedule.sequences):
         at = {action: number for number, action in enumerate(sequence)}
-        last = len(schedule.outlines[part].forward) - 1
         for action in sequence:
             before = []
-            if action.micro_batch:
-                before.append(action._replace(micro_batch=action.micro_batch - 1))
-                if schedule.outlines[part].serial and action.direction is FORWARD:
-                    before.append(Action(part, FORWARD, action.micro_batch - 1, last))
+            outline = schedule.outlines_of(action.micro_batch)[part]
+            last = len(outline.forward) - 1
+            apart = 1 if action.direction is Direction.UPDATE else max(1, len(schedule.turns))
+            if action.micro_batch >= apart:
+                before.append(action._replace(micro_batch=action.micro_batch - apart))
+                if outline.serial and action.direction is FORWARD:
+                    before.append(Action(part, FORWARD, action.micro_batch - apart, last))
             if action.direction is Direction.UPDATE:
                 before += [
                     done

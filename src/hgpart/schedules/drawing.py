@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.schedule import Action, Direction, Schedule
-from hgpart.schedules.simulation import bubble, times
+from hgpart.schedules.simulation import bubble, times_of
 
 WIDTH = 66  # a whole row fits 80 columns
 LINE = 80
@@ -21,7 +21,7 @@ def draw_schedule(schedule: Schedule, costs: CostModel) -> str:
     The same follows as a list: ``F0.0-3`` is chunks 0 to 3 of micro-batch 0, ``U0.0`` the update
     of the part's weights by batch 0. The schedule is a rule's, without weights that travel.
     """
-    when = times(schedule.outlines, schedule.order, costs)
+    when = times_of(schedule, costs)
     idle = bubble(schedule, costs)
     return draw_times(schedule, when, f"idle {100 * idle:.0f} % by costs")
 

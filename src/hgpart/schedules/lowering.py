@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import chain, groupby, pairwise
+from operator import attrgetter
 
 from hgpart.schedules.outline import Computation, Uses
 from hgpart.schedules.schedule import Action, Direction, Schedule, Travel
@@ -173,6 +174,48 @@ class _Step:
 def _end(computations: Sequence[Computation]) -> int:
     """The place after the last of them."""
     return computations[-1].end if computations else 0
+
+
+def lower_turns(
+    schedule: Schedule, travels: Sequence[Travel], of_turns: Sequence[Sequence[Travel]]
+) -> Schedule:
+    """Add all weights that travel to the order of a stream in which batches take turns.
+
+    Each update is sent to all copies of its weights, as the next turns need them, and gradients
+    come back from the copies that a batch was computed with.
+
+    Parameters
+    ----------
+    travels : sequence of Travel
+        Weights of which some part has copies; their place is their number.
+    of_turns : sequence of sequence of Travel
+        The same for each turn alone. Their numbers go on from those of `travels`, turn by turn.
+    """
+    numbers, first = list[range](), len(travels)
+    for travels_of_turn in of_turns:
+        numbers.append(range(first, first + len(travels_of_turn)))
+        first += len(travels_of_turn)
+    every = (*travels, *chain.from_iterable(of_turns))
+    order: list[Action] = []
+    by_batch = sorted(schedule.order, key=attrgetter("micro_batch"))
+    for batch, actions in groupby(by_batch, key=attrgetter("micro_batch")):
+        if batch:
+            for number, (owner, holder) in enumerate(travels):
+                order += [
+                    Action(owner, SPREAD, batch, number),
+                    Action(holder, GATHER, batch, number),
+                ]
+        computed, updates = list[Action](), list[Action]()
+        for action in actions:
+            (updates if action.direction is Direction.UPDATE else computed).append(action)
+        order += computed
+        for number in reversed(numbers[batch % len(of_turns)]):
+            owner, holder = every[number]
+            if owner != holder:
+                order.append(Action(holder, REDUCE, batch, number))
+            order.append(Action(owner, COLLECT, batch, number))
+        order += updates
+    return replace(schedule, order=tuple(order), travels=every)
 
 
 def _stream(schedule: Schedule, travels: Sequence[Travel], back: Sequence[int]) -> Iterator[Action]:

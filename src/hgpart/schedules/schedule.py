@@ -32,6 +32,8 @@ MOVE_MAPS = (Direction.FORWARD, Direction.BACKWARD, Direction.MAPS)  # or gradie
 GO_BACK = (Direction.BACKWARD, Direction.MAPS, Direction.WEIGHTS)
 GO_FORWARD = (Direction.FORWARD, Direction.SPREAD, Direction.GATHER)
 OF_WEIGHTS = (Direction.SPREAD, Direction.GATHER, Direction.REDUCE, Direction.COLLECT)
+# Rules by which each part finds its order itself; by the second, slices have batches in turns.
+DYNAMIC, TURNS = "dynamic", "turns"
 UPDATING = Chunk((), ())  # an update awaits and sends nothing
 
 
@@ -156,6 +158,8 @@ class Schedule:
         when.
     departing : mapping of Action to tuple of int
         The receivers whose message departs at the end of a piece of a chunk, by that piece.
+    turns : tuple of tuple of Outline
+        Outlines of the parts in each turn, where batches take turns; `outlines` are the first.
     """
 
     rule: str
@@ -165,11 +169,21 @@ class Schedule:
     in_flight: int | None = None
     travels: tuple[Travel, ...] = ()
     departing: Mapping[Action, tuple[int, ...]] = field(default_factory=dict)
+    turns: tuple[tuple[Outline, ...], ...] = ()
 
     @property
     def k(self) -> int:
         """Number of parts."""
         return len(self.outlines)
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether a run takes what is ready; then the order is what its costs make of that."""
+        return self.rule in (DYNAMIC, TURNS)
+
+    def outlines_of(self, batch: int) -> tuple[Outline, ...]:
+        """Outlines of the parts in a micro-batch, or a batch of a stream."""
+        return self.turns[batch % len(self.turns)] if self.turns else self.outlines
 
     @cached_property
     def sequences(self) -> tuple[tuple[Action, ...], ...]:
@@ -234,7 +248,7 @@ class Schedule:
         """The chunk of an action."""
         if action.direction is Direction.UPDATE or action.is_of_weights:
             return UPDATING
-        outline = self.outlines[action.part]
+        outline = self.outlines_of(action.micro_batch)[action.part]
         forward = action.direction is Direction.FORWARD
         return (outline.forward if forward else outline.backward)[action.chunk]
 

@@ -9,10 +9,18 @@ from hgpart.schedules.outline import Outline
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 
+def times_of(schedule: Schedule, costs: CostModel) -> list[tuple[float, float]]:
+    """Begin and end of each action of a rule's schedule in seconds, each as early as possible."""
+    return times(schedule.outlines, schedule.order, costs, schedule.turns)
+
+
 def times(
-    outlines: Sequence[Outline], order: Sequence[Action], costs: CostModel
+    outlines: Sequence[Outline],
+    order: Sequence[Action],
+    costs: CostModel,
+    turns: Sequence[Sequence[Outline]] = (),
 ) -> list[tuple[float, float]]:
-    """Begin and end of each action of a rule's order in seconds, each as early as possible."""
+    """The same of an order; `turns` are the outlines of batches that take turns."""
     free = [0.0] * len(outlines)
     arrival: dict[tuple[int, bool, int, int], float] = {}
     spans = []
@@ -22,7 +30,8 @@ def times(
             spans.append((free[part], free[part]))
             continue
         backward = direction is not Direction.FORWARD
-        chunk = (outlines[part].backward if backward else outlines[part].forward)[number]
+        outline = (turns[micro_batch % len(turns)] if turns else outlines)[part]
+        chunk = (outline.backward if backward else outline.forward)[number]
         begin = free[part]
         if direction is not Direction.WEIGHTS:
             for transfer in chunk.awaits:
@@ -39,6 +48,6 @@ def times(
 
 def bubble(schedule: Schedule, costs: CostModel) -> float:
     """The fraction of all parts' time, from begin to end of a step, in which they do nothing."""
-    spans = times(schedule.outlines, schedule.order, costs)
+    spans = times_of(schedule, costs)
     total = max((end for _, end in spans), default=0.0)
     return 1 - sum(end - begin for begin, end in spans) / (total * schedule.k) if total else 0.0

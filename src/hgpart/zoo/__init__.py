@@ -22,7 +22,7 @@ from hgpart.specs.nearest import unknown_name
 from hgpart.tracing.cache import folder
 from hgpart.tracing.cache.origins import origin_of, set_origin
 from hgpart.tracing.input_shape import InputShape
-from hgpart.zoo.architectures.alexnet import alexnet, alexnet_2012
+from hgpart.zoo.architectures.alexnet import alexnet, alexnet_2012, alexnet_of_leon
 from hgpart.zoo.architectures.crnn import crnn
 from hgpart.zoo.architectures.densenet import densenet121
 from hgpart.zoo.architectures.efficientnet import efficientnet_b0
@@ -75,6 +75,8 @@ BUILTIN: dict[str, ModelSpec] = {
         ModelSpec("lenet5", lenet5, (1, 32, 32)),
         ModelSpec("alexnet", alexnet),
         ModelSpec("alexnet_2012", alexnet_2012, (3, 227, 227)),
+        ModelSpec("alexnet_tiny_imagenet", partial(alexnet_of_leon, 56, 200), (3, 56, 56)),
+        ModelSpec("alexnet_dogs_vs_cats", partial(alexnet_of_leon, 128, 2), (3, 128, 128)),
         *(ModelSpec(f"vgg{n}", partial(vgg, n)) for n in (11, 13, 16, 19)),
         *(ModelSpec(f"vgg{n}_bn", partial(vgg, n, batch_norm=True)) for n in (11, 13, 16, 19)),
         *(ModelSpec(f"resnet{n}", partial(resnet, n)) for n in (18, 34, 50, 101, 152)),

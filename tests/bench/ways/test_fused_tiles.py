@@ -21,7 +21,8 @@ from hgpart.zoo import builtin_models
 
 CLOSE = 1e-10
 SMALL = {"lenet5": (1, 32, 32), "alexnet": (3, 96, 96), "inception_v3": (3, 107, 107)}
-SMALL["inception_resnet_v2"] = SMALL["inception_v3"]
+SMALL |= {"inception_resnet_v2": SMALL["inception_v3"], "alexnet_2012": SMALL["alexnet"]}
+SMALL |= {"alexnet_tiny_imagenet": (3, 56, 56), "alexnet_dogs_vs_cats": (3, 128, 128)}
 
 
 class Skipping(nn.Module):

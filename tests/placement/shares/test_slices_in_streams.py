@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import astuple
 
 import placements
 import pytest
 import sliced_ranks
 import torch
 from changed_models import taught
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from placed_models import model_of
-from stale_training import stale_training
+from stale_training import stale_training, training_in_turns
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from hgpart import Modelling, Placement, place
 from hgpart.errors import ArgumentError, PlacementError, PlanError
 from hgpart.execution.held_memory import memory_counted
+from hgpart.execution.records.totals import Traffic
 from hgpart.placement.accounting import peak_bytes
 from hgpart.run.processes.launch import launch
 from hgpart.run.scheduling import schedule
@@ -107,6 +109,9 @@ def agrees(model, placement: Placement, order: Schedule, batches) -> None:
     for part, several in learned(placement).items():
         assert all(one.grad is None for _, one in several)
         torch.testing.assert_close([one.detach() for _, one in several], weights[part], **close)
+    state = placement.state_dict()
+    for name, buffer in model.named_buffers():
+        torch.testing.assert_close(state[name], buffer, **close)
     trained_model = copy.deepcopy(model)
     trained_model.load_state_dict(placement.state_dict())
     found = []
@@ -140,6 +145,70 @@ def test_it_is_plain_training_of_the_same_staleness(
         agrees(model, placement, order, batches_of(inputs))
 
 
+@settings(max_examples=15)
+@given(
+    name=st.sampled_from(["residual", "plain", "branches", "dropped"]),
+    slices=st.integers(2, 3),
+    k=st.sampled_from([2, 3]),
+    make=st.sampled_from(MAKES),
+    in_flight=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_in_turns_it_is_plain_training_by_the_weights_that_were_there(
+    name, slices, k, make, in_flight, seed
+):
+    """A whole batch by the parts of one slice; and the bytes are those of its messages."""
+    model, inputs = learner_of(name)
+    placement = in_slices(name, model, inputs, max(slices, k), k, "coarse", seed, make)
+    batches = batches_of(inputs)
+    order = schedule(placement, "turns", BATCHES, in_flight=in_flight)
+    assert problems(order) == []
+    losses = trained(placement, order, batches)
+    torch.manual_seed(3)
+    expected, weights = training_in_turns(model, placement, batches, loss_of, momentum)
+    close = {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(losses, expected, **close)
+    for part, several in learned(placement).items():
+        assert all(one.grad is None for _, one in several)
+        torch.testing.assert_close([one.detach() for _, one in several], weights[part], **close)
+    assert all(stale < in_flight for own in placement.runtime.last.staleness for stale in own)
+    for sent, wanted in zip(
+        astuple(placement.runtime.last.traffic), astuple(traffic_in_turns(placement)), strict=True
+    ):
+        assert (sent == wanted).all()
+    if in_flight == 1:
+        plain = copy.deepcopy(model)
+        optimizer = momentum([one for one in plain.parameters() if one.requires_grad])
+        torch.manual_seed(3)
+        for loss, (images, target) in zip(losses, batches, strict=True):
+            optimizer.zero_grad()
+            found = loss_of(plain(*images), target)
+            found.backward()
+            optimizer.step()
+            torch.testing.assert_close(found.detach(), loss, **close)
+
+
+def traffic_in_turns(placement):
+    """Maps of each batch's turn, new weights for the copies of all turns, gradients of its own."""
+    found = Traffic.none(placement.k)
+    turns, copies = placement.forms.turns, placement.copies.in_turns(lambda here: [here])
+    for batch in range(BATCHES):
+        for one in turns[batch % len(turns)].transfers:
+            ends = one.sender, one.receiver
+            found.count(ends, one.nbytes(SAMPLES), backward=False, counted=one.counted)
+            if one.differentiable:
+                found.count(ends[::-1], one.nbytes(SAMPLES), backward=True, counted=one.counted)
+        for one in copies.copies.weights:
+            if one.owner != one.holder:
+                ends = one.owner, one.holder
+                found.count(ends, copies.copies.nbytes(one), backward=False, counted=True)
+        for one in copies.of_turns[batch % len(turns)]:
+            if one.owner != one.holder:
+                ends = one.holder, one.owner
+                found.count(ends, copies.copies.nbytes(one), backward=True, counted=True)
+    return found
+
+
 @pytest.mark.parametrize("make", [MAKES[0], MAKES[2]])
 def test_batches_in_flight_are_stale(make):
     """So that the test above is of what it says."""
@@ -151,17 +220,22 @@ def test_batches_in_flight_are_stale(make):
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["dropped", *(pytest.param(name, marks=pytest.mark.full) for name in ("forked", "grouped"))],
+    ("name", "rule"),
+    [
+        ("dropped", "async"),
+        ("dropped", "dynamic"),
+        pytest.param("forked", "async", marks=pytest.mark.full),
+        pytest.param("grouped", "dynamic", marks=pytest.mark.full),
+    ],
 )
-def test_one_in_flight_is_synchronous_training_to_the_bit(name):
+def test_one_in_flight_is_synchronous_training_to_the_bit(name, rule):
     """With norms, too, whose statistics are of each slice."""
     model, inputs = learner_of(name)
     if name == "forked":
         model = nn.Sequential(model.stem, model.norm, nn.ReLU(), model.drop, model.heads[0])
     batches = batches_of(inputs)
     stream, plain = (in_slices(f"{name} 1", model, inputs, 2) for _ in range(2))
-    losses = trained(stream, schedule(stream, "async", BATCHES, in_flight=1), batches)
+    losses = trained(stream, schedule(stream, rule, BATCHES, in_flight=1), batches)
     optimizer = momentum([one for one in plain.parameters() if one.requires_grad])
     torch.manual_seed(3)
     for loss, (images, target) in zip(losses, batches, strict=True):
@@ -207,11 +281,26 @@ def test_what_is_refused():
         placement.stream(batches, loss_of, change, order)
 
 
-@pytest.mark.full
-def test_norms_of_the_batch_are_refused():
-    together = in_slices("grouped", *learner_of("grouped"), norms="batch")
-    with pytest.raises(ArgumentError, match="norms of the batch with batches in flight"):
-        together.stream([], loss_of, lambda part: None, schedule(together, "async", 3))
+@pytest.mark.parametrize(
+    ("slices", "bands", "norms", "make"),
+    [
+        (1, 4, "slice", placements.of_whole_tiles),
+        (3, 1, "batch", placements.of_random_blocks),
+        pytest.param(2, 3, "batch", placements.of_whole_tiles, marks=pytest.mark.full),
+    ],
+)
+def test_norms_over_rows_and_slices_are_those_of_each_batch(slices, bands, norms, make):
+    """Streams were refused. Running statistics change in the order of the batches."""
+    torch.manual_seed(0)
+    first = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+    second = nn.MaxPool2d(2), nn.Conv2d(4, 6, 3, padding=1), nn.BatchNorm2d(6), nn.Conv2d(6, 2, 1)
+    model, inputs = nn.Sequential(*first, *second).double(), [torch.randn(4, 3, 12, 6).double()]
+    modelling = Modelling(batch_size=SAMPLES, slices=slices, bands=bands, norms=norms)
+    plan = make(*placements.traced_model(model, inputs), modelling, 3, seed=1)
+    placement = place(copy.deepcopy(model), plan)
+    order = schedule(placement, "async", BATCHES, Costs(work=1e-9, message=1e-5), in_flight=3)
+    agrees(model, placement, order, batches_of(inputs))
+    assert max(map(max, order.staleness)) > 0
 
 
 @pytest.mark.full

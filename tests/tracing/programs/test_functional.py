@@ -299,6 +299,15 @@ def test_buffers_that_share_memory_are_refused_if_they_are_written(device: str) 
         trace(model, torch.zeros(4, 3, device=device))
 
 
+def test_a_module_with_two_names_has_running_statistics() -> None:
+    """Under its other name their memory seemed to be shared, so that it could not be traced."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4))
+    model.alias = model[1]
+    traced = trace(model, torch.randn(2, 3, 8, 8))
+    written = {traced.buffers[placeholder] for placeholder in traced.updates}
+    assert written == {f"alias.{name}" for name, _ in model[1].named_buffers()}
+
+
 def test_a_buffer_that_is_detached_is_not_written() -> None:
     class Detaching(Counting):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -92,7 +92,7 @@ def predict(
             placement = placing.without_memory(training=True)
             layer_times = times_of(times, placement.programs.blueprint.graph)
         with stage("schedule"):
-            batches = scheduling.sample_batches
+            batches = scheduling.simulated_batches
             schedule = wanted_schedule(
                 placement, scheduling, True, batches=batches, batch_size=samples
             )

@@ -20,6 +20,7 @@ from hgpart.cli.stages import Stages, check_images, classes_of, then_of_plan
 from hgpart.cli.timing import times_of
 from hgpart.cores import threads_of_each, usable_cores
 from hgpart.errors import ArgumentError, RunError
+from hgpart.run.training.data_wanted import check_data
 from hgpart.terminal import say, share_done
 from hgpart.tracing.input_shape import InputShape
 
@@ -63,6 +64,11 @@ class Ranking(Options):
         Run a few steps of the N best ways here, in turns with one device and torch's DDP, and rank
         these by the measured time; 0: none. Append ,timeout=S for the seconds to wait for a silent
         process (default 300). Default: 3 where the devices are this machine's, or else 0.
+    micro_batches : M
+        Micro-batches of all ways of several devices. Default: several numbers are tried.
+    data : synthetic|digits|imagefolder:PATH|FILE.py:FUNCTION
+        Training data of the steps that are run, with the seconds of an epoch. Default: one batch of
+        random images.
     time_limit : SECONDS
         Time to simulate ways, the most promising first.
     """
@@ -70,6 +76,8 @@ class Ranking(Options):
     panel: ClassVar[str] = "The search"
     goal: str = "time"
     measure: str | None = None
+    micro_batches: PositiveOrNone = None
+    data: str = "synthetic"
     time_limit: float = 120.0
     seed: Seed = 0
 
@@ -117,6 +125,12 @@ def recommend(
         raise ArgumentError("neither --devices nor --machine: accepted is --devices 4, say")
     if not 0 <= ranking.time_limit < inf:
         raise ArgumentError(f"--time-limit {ranking.time_limit}: accepted is 0 s or more")
+    check_data(ranking.data)
+    has_data = ranking.data != "synthetic"
+    if has_data and ranking.goal in ("latency", "inference-throughput"):
+        raise ArgumentError(
+            f"--data {ranking.data} with --goal {ranking.goal}: accepted with goals of training"
+        )
     with Stages() as stage:
         with stage("import"):
             from hgpart.bench.session import start_server
@@ -163,18 +177,24 @@ def recommend(
         named = NamedModel(stage, model, input_shape, before)
         shape, graph, module, traced = named.shape, named.graph, named.module, named.traced
         notes, classes = list[str](), 1
-        if best:
+        if best or has_data:
             try:
                 if inference:  # there is no loss
                     check_images(shape)
                 else:
                     classes = classes_of(module, shape)
             except RunError as error:
-                if ranking.measure is not None:
+                if ranking.measure is not None or has_data:
                     raise
                 notes.append(f"Nothing was run: {error}")
                 best = 0
         seconds = None if times is None else times_of(times, graph)
+        of_step = model, shape, classes, batch_size, k, threads
+        job = Job(*of_step, ranking.seed, timeout=timeout, data=ranking.data, inference=inference)
+        steps = None
+        if has_data:
+            with stage("data"):
+                steps = job.opened_data().steps_per_epoch(batch_size)
     if seconds is None:
         seconds = times_here(module, traced, graph, batch_size, threads)
         notes.append(
@@ -203,14 +223,13 @@ def recommend(
             memory=limit,
             time_limit=ranking.time_limit,
             seed=ranking.seed,
+            micro_batches=ranking.micro_batches,
             name=model,
             on_progress=tell,
         )
-    ranked = replace(ranked, notes=(*notes, *ranked.notes))
+    ranked = replace(ranked, notes=(*notes, *ranked.notes), epoch_steps=steps)
     if best and not ranked.interrupted:
         say(f"By simulation: {answer(ranked, unit_of(context))}")
-        of_step = model, shape, classes, batch_size, k, threads
-        job = Job(*of_step, ranking.seed, timeout=timeout, inference=inference)
         with share_done() as tell:
             ranked = with_measured(ranked, job, best, tell)
     # Simulations know the types of inputs, not their values.

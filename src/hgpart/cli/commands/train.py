@@ -328,7 +328,8 @@ def train(
 ) -> None:
     """Train a model on the devices of a plan, to the losses that one device would have.
 
-    Only --schedule async differs: its steps use older weights while other batches are in flight.
+    Only --schedule async, dynamic and turns differ: their steps use older weights while other
+    batches are in flight.
     With --way, whole models train by parameter servers.
 
     Parameters
@@ -444,11 +445,10 @@ def train(
         learner = PlacedModel(whole, used, autocast)
         learner.train(True)
         peaks = learner.peak_bytes(samples)
+        volume = learner.forward_bytes(samples)
         result, state = training.run(learner)
         if not learner.first:
             return None
-        sizes = used.sizes(samples)
-        traffic = learner.placement.programs.expected_traffic(sizes, backward=True)
         report = TrainingReport(
             model=named,
             data=data.spec,
@@ -457,7 +457,7 @@ def train(
             devices=devices,
             processes=learner.processes,
             result=result,
-            volume_bytes=int(traffic.forward_bytes.sum()),
+            volume_bytes=volume,
             scheduling=used,
             norms=step.norms,
             peak_bytes=peaks,

@@ -7,11 +7,11 @@ they are the host's times.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from hgpart.schedules.schedule import Action
+from hgpart.schedules.schedule import Action, Direction
 
 
 class Doing(str, Enum):
@@ -45,12 +45,29 @@ class Event(NamedTuple):
 Timeline = tuple[tuple[Event, ...], ...]  # of each step; a part's events by their begin
 
 
+def staleness(events: Iterable[Event]) -> tuple[int, ...]:
+    """The number of a part's updates that its weights lacked when it began each batch of a stream.
+
+    >>> kinds = [Direction.FORWARD, Direction.FORWARD, Direction.UPDATE, Direction.FORWARD]
+    >>> batches = [0, 1, 0, 2]
+    >>> actions = [Action(0, *done, 0) for done in zip(kinds, batches)]
+    >>> staleness(Event(action, Doing.RUN, 0, 1) for action in actions)
+    (0, 1, 1)
+    """
+    updates, lacking = 0, []
+    for action in (event.action for event in events if event.doing is Doing.RUN):
+        if action.direction is Direction.UPDATE:
+            updates += 1
+        elif action.direction is Direction.FORWARD and action.is_begin:
+            lacking.append(action.micro_batch - updates)
+    return tuple(lacking)
+
+
 def planned_events(
     order: Sequence[Action], spans: Sequence[tuple[float, float]]
 ) -> tuple[Event, ...]:
     """Events of a plan, like those of a measured step; its spans are in seconds.
 
-    >>> from hgpart.schedules.schedule import Direction
     >>> planned_events([Action(0, Direction.FORWARD, 0, 0)], [(0.5, 1.0)])[0][1:]
     (<Doing.RUN: 'run'>, 500000000, 1000000000)
     """

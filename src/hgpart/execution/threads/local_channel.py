@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from threading import Lock
+from threading import Condition
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hgpart.schedules.rules.dynamic import Found
 from hgpart.schedules.schedule import Piece
 
 
@@ -29,7 +30,7 @@ class LocalChannel:
     def __init__(self, devices: Sequence[torch.device]) -> None:
         self._devices = devices
         self._queues: dict[Piece, SimpleQueue[Any]] = {}
-        self._changing = Lock()
+        self._changing = Condition()
         self._is_stopped = False
 
     def send(self, piece: Piece, receiver: int, tensors: Sequence[Tensor]) -> None:
@@ -39,6 +40,8 @@ class LocalChannel:
         if device.type != "cpu":  # a copy to a CPU waits, so the receiver makes it
             tensors = [tensor.to(device, non_blocking=True) for tensor in tensors]
         self._queue(piece).put(tensors)
+        with self._changing:
+            self._changing.notify_all()
 
     def receive(self, piece: Piece) -> Sequence[Tensor]:
         """Wait for a piece."""
@@ -48,6 +51,20 @@ class LocalChannel:
         with self._changing:
             del self._queues[piece]
         return tensors
+
+    def has(self, piece: Piece) -> bool:
+        """Whether a piece has arrived."""
+        queue = self._queues.get(piece)
+        return queue is not None and not queue.empty()
+
+    def wait_for(self, find: Callable[[], Found | None]) -> Found:
+        """What `find` finds, now or as soon as something else has arrived."""
+        with self._changing:
+            while (ready := find()) is None:
+                if self._is_stopped:
+                    raise StoppedError
+                self._changing.wait()
+        return ready
 
     def settle(self) -> bool:
         """Nothing to wait for: what was sent has arrived."""
@@ -59,6 +76,7 @@ class LocalChannel:
             self._is_stopped = True
             for queue in self._queues.values():
                 queue.put(None)
+            self._changing.notify_all()
 
     def _queue(self, piece: Piece) -> SimpleQueue[Any]:
         with self._changing:

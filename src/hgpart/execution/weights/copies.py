@@ -11,7 +11,7 @@ where the user has changed it. Schedules say when weights and gradients travel: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -392,7 +392,12 @@ class Travelling:
     @property
     def travels(self) -> tuple[Travel, ...]:
         """Owner and holder of each exchange."""
-        return tuple(Travel(exchange.owner, exchange.holder) for exchange in self.exchanges)
+        return travels_of(self.exchanges)
+
+
+def travels_of(exchanges: Iterable[Exchange]) -> tuple[Travel, ...]:
+    """Owner and holder of each exchange."""
+    return tuple(Travel(exchange.owner, exchange.holder) for exchange in exchanges)
 
 
 def _by_layer(exchanges: Sequence[Exchange]) -> list[list[int]]:

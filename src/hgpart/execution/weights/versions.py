@@ -40,8 +40,8 @@ class Versions:
 
     Parameters
     ----------
-    module : torch.fx.GraphModule
-        The part's module.
+    modules : sequence of torch.fx.GraphModule
+        The part's module; several where batches take turns.
     update : callable
         Function that changes the part's parameters by their `grad`, like an optimizer's step.
     stash : bool
@@ -57,7 +57,7 @@ class Versions:
 
     def __init__(
         self,
-        module: fx.GraphModule,
+        modules: Sequence[fx.GraphModule],
         update: Callable[[], object],
         stash: bool,
         copies: Sequence[Tensor] = (),
@@ -75,7 +75,7 @@ class Versions:
                 if id(tensor) in known
                 or (isinstance(tensor, nn.Parameter) and tensor.requires_grad)
             }
-            for step in module.children()
+            for step in chain.from_iterable(module.children() for module in modules)
         }
         named = chain.from_iterable(names.values() for names in self._names.values())
         self._copies = tuple(copies)

@@ -14,9 +14,11 @@ from torch import fx
 
 from hgpart.errors import ArgumentError
 from hgpart.execution.step_run import Score
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.state.original_state import has_hooks
 from hgpart.schedules import check_recompute
+from hgpart.schedules.rules import STREAMS
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.arguments import Inputs
 
@@ -29,18 +31,18 @@ class StreamedBatches:
     count : int
         Number of batches that there must be.
     begun : callable
-        Function from inputs and targets to the values of the placeholders, and a function from a
-        part that has results to its score.
-    parts : int
-        Number of parts in this process that have results.
+        Function from the number of a batch, its inputs and its targets to the values of the
+        placeholders, and a function from a part that has results to its score.
+    parts : callable
+        Function from the number of a batch to how many parts in this process have results of it.
     """
 
     def __init__(
         self,
         batches: Iterable[tuple[Inputs, Any]],
         count: int,
-        begun: Callable[[Inputs, Any], tuple[Mapping[str, Any], Callable[[int], Score]]],
-        parts: int,
+        begun: Callable[[int, Inputs, Any], tuple[Mapping[str, Any], Callable[[int], Score]]],
+        parts: Callable[[int], int],
     ) -> None:
         self._batches, self._count, self._begun, self._parts = batches, count, begun, parts
         self._scores: dict[int, list[Callable[[int], Score]]] = {}  # once for each part to come
@@ -60,9 +62,9 @@ class StreamedBatches:
                 raise ArgumentError(
                     f"{number} batches: accepted are {self._count}, as the schedule has"
                 )
-            values, score = self._begun(*batch)
-            if self._parts:
-                self._scores[number] = [score] * self._parts
+            values, score = self._begun(number, *batch)
+            if parts := self._parts(number):
+                self._scores[number] = [score] * parts
             yield values
 
     def score(self, part: int) -> Score:
@@ -85,7 +87,7 @@ class StreamedLosses:
     Parameters
     ----------
     parts : iterable of int
-        Parts that have results.
+        Parts that have results, of some batches at least.
     on_loss : callable
         Called with the loss of each batch, in order, by the last part that contributes to it.
 
@@ -97,18 +99,18 @@ class StreamedLosses:
 
     def __init__(self, parts: Iterable[int], on_loss: Callable[[torch.Tensor], object]) -> None:
         self.told: list[torch.Tensor] = []
-        self._waiting = {part: deque[torch.Tensor]() for part in sorted({*parts})}
+        self._waiting = {part: deque[torch.Tensor | None]() for part in sorted({*parts})}
         self._on_loss, self._telling = on_loss, Lock()
 
     def tell(self, part: int, loss: torch.Tensor | None) -> None:
         """Take a part's loss of its next batch, None if it has no results."""
-        if loss is None:
+        if part not in self._waiting:
             return
         with self._telling:  # each part in its own thread
             self._waiting[part].append(loss)
             if all(self._waiting.values()):
                 of_parts = [waiting.popleft() for waiting in self._waiting.values()]
-                self.told.append(sum_of_parts(of_parts))
+                self.told.append(sum_of_parts([loss for loss in of_parts if loss is not None]))
                 self._on_loss(self.told[-1])
 
 
@@ -127,8 +129,9 @@ def sum_of_parts(losses: Sequence[torch.Tensor]) -> torch.Tensor:
 def check_stream(schedule: Schedule, stash: bool) -> None:
     """Raise an ArgumentError if a stream can't run by this schedule, or without grad mode."""
     if not isinstance(schedule, Schedule) or schedule.in_flight is None:
+        rules = " and ".join(STREAMS)
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
-        raise ArgumentError(f"a stream by a {given}: accepted is one of the rule async")
+        raise ArgumentError(f"a stream by a {given}: accepted are the rules {rules}")
     recomputes = any(outline.recomputed for outline in schedule.outlines)
     check_recompute(recompute=recomputes, stash=stash)
     if not torch.is_grad_enabled():
@@ -158,6 +161,16 @@ def check_slices_of_stream(*, stash: bool) -> None:
         raise ArgumentError(
             "batches in flight without stash by a plan over slices, whose parts have copies of "
             "weights: accepted is stash=True"
+        )
+
+
+def check_turns(modelling: Modelling) -> None:
+    """Raise an ArgumentError for a plan whose slices can't have batches in turns."""
+    if modelling.slices == 1 or modelling.norms == "batch":
+        has = "the batch whole" if modelling.slices == 1 else "norms of the batch"
+        raise ArgumentError(
+            f"turns by a plan with {has}: accepted are plans over slices, each with norms of its "
+            "own, which have whole batches in turns"
         )
 
 

@@ -13,12 +13,14 @@ import numpy as np
 from hgpart.arrays import Int64
 from hgpart.errors import RunError, check_whole
 from hgpart.execution.outlines import outline, with_recomputation
+from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
 from hgpart.partition import Partition
 from hgpart.placement.accounting import peaks_by, worth_recomputing
 from hgpart.placement.building.blueprint import Blueprint
 from hgpart.placement.placement import Placement
+from hgpart.placement.programs import Programs
 from hgpart.schedules import check_micro_batches
 from hgpart.schedules.costs import CostModel, Costs
 from hgpart.schedules.outline import Outline
@@ -120,26 +122,40 @@ def outlines_here(
     With `micro_batches` of a batch, chunks that keep more than they read are recomputed.
     """
     again = {} if micro_batches is None else worth_recomputing(placement, micro_batches, batch_size)
-    work = [
-        part_shares(blueprint.partition.model, blueprint.partition.parts, placement.k).layer_work
-        for blueprint in placement.programs.blueprints
-    ]
     owners = placement.programs.owned_elsewhere()
-    for part in sorted(placement.programs.parts):
-        of_steps: dict[str, float] = {}
-        for blueprint, layer_work in zip(placement.programs.blueprints, work, strict=True):
-            of_steps.update(_step_work(placement, blueprint, part, layer_work[:, part]))
+    for part, own in _outlines_of(placement.programs).items():
         program = placement.programs.parts[part]
-        own = with_recomputation(outline(program, of_steps), program, again.get(part, ()))
-        yield replace(own, owners=owners[part])
+        chunks = with_recomputation(own, program, again.get(part, ()))
+        yield replace(chunks, owners=owners[part])
 
 
-def _step_work(
-    placement: Placement, blueprint: Blueprint, part: int, shares: Int64
-) -> Mapping[str, float]:
+def _outlines_of(programs: Programs) -> dict[int, Outline]:
+    """The outlines of the parts here, by part."""
+    work = [
+        part_shares(blueprint.partition.model, blueprint.partition.parts, programs.k).layer_work
+        for blueprint in programs.blueprints
+    ]
+    outlines = {}
+    for part, program in sorted(programs.parts.items()):
+        of_steps: dict[str, float] = {}
+        for blueprint, layer_work in zip(programs.blueprints, work, strict=True):
+            of_steps.update(_step_work(program, blueprint, layer_work[:, part]))
+        outlines[part] = outline(program, of_steps)
+    return outlines
+
+
+def outlines_in_turns(placement: Placement, gather: Gather) -> list[list[Outline]]:
+    """The outlines of all parts in each turn; see `hgpart.placement.mode_programs.in_turns`."""
+    here = [*map(_outlines_of, placement.forms.turns)]
+    gathered = gather(here)
+    turns = (ChainMap(*(own[at] for own in gathered)) for at in range(len(here)))
+    return [[of_parts[part] for part in range(placement.k)] for of_parts in turns]
+
+
+def _step_work(program: PartProgram, blueprint: Blueprint, shares: Int64) -> Mapping[str, float]:
     """Work of a part's steps by name, per sample; a tile's work counts in its first step."""
-    names, part_of_batch = blueprint.names, len(blueprint.share.slices) / blueprint.share.of
-    program = placement.programs.parts[part]
+    names, share = blueprint.names, blueprint.share
+    part_of_batch = len(share.slices) / share.of if share.turn is None else 1.0
     steps = {*dict(program.module.named_children()), *chain(*program.joined.values())}
     work = {}
     for at in np.flatnonzero(shares).tolist():
@@ -147,7 +163,7 @@ def _step_work(
         if f"{names[at]}_partial" in steps:
             work[f"{names[at]}_partial"] = of_layer
             continue
-        tiles = blueprint.tiles(at, part)
+        tiles = blueprint.tiles(at, program.part)
         sizes = [len(tile.tasks) * (1 if tile.rows is None else len(tile.rows)) for tile in tiles]
         first = "_before_0" if f"{names[at]}_before_0" in steps else ""
         for number, size in enumerate(sizes):

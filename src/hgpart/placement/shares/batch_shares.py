@@ -42,7 +42,7 @@ def in_shares(partition: Partition, work: Work) -> list[tuple[Share, Partition]]
 def joined(shares: Sequence[tuple[Share, Partition]], work: Work) -> Partition:
     """The partition over slices that these shares make up: the inverse of `in_shares`."""
     share, first = shares[0]
-    if share.of == 1:
+    if share.of == 1 or share.turn is not None:
         return first
     model = _in_slices(first.model, work, share.of)
     parts = np.empty((share.of, len(first.parts)), dtype=np.int32)

@@ -7,7 +7,7 @@ copies.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -33,6 +33,15 @@ class Holding:
 
     own: Mapping[Key, Slice]
     copies: Mapping[Key, Slice]
+
+
+def together(holdings: Iterable[Holding]) -> Holding:
+    """What a part holds for several programs."""
+    first, *more = holdings
+    copies = dict(first.copies)
+    for holding in more:
+        copies.update(holding.copies)
+    return Holding(first.own, copies)
 
 
 def exchanges(holdings: Mapping[int, Holding], layers: Mapping[str, str]) -> tuple[Exchange, ...]:

@@ -34,7 +34,7 @@ from hgpart.report.partition.record import Report
 from hgpart.report.tables import counted, even_decimals
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.schedule import Schedule
-from hgpart.schedules.simulation import bubble, times
+from hgpart.schedules.simulation import bubble, times_of
 from hgpart.tracing.input_shape import shape_text
 
 
@@ -219,7 +219,7 @@ def _step_section(schedule: Schedule, costs: Costs, drawn: Drawings) -> str:
 
 def step_figure(schedule: Schedule, costs: Costs) -> Figure:
     """When each part is to do what, by estimated costs."""
-    when = times(schedule.outlines, schedule.order, costs)
+    when = times_of(schedule, costs)
     planned = planned_events(schedule.order, when)
     return timeline_figure(schedule.k, (), planned, "ms, by estimated costs")
 

@@ -41,6 +41,7 @@ from hgpart.run.processes.transports import check_transport
 TIMEOUT, LONGEST_TIMEOUT = 300.0, 1e7  # seconds
 NEVER = 2**30  # tag of a message that nobody sends
 TOLD = NEVER + 1  # tag of numbers that one rank tells another
+ANNOUNCED = NEVER + 2  # tag of the number of a message that follows
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # set by torchrun
 TORCHS_PLACE = re.compile(r"^\[(?:enforce fail at )?\S+:\d+\] (?:err == 0\. )?")
 Result = TypeVar("Result")

@@ -13,6 +13,7 @@ from hgpart.execution.transport import Executor
 from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import Connection
 from hgpart.run.processes.map_types import MapTypes
+from hgpart.run.processes.queued_messages import QueuedMessages
 from hgpart.run.processes.rank_messages import MessageSizes, RankMessages
 from hgpart.schedules.mail import Mail, mail
 from hgpart.schedules.schedule import Schedule
@@ -67,7 +68,8 @@ class Rank:
             # In a stream several batches are under way, for which lanes have no room.
             lanes = self._connection.lanes if is_step else {}
             known[key] = MessageSizes.of(own, types[autocast], sizes, travelling, lanes)
-        return RankMessages(
+        messages = QueuedMessages if schedule.is_dynamic else RankMessages
+        return messages(
             self._connection,
             types[autocast],
             own,

@@ -425,10 +425,16 @@ def _without_writing(
 
 
 def _check_apart(written: Set[str], program: torch.export.ExportedProgram) -> None:
-    """Raise a _NotSimpleError if an input that is written shares memory with another one."""
+    """Raise a _NotSimpleError if an input that is written shares memory with another one.
+
+    A module that has two names is read under one of them.
+    """
     tensors = {**program.state_dict, **program.constants}
     names: dict[int, list[str]] = defaultdict(list)
+    used = {node.name for node in program.graph.find_nodes(op="placeholder") if node.users}
     for spec in program.graph_signature.input_specs:
+        if spec.arg.name not in used:
+            continue
         if isinstance(tensor := tensors.get(spec.target or ""), torch.Tensor):
             names[storage_of(tensor)].append(spec.arg.name)
     for sharing in names.values():

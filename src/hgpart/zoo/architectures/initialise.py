@@ -22,5 +22,5 @@ def initialise(model: nn.Module) -> None:
             if layer.bias is not None:
                 bound = 1 / math.sqrt(layer.weight[0].numel())
                 nn.init.uniform_(layer.bias, -bound, bound)
-        elif isinstance(layer, (nn.BatchNorm2d, nn.RNNBase)):
+        elif isinstance(layer, (nn.BatchNorm1d, nn.BatchNorm2d, nn.RNNBase)):
             layer.reset_parameters()
