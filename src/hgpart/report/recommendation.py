@@ -229,7 +229,7 @@ def print_recommendation(
     for way in recommendation.served:
         of_step = f"--devices {way.workers} --batch-size {recommendation.batch_size}"
         train = f"hgpart train {quote(recommendation.model)} {of_step} --way {way.name}"
-        console.print(f"No plan: {train}", soft_wrap=True)
+        console.print(f"{way.name} is no plan, and is run by: {train}", soft_wrap=True)
     left = (
         f"; no time for {recommendation.left_out} others: --time-limit"
         if recommendation.left_out
