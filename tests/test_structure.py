@@ -48,10 +48,11 @@ ORDER = [
         "prediction",
         "prediction.sketching",
     ),
-    *("run.processes", "run", "run.loops", "run.training.sources", "run.training", "calibration"),
+    *("run.processes", "run", "run.servers", "run.loops"),
+    *("run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation"),
     *("compare", "report", "report.partition", "report.page.drawing", "report.page"),
-    *("plotting", "cli", "cli.commands", "__main__"),
+    *("plotting", "cli", "cli.training", "cli.commands", "__main__"),
 ]
 
 

@@ -34,10 +34,11 @@ SCHEDULED = (
     "coarse:1f1b:2",
     "sliced:zero-bubble:2",
     "layerwise:async",
+    "ps-async:servers=2:push=2:staleness=1",
 )
 WAYS = [(text, 2) for text in (*(way.text for way in all_ways(2)), *SCHEDULED)]
 WAYS += [("hybrid-2", 4), ("pipeline-1f1b:4", 3)]
-FREE = ("apart", "ps-async", "ps-async:distributed", "layerwise:async")
+FREE = ("apart", "ps-async", "ps-async:distributed", "layerwise:async", SCHEDULED[-1])
 
 
 @cache

@@ -927,6 +927,71 @@ def test_mistakes_are_found_before_a_plan_is_searched(options, status, message, 
     assert message in captured.err and captured.err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--way", "ps"), "way 'ps': accepted are ps-sync and ps-async"),
+        (("--way", "ps-async,pull=2"), "--way pull=2: accepted are servers=, shards=, fetch="),
+        (("--way", "ps-sync,push=2"), "ps-sync with fetch=, push= or staleness=: accepted are"),
+        (("--way", "ps-sync", "--memory", "2GB"), "--memory 2GB with --way ps-sync: accepted is"),
+        (("--way", "ps-sync", "--backend", "threads"), "--backend threads with --way ps-sync: "),
+        (("--way", "ps-sync", "--devices", "cpu"), "--devices cpu with --way ps-sync: accepted is"),
+        (("--way", "ps-sync", "--batch-size", "1"), "--batch-size 1 with 2 workers, which have a"),
+    ],
+)
+def test_mistakes_about_parameter_servers(options, message, capsys):
+    assert run(["train", "lenet5", "--devices", "2", *options]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert message in captured.err and captured.err.count("\n") == 1
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_parameter_servers_write_what_they_trained(tmp_path, capfd):
+    """Weights of the best epoch come from the servers; the first process may hold none."""
+    files = {
+        name: tmp_path / name for name in ("trained.pt", "log.csv", "figures.json", "page.html")
+    }
+    trained, log, figures, page = files.values()
+    way = "ps-async,servers=2,shards=round-robin,push=2,fetch=2,staleness=3"
+    written = "-o", trained, "--log", log, "--json", figures, "--html", page
+    how = "--steps", "3ep", "--optimizer", "adam", "--lr", 0.003
+    hgpart("train", "lenet5", "--way", way, "--devices", 2, *ON_DIGITS, *how, *written)
+    out, _ = capfd.readouterr()
+    assert "ps-async of 2 workers, 2 servers, parameters in turn, fetch every 2 steps" in out
+    found = json.loads(figures.read_text())
+    steps, volume = found["steps"], found["volume_bytes"]
+    assert volume == 2 * 4 * 61706
+    assert found["forward_bytes"] == found["backward_bytes"] == steps // 2 * volume
+    assert found["accuracy"] > 0.8
+    assert [part["device"] for part in found["parts"]] == ["cpu", "cpu", "server", "server"]
+    assert len(log.read_text().splitlines()) == steps + 1
+    assert page.read_text().startswith("<!doctype html>")
+    model = load_model("lenet5")[0]
+    model.load_state_dict(torch.load(trained))
+    data = load_data("digits", (1, 32, 32), 10, seed=5)
+    assert accuracy(Learner(model), data, 16) == max(found["accuracies"])
+
+
+@pytest.mark.full
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_killed_worker_or_server_ends_all(rank):
+    settings = "--devices", 2, "--steps", 10**6, "--batch-size", 2
+    process = started("train", "lenet5", "--way", "ps-async", *settings)
+    try:
+        while "loss" not in process.stderr.readline():
+            assert process.poll() is None
+        os.kill(ranks_of(process.pid)[rank], signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 14
+    assert f"hgpart: error: rank {rank} was ended by SIGKILL" in errors
+
+
 DETECTORS = """
 from torch import nn
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import inf
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,15 @@ from hypothesis import strategies as st
 from recommended import by_hand, machine, recommended
 
 from hgpart.errors import ArgumentError
-from hgpart.recommendation.ranking import GOALS, Recommendation, check_goal, ranked_by
+from hgpart.machines.machine import Device, Link, Machine
+from hgpart.recommendation.ranking import (
+    GOALS,
+    Recommendation,
+    ServedWay,
+    check_goal,
+    ranked_by,
+    served_ways,
+)
 
 seconds = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 figures = st.tuples(
@@ -71,6 +80,26 @@ def test_a_summary_has_a_row_for_each_way_and_says_what_was_measured(
     row = replace(found, ranked=(measured,)).summary().rows[0]
     assert row[2:5] == ("250", "measured", "-")  # one device was not
     assert found._repr_html_().count("<tr>") == 1 + len(found.ranked)
+
+
+def test_parameter_servers_by_the_links() -> None:
+    links = Link.of(latency=0.0, bandwidth=1e6)
+    four = Machine("m", (Device("GPU"),) * 4, (4,), links)
+    replicas: Any = SimpleNamespace(k=4, computing_seconds=3.0, update_seconds=0.25)
+    alone: Any = SimpleNamespace(update_seconds=1.0)
+    shared, one = served_ways(replicas, alone, 1_000_000, four)
+    assert (shared.seconds, shared.workers) == (3.0 + 2 * 3 / 4 + 0.25, 4)
+    assert (one.seconds, one.workers) == (4.0 + 2 * 3 + 1.0, 3)
+    assert shared.sent_bytes == one.sent_bytes == 6_000_000
+
+
+def test_parameter_servers_are_rows_of_the_table(found: Recommendation) -> None:
+    alone = found.one_device.seconds
+    faster, slower = (ServedWay("ps-sync", 3, 2, alone * by, 0.0, 0.0, 8) for by in (0.5, 2))
+    rows = replace(found, served=(slower, faster)).rows
+    assert (rows[0], rows[-1], len(rows)) == (faster, slower, len(found.ranked) + 2)
+    assert found.speed_up(faster) == 2
+    assert replace(found, served=(faster,), goal="memory").rows[-1] == faster
 
 
 def test_a_recommendation_is_short_at_the_prompt(found: Recommendation) -> None:

@@ -26,17 +26,18 @@ from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.parameter_servers import served
 from hgpart.bench.ways.pipelines import pipelined
 from hgpart.bench.ways.placed import placed
-from hgpart.bench.ways.way import APART, FUSED, PIPELINES, SERVERS, SINGLE, Layout, TrainingWay
+from hgpart.bench.ways.way import APART, FUSED, PIPELINES, SINGLE, Layout, TrainingWay
 from hgpart.bench.ways.worker import Failure, ForwardPasses, Hire, Lap, Learn, Worker, apart, single
 from hgpart.cores import take_own_cores
 from hgpart.errors import HgpartError, RunError, first_line
 from hgpart.freed_memory import give_back_freed_memory, keep_freed_memory
 from hgpart.processes import end_with_starter
 from hgpart.run.processes.connection import TORCHS_PLACE
+from hgpart.run.servers.serving import SERVERS
 
 PLACE_IN_MEMORY = Path("/proc/self")  # Linux's accounts of this process
-# Words of gloo's and RPC's errors when another process is gone, or does not answer.
-LOST = re.compile("onnection|imed out|timeout|not connected|pair closure|tensorpipe")
+# Words of gloo's errors when another process is gone, or does not answer.
+LOST = re.compile("onnection|imed out|timeout|not connected|pair closure")
 HIRES: Mapping[str, Hire] = {
     SINGLE: single,
     APART: apart,

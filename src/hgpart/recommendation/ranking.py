@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import inf
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from hgpart.machines.machine import Machine
 from hgpart.partition.partition import MB, Partition
 from hgpart.plan import Plan
 from hgpart.prediction.predict import Prediction
+from hgpart.recommendation.replicas import exchange_seconds
 from hgpart.recommendation.trials import Trial
 from hgpart.schedule_wanted import Scheduling
 from hgpart.summary import Summary
@@ -61,6 +63,26 @@ class Ranked:
     exchange_bytes: int = 0
 
     @property
+    def text(self) -> str:
+        """The way with its devices."""
+        return self.trial.text
+
+    @property
+    def name(self) -> str:
+        """The way without them."""
+        return self.trial.name
+
+    @property
+    def k(self) -> int:
+        """Number of devices."""
+        return self.trial.k
+
+    @property
+    def order(self) -> str:
+        """The schedule in words."""
+        return self.scheduling.text
+
+    @property
     def partition(self) -> Partition:
         """The partition of the plan."""
         return self.plan.partition
@@ -70,6 +92,11 @@ class Ranked:
         """The schedule of its steps."""
         assert self.plan.scheduling is not None
         return self.plan.scheduling
+
+    @property
+    def update_seconds(self) -> float:
+        """Simulated seconds of the update."""
+        return self.prediction.update_seconds
 
     @property
     def simulated_seconds(self) -> float:
@@ -115,6 +142,87 @@ class Ranked:
 
 
 @dataclass(frozen=True)
+class ServedWay:
+    """Replicas that parameter servers update: a way to train that no plan describes.
+
+    Nothing is hidden behind computing: workers compute, push, and fetch what is updated.
+
+    Attributes
+    ----------
+    name : str
+        The way, as `hgpart train --way` takes it.
+    k : int
+        Number of devices, that of a server beside the workers included.
+    computing_seconds, update_seconds : float
+        Simulated seconds in which a worker computes, and a server updates.
+    link_seconds : float
+        Seconds in which the messages of the server that sends and is sent most land.
+    sent_bytes : int
+        Bytes that all send in a step.
+    """
+
+    name: str
+    k: int
+    workers: int
+    computing_seconds: float
+    update_seconds: float
+    link_seconds: float
+    sent_bytes: int
+    order: ClassVar[str] = "no plan"
+    measured_seconds: ClassVar[float | None] = None
+    largest_bytes: ClassVar[int | None] = None
+    waiting_seconds: ClassVar[float | None] = None
+
+    @property
+    def text(self) -> str:
+        """The way with its devices."""
+        return f"{self.name} on {self.k} devices"
+
+    @property
+    def simulated_seconds(self) -> float:
+        """Seconds of a step."""
+        return self.computing_seconds + self.link_seconds + self.update_seconds
+
+    seconds = simulated_seconds
+
+    def value(self, goal: str) -> tuple[bool, float, float]:
+        """Less is better, as of `Ranked`."""
+        return True, inf if goal == "memory" else self.seconds, self.seconds
+
+
+def served_ways(
+    replicas: Ranked, alone: Ranked, nbytes: int, machine: Machine
+) -> tuple[ServedWay, ...]:
+    """The seconds of a step by synchronous servers, on as many devices as replicas have.
+
+    Either the workers serve equal shares of the weights, or one device serves all of them; then
+    the others have more samples each, and as much more to compute. A server sends to one worker
+    after another, and is sent to so.
+
+    Parameters
+    ----------
+    replicas : Ranked
+        Data parallelism, whose devices compute what workers do.
+    alone : Ranked
+        The model on one device, which updates all weights.
+    nbytes : int
+        Bytes of the weights.
+    machine : Machine
+        A machine of as many devices, of one speed.
+    """
+    k = replicas.k
+    own, workers = replicas.computing_seconds, k - 1
+    shared = exchange_seconds((nbytes,), k, machine)
+    of_all = "ps-sync,servers=distributed", k, k, own, replicas.update_seconds
+    ways = [ServedWay(*of_all, shared, 2 * workers * nbytes)]
+    if workers > 1:
+        links = (machine.link(worker, workers).seconds_of(nbytes) for worker in range(workers))
+        of_one = "ps-sync", k, workers, own * k / workers, alone.update_seconds
+        ways.append(ServedWay(*of_one, 2 * sum(links), 2 * workers * nbytes))
+    return tuple(ways)
+
+
+@dataclass(frozen=True)
 class Dropped:
     """A way that can't be used, and why."""
 
@@ -144,6 +252,8 @@ class Recommendation:
         Number of ways that there was no time for.
     interrupted : bool
         Whether Ctrl-C ended it before all ways that there was time for.
+    served : tuple of ServedWay
+        Ways to train that no plan describes, simulated for comparison.
     measured : mapping of str to float
         Seconds of a step of what was run besides: torch's own ways.
     least_seconds : float
@@ -169,6 +279,7 @@ class Recommendation:
     left_out: int
     least_seconds: float = 0.0
     interrupted: bool = False
+    served: tuple[ServedWay, ...] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     cautions: tuple[str, ...] = ()
@@ -224,14 +335,19 @@ class Recommendation:
         """The best of the others, one device not counted."""
         return next((ranked for ranked in self.ranked[1:] if ranked.trial.k > 1), None)
 
-    def speed_up(self, ranked: Ranked) -> float | None:
+    @property
+    def rows(self) -> tuple[Ranked | ServedWay, ...]:
+        """All ways in the order of the goal, with those that no plan describes."""
+        return tuple(sorted((*self.ranked, *self.served), key=lambda way: way.value(self.goal)))
+
+    def speed_up(self, ranked: Ranked | ServedWay) -> float | None:
         """Over one device; None where one of both is measured and the other is not."""
         alone = self.one_device
         if (ranked.measured_seconds is None) != (alone.measured_seconds is None):
             return None
         return alone.seconds / ranked.seconds
 
-    def epoch_seconds(self, ranked: Ranked) -> float | None:
+    def epoch_seconds(self, ranked: Ranked | ServedWay) -> float | None:
         """Seconds of an epoch, measured or simulated as its steps; None without data."""
         return None if self.epoch_steps is None else self.epoch_steps * ranked.seconds
 

@@ -31,7 +31,15 @@ from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.bound import least_seconds
 from hgpart.recommendation.memory import OPTIMIZER, lasting_bytes, needed_bytes, what_is_over
-from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by, trains
+from hgpart.recommendation.ranking import (
+    Dropped,
+    Ranked,
+    Recommendation,
+    ServedWay,
+    ranked_by,
+    served_ways,
+    trains,
+)
 from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
 from hgpart.recommendation.trials import Trial
 from hgpart.run.scheduling import wanted_schedule
@@ -50,7 +58,7 @@ STREAMED = 6  # of those that could be fastest as streams
 PLACED_IF_TIGHT = 6  # where memory may not do, as no other way is known to fit
 ROOM = 2  # times what one device needs: a part has no more weights and maps, and is sent no more
 UNKNOWN_MEMORY = "not known to fit into memory: it is found out of the best ways alone"
-LEAST_TIME = "least-time"
+LEAST_TIME, REPLICAS = "least-time", "data-parallel"
 Tell = Callable[[str, float], None]
 
 
@@ -552,9 +560,30 @@ class Simulations:
             simulated=self.simulated,
             left_out=left_out,
             least_seconds=self._least_seconds(),
+            served=self._served(),
             notes=tuple(self._notes()),
             cautions=cautions(asked.machine, asked.times),
         )
+
+    def _served(self) -> tuple[ServedWay, ...]:
+        """Parameter servers, where devices are alike and can have equal shares of the batch."""
+        asked, problem = self.asked, self.asked.problem
+        replicas = next(
+            (
+                way
+                for way in self.best.values()
+                if way.trial.way.name == REPLICAS and way.k == problem.k
+            ),
+            None,
+        )
+        if replicas is None or self.one_device is None or asked.machine.speeds is not None:
+            return ()
+        if not asked.trains or asked.is_bound:
+            return ()
+        own = (item for layer in problem.graph.layers for item in layer.own_parameters)
+        nbytes = sum(item.elements * item.element_bytes for item in own)
+        machine = asked.machine.of_fastest(problem.k)
+        return served_ways(replicas, self.one_device, nbytes, machine)
 
     def _least_seconds(self) -> float:
         asked = self.asked

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
 
 from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
-from hgpart.recommendation.ranking import Ranked, Recommendation
+from hgpart.recommendation.ranking import Ranked, Recommendation, ServedWay
 from hgpart.report.running import schedule_fields
 from hgpart.report.tables import print_ways
 
 
-def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
+def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked | ServedWay]]:
     """The columns of a recommendation."""
     step, median = "Simulated.", "Median of a step, where it was run."
     epoch = "Steps of an epoch, times the median of a measured one, or the simulated seconds."
     over = "Over one device: of measured seconds, where there are any."
     is_measured = any(way.measured_seconds is not None for way in recommendation.ranked)
 
-    columns: list[Column[Ranked]] = [
-        Column("way", value=lambda way: way.trial.text),
-        Column("", "way", value=lambda way: way.trial.name),
-        Column("k", "devices", "Number of devices.", value=lambda way: way.trial.k),
+    columns: list[Column[Ranked | ServedWay]] = [
+        Column("way", value=lambda way: way.text),
+        Column("", "way", value=lambda way: way.name),
+        Column("k", "devices", "Number of devices."),
         Column("simulated_seconds", f"a {recommendation.step}", step, "ms"),
         Column("measured_seconds", "measured" * is_measured, median, "ms"),
         Column(
@@ -39,8 +40,8 @@ def ranked_columns(recommendation: Recommendation) -> list[Column[Ranked]]:
         Column("largest_bytes", "needs", "The device that needs most memory.", BYTES),
         Column("computing_seconds", "computes", "The device that computes longest.", "ms"),
         Column("waiting_seconds", "waits", "Mean of all devices.", "ms"),
-        Column("", "schedule", "Order of the step.", value=lambda way: way.scheduling.text),
-        Column("update_seconds", value=lambda way: way.prediction.update_seconds),
+        Column("", "schedule", "Order of the step.", value=lambda way: way.order),
+        Column("update_seconds"),
         Column("link_seconds"),
     ]
     return columns
@@ -76,6 +77,7 @@ def recommendation_json(recommendation: Recommendation) -> str:
             "one_device": fields(recommendation.one_device),
             "measured_besides": recommendation.measured,
             "ways": [*map(fields, recommendation.ranked)],
+            "served": [fields_of(columns, way) for way in recommendation.served],
             "dropped": [
                 {"way": dropped.what, "why": dropped.why} for dropped in recommendation.dropped
             ],
@@ -223,9 +225,11 @@ def print_recommendation(
     title = (
         f"{recommendation.model}, {recommendation.steps} on {recommendation.machine.name} ({how})"
     )
-    print_ways(
-        console, title, ranked_columns(recommendation), recommendation.ranked, unit, wide=wide
-    )
+    print_ways(console, title, ranked_columns(recommendation), recommendation.rows, unit, wide=wide)
+    for way in recommendation.served:
+        of_step = f"--devices {way.workers} --batch-size {recommendation.batch_size}"
+        train = f"hgpart train {quote(recommendation.model)} {of_step} --way {way.name}"
+        console.print(f"{way.name} is no plan, and is run by: {train}", soft_wrap=True)
     left = (
         f"; no time for {recommendation.left_out} others: --time-limit"
         if recommendation.left_out

@@ -26,6 +26,7 @@ TELLING = 0.1  # share of all time, or of a part's, that is more than chance
 STALE = (
     "stale: mean number of updates that a forward pass of the part was without; most: the largest"
 )
+STALE_PUSHES = "stale: mean number of updates that what was pushed was without; most: the largest"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +115,10 @@ def run_columns(report: RunReport) -> list[Column[int]]:
 
 
 def timing_columns(
-    devices: Sequence[str], timings: Sequence[Timing], steps: int | None = None
+    devices: Sequence[str],
+    timings: Sequence[Timing],
+    steps: int | None = None,
+    what: str = "part",
 ) -> list[Column[int]]:
     """What each part is, and its seconds; tables have milliseconds of a step if steps are given."""
     unit, divisor = ("s", 1) if steps is None else ("ms", steps)
@@ -125,7 +129,7 @@ def timing_columns(
     return [
         Column("part", value=lambda part: part),
         Column("device", value=devices.__getitem__),
-        Column("", "part", value=lambda part: f"{part} ({devices[part]})"),
+        Column("", what, value=lambda part: f"{part} ({devices[part]})"),
         Column("", "busy", "", unit, seconds("busy", divisor)),
         Column("", "waiting", "", unit, seconds("waiting", divisor)),
         *(Column(field.name, value=seconds(field.name)) for field in fields(Timing)),
@@ -135,15 +139,24 @@ def timing_columns(
 def staleness_columns(staleness: Sequence[Sequence[int]]) -> list[Column[int]]:
     """Updates that each part's forward passes were without; no columns if they had all.
 
+    A parameter server has no figures.
+
     >>> mean, most = staleness_columns([[0, 1, 1, 2], [0, 0, 0, 0]])
     >>> mean.figure(0), most.figure(0), staleness_columns([])
     (1.0, 2, [])
     """
     if not staleness:
         return []
+
+    def mean(part: int) -> float | None:
+        return fmean(staleness[part]) if staleness[part] else None
+
+    def most(part: int) -> int | None:
+        return max(staleness[part], default=None)
+
     return [
-        Column("mean_staleness", "stale", value=lambda part: fmean(staleness[part]), decimals=2),
-        Column("most_staleness", "most", value=lambda part: max(staleness[part])),
+        Column("mean_staleness", "stale", value=mean, decimals=2),
+        Column("most_staleness", "most", value=most),
     ]
 
 

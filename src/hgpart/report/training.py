@@ -13,6 +13,7 @@ from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
 from hgpart.report.running import (
     STALE,
+    STALE_PUSHES,
     in_micro_batches,
     print_contradiction,
     schedule_fields,
@@ -51,6 +52,9 @@ class TrainingReport:
         Each part's share of the multiply-accumulates; empty where work was measured.
     autocast : str or None
         The type of autocast; maps may then travel in it.
+    way : str or None
+        How parameter servers trained whole models, in words; None for a plan. The volume is then
+        that of a push by all workers, and `devices` has the servers behind the workers.
     """
 
     model: str
@@ -65,6 +69,7 @@ class TrainingReport:
     peak_bytes: tuple[int | None, ...] = ()
     work_shares: tuple[float, ...] = ()
     autocast: str | None = None
+    way: str | None = None
 
 
 def training_columns(report: TrainingReport) -> list[Column[int]]:
@@ -79,9 +84,9 @@ def training_columns(report: TrainingReport) -> list[Column[int]]:
         return report.peak_bytes[part]
 
     return [
-        *timing_columns(report.devices, timings),
+        *timing_columns(report.devices, timings, what="part" if report.way is None else "process"),
         Column("", "waiting", "", "%", waiting, decimals=1),
-        Column("", "holds", "", BYTES, peak),
+        *([Column("", "holds", "", BYTES, peak)] if report.peak_bytes else []),
         *staleness_columns(report.result.staleness),
     ]
 
@@ -94,6 +99,11 @@ def training_json(report: TrainingReport) -> str:
     options, result = report.result.options, report.result
     classes = result.loss.of_classes
     columns = training_columns(report)
+    by_plan = {
+        **schedule_fields(report.scheduling),
+        "norms": report.norms,
+        "peak_bytes": report.peak_bytes,
+    }
     return report_json(
         {
             "model": report.model,
@@ -103,9 +113,7 @@ def training_json(report: TrainingReport) -> str:
             "k": len(report.devices),
             "processes": report.processes,
             **{name: getattr(options, name) for name in ("batch_size", "optimizer", "lr")},
-            **schedule_fields(report.scheduling),
-            "norms": report.norms,
-            "peak_bytes": report.peak_bytes,
+            **(by_plan if report.way is None else {"way": report.way}),
             "momentum": options.momentum if options.optimizer == "sgd" else None,
             "weight_decay": options.weight_decay,
             "seed": options.seed,
@@ -157,6 +165,8 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
         f"{report.model} on {report.data}, {counted(len(result.losses), 'step')} of "
         f"{counted(report.result.options.batch_size, 'sample')}{divided}{resumed}"
     )
+    if report.way is not None:
+        console.print(report.way)
     if validated(result):
         console.print(_epochs(result))
     if result.losses:
@@ -165,9 +175,12 @@ def print_training(report: TrainingReport, console: Console, unit: str) -> None:
     if steps:
         console.print()
         parts, title = range(len(report.devices)), "Time in the parts' forward and backward passes"
+        stale = STALE
+        if report.way is not None:
+            title, stale = "Time of workers in passes, of servers in updates", STALE_PUSHES
         print_columns(console, title, training_columns(report), parts, unit)
         if result.staleness:
-            console.print(STALE)
+            console.print(stale)
         busy = [timing.busy for timing in result.totals.timings]
         print_contradiction(console, report.model, report.work_shares, busy)
         console.print()
@@ -228,10 +241,14 @@ def _print_traffic(report: TrainingReport, console: Console, unit: str) -> None:
     traffic, steps = report.result.totals.traffic, report.result.steps
     size = UNITS[unit]
     rows = []
-    for direction in ("forward", "backward"):
+    names, volume = ("forward", "backward"), "the plan's volume"
+    if report.way is not None:
+        names, volume = ("pushed", "fetched"), "all weights, by all"
+    elif report.autocast is not None:
+        volume += f", in {report.dtype}"
+    for name, direction in zip(names, ("forward", "backward"), strict=True):
         total = int(getattr(traffic, f"{direction}_bytes").sum())
-        rows.append((direction, *even_decimals([total / steps / size]), f"{total / size:,.3f}"))
-    in_type = "" if report.autocast is None else f", in {report.dtype}"
-    rows.append((f"the plan's volume{in_type}", *even_decimals([report.volume_bytes / size]), ""))
+        rows.append((name, *even_decimals([total / steps / size]), f"{total / size:,.3f}"))
+    rows.append((volume, *even_decimals([report.volume_bytes / size]), ""))
     headings = [f"{unit} between devices", "a step", "all steps"]
     print_table(console, "Traffic", headings, rows)

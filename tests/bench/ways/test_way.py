@@ -38,7 +38,9 @@ def test_all_ways_can_be_written_and_have_a_meaning() -> None:
         ("hybrid-R", "accepted is a number for R, as in hybrid-2"),
         ("hybrid-0", "way 'hybrid-0'"),
         ("ddp:2", "way 'ddp:2': behind ddp, accepted is nothing"),
-        ("ps-sync:two", "behind ps-sync, accepted is distributed"),
+        ("ps-sync:two", "behind ps-sync, accepted are distributed, servers=, shards=, fetch="),
+        ("ps-async:push=x", "behind ps-async, accepted are distributed, servers=, shards=, fetch="),
+        ("ps-async:push=0", "push 0: accepted is 1 or more"),
         ("pipeline-1f1b:0", "accepted are 1 micro-batch or more, not '0'"),
         ("pipeline-1f1b:2:2", "behind pipeline-1f1b, accepted is a number of micro-batches"),
         ("coarse:fastest", "behind coarse, accepted is a rule (sequential, gpipe, 1f1b"),
@@ -98,6 +100,7 @@ def test_one_server_is_beside_the_workers_and_distributed_ones_are_among_them() 
     for name in ("ps-sync", "ps-async"):
         assert way_of(name).processes(4) == 5
         assert way_of(f"{name}:distributed").processes(4) == 4
+        assert way_of(f"{name}:servers=3:shards=round-robin").processes(4) == 7
     assert way_of("single").processes(4) == 1
     assert way_of("ddp").processes(4) == 4
 

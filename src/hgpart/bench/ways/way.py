@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hgpart.bench.ways.tiles import FusedTiles
 from hgpart.errors import ArgumentError
@@ -13,16 +14,16 @@ from hgpart.partition.ways.catalogue import way_named
 from hgpart.partition.ways.of_users import ways_of_users
 from hgpart.partition.ways.way import Way
 from hgpart.plan import Plan, PlanFile, load_plan
+from hgpart.run.servers.serving import ASYNC, DISTRIBUTED, SERVERS, SETTINGS, Serving
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES, STREAMS
 
 MOST_PROCESSES = 64  # of one machine
 MICRO_BATCHES = 4  # of torch's pipelines, where nothing is said
 
-SINGLE, APART, DISTRIBUTED, PLAN = "single", "apart", "distributed", ".json"
+SINGLE, APART, PLAN = "single", "apart", ".json"
 REPLICATED = ("ddp", "fsdp")
 PIPELINES = ("pipeline-gpipe", "pipeline-1f1b")
-SERVERS = ("ps-sync", "ps-async")
 FUSED = "fused-tiles"
 DIVISIONS = (  # of the catalogue, that are run where no ways are named
     "layerwise",
@@ -46,7 +47,7 @@ MEANINGS = {  # of the ways that are not divisions
     "fsdp": "torch's fully_shard: the same, with parameters in shards",
     "pipeline-gpipe": "torch.distributed.pipelining by ScheduleGPipe, cut as layerwise is",
     "pipeline-1f1b": "the same by Schedule1F1B",
-    "ps-sync": "a parameter server waits for all workers' gradients (thesis 5.2.3), over torch RPC",
+    "ps-sync": "a parameter server waits for all workers' gradients (thesis 5.2.3)",
     "ps-async": "a parameter server does not wait (Downpour SGD)",
     FUSED: "leading layers in bands of rows, each process computing all that its band needs from "
     "a crop of the input, and the first one the layers behind (DeepThings, Zhao et al. 2018)",
@@ -65,8 +66,8 @@ class TrainingWay:
         One of `MEANINGS`, or the name of the division.
     scheduling : Scheduling
         The schedule of a partition; torch's pipelines take its micro-batches.
-    distributed : bool
-        Whether each worker is the server of some parameters, and no process is the server of all.
+    serving : Serving or None
+        The settings of parameter servers.
     division : Way or None
         The way to divide the model that hgpart runs, where it is one.
     plan : Plan, PlanFile or None
@@ -76,7 +77,7 @@ class TrainingWay:
     text: str
     name: str
     scheduling: Scheduling = field(default_factory=Scheduling)
-    distributed: bool = False
+    serving: Serving | None = None
     division: Way | None = None
     plan: Plan | PlanFile | None = None
 
@@ -88,7 +89,7 @@ class TrainingWay:
     @property
     def is_free(self) -> bool:
         """Whether its processes go on without waiting for each other at the end of a step."""
-        return self.name == "ps-async" or (self.has_plan and self.scheduling.is_stream)
+        return self.name == ASYNC or (self.has_plan and self.scheduling.is_stream)
 
     @property
     def meaning(self) -> str:
@@ -109,7 +110,7 @@ class TrainingWay:
         """
         if self.name == SINGLE:
             return 1
-        return workers + (self.name in SERVERS and not self.distributed)
+        return workers if self.serving is None else self.serving.processes(workers)
 
     def why_not(self, workers: int, batch_size: int, inference: bool = False) -> str | None:
         """Why it can't use so many workers for a batch of that size, if it can't."""
@@ -189,7 +190,7 @@ def chosen_ways(
 
 
 def way_of(text: str) -> TrainingWay:
-    """Read ``NAME``, ``pipeline-…:M``, ``ps-…:distributed``, ``PLAN.json``, or ``NAME:RULE:M``.
+    """Read ``NAME``, ``pipeline-…:M``, ``ps-…:KEY=VALUE``, ``PLAN.json``, or ``NAME:RULE:M``.
 
     The last is a way of the catalogue (`hgpart.partition.ways`) by a schedule.
 
@@ -223,14 +224,27 @@ def way_of(text: str) -> TrainingWay:
             )
         accepted = "a number of micro-batches"
     elif name in SERVERS:
-        if options in ([], [DISTRIBUTED]):
-            return TrainingWay(text, name, distributed=bool(options))
-        accepted = DISTRIBUTED
+        return TrainingWay(text, name, serving=_serving(text, name, options))
     elif not options:
         return TrainingWay(text, name)
     else:
         accepted = "nothing"
     raise ArgumentError(f"way {text!r}: behind {name}, accepted is {accepted}")
+
+
+def _serving(text: str, name: str, options: Sequence[str]) -> Serving:
+    """The settings of `hgpart train --way`, and ``distributed`` for ``servers=distributed``."""
+    settings = dict[str, Any]()
+    for option in options:
+        key, equals, value = (
+            option.partition("=") if option != DISTRIBUTED else ("servers", "=", option)
+        )
+        kind = SETTINGS.get(key)
+        if not equals or kind is None or (kind is int and not value.isdecimal()):
+            keys = "=, ".join((DISTRIBUTED, *SETTINGS)).replace("=", "", 1)
+            raise ArgumentError(f"way {text!r}: behind {name}, accepted are {keys}=")
+        settings[key] = kind(value)
+    return Serving(name, **settings)
 
 
 def _division(name: str) -> Way:

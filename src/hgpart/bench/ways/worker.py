@@ -96,15 +96,11 @@ class Replica:
             labels = self._batches.labels(step, self.reads)
             self.module.zero_grad()
             loss = cross_entropy(self.module(images), labels)
-            losses.append(self.descend(loss))
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+            losses.append(loss.item() * self.share)
             tick()
         return losses
-
-    def descend(self, loss: Tensor) -> float:
-        """Update the parameters; returns the share of the loss that counts here."""
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimizer.step()
-        return loss.item() * self.share
 
     def forward(self, images: Tensor | None) -> Any:
         """Call the model."""

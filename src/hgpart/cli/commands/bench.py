@@ -165,8 +165,8 @@ def bench(
         Ways to run: single, apart, ddp, fsdp, pipeline-gpipe, pipeline-1f1b, ps-sync, ps-async,
         any way that 'hgpart compare' lists, hybrid-R, or a plan file; with --inference also
         fused-tiles, and none that only train. Default: all but plans; with --inference a few.
-        NAME:RULE:M sets the schedule and micro-batches of a way; also pipeline-...:M,
-        ps-...:distributed.
+        NAME:RULE:M sets the schedule and micro-batches of a way; also pipeline-...:M, and ps-...
+        with the settings of 'hgpart train --way', as in ps-async:servers=2, or :distributed.
     processes : K
         Processes that share a step; a parameter server is one more. Append ,machine=FILE, a machine
         file of as many devices, to divide by their speeds.

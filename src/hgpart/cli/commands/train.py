@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -16,10 +16,12 @@ from hgpart.cli.forms import Length, keyed, length, one_value, read, yes_or_no
 from hgpart.cli.grouping import Options
 from hgpart.cli.groups import CountedRanks, StepWithNorms
 from hgpart.cli.options import InputTexts, PlannedModel
-from hgpart.cli.outputs import Timeline, lead_on, plain_console, unit_of
-from hgpart.cli.placing import Placing, progress
+from hgpart.cli.outputs import Timeline
+from hgpart.cli.placing import Placing
 from hgpart.cli.processes import check_devices, check_one_clock, started_as_rank
-from hgpart.cli.stages import Stages, plan_and_model
+from hgpart.cli.stages import Stages, plan_and_model, shape_of
+from hgpart.cli.training.served import BATCH_SIZE, Served, serving_of
+from hgpart.cli.training.training import Training
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.run.training.data_wanted import check_data
 from hgpart.run.training.log import TABLE, Log
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from hgpart.placement import Placement
     from hgpart.plan import PlanFile
     from hgpart.run.processes.connection import Connection
+    from hgpart.run.training.data import Data
     from hgpart.run.training.options import TrainingOptions
     from hgpart.run.training.resuming import Checkpointing
     from hgpart.run.training.scores import Loss
@@ -129,6 +132,19 @@ class Learning(Options):
         has_momentum = name == "sgd" and settings.get("momentum") != 0
         return f"{name} with momentum" if has_momentum else name
 
+    def opened(
+        self, image: Sequence[int], classes: Callable[[], int], loss: Loss, steps: str, size: int
+    ) -> tuple[Data, TrainingOptions]:
+        """The data for a model, and how to train on batches of a size, checked."""
+        from hgpart.run.training.data import load_data
+        from hgpart.run.training.loop import check_training
+
+        needs_classes = loss.of_classes or self.data == "synthetic"
+        data = load_data(self.data, image, classes() if needs_classes else None, self.seed)
+        options = self.options(steps, size, data.steps_per_epoch(size))
+        check_training(data, options, loss)
+        return data, options
+
     def loss_function(self) -> Loss:
         """What the training makes small, checked."""
         from hgpart.run.training.scores import smoothed, user_loss
@@ -141,8 +157,8 @@ class Learning(Options):
             raise not_one_of("loss", name, ("cross-entropy", "FILE.py:FUNCTION"))
         return smoothed(settings.get("smoothing", 0.0))
 
-    def checkpointing(self, model: str, plan: PlanFile) -> Checkpointing | None:
-        """Where checkpoints go, and what they say that they are of."""
+    def checkpointing(self, model: str, plan: PlanFile | None) -> Checkpointing | None:
+        """Where checkpoints go, and what they say that they are of; servers have no plan."""
         from hgpart.run.training.resuming import Checkpointing
 
         if self.checkpoint is None:
@@ -151,13 +167,14 @@ class Learning(Options):
         folder = ",".join(values)  # which may have commas
         if not folder:
             raise ArgumentError(f"--checkpoint {self.checkpoint}: accepted is a folder")
-        about: dict[str, str | int | float] = {
-            "model": model,
-            "k": plan.k,
-            "plan": sha256(plan.parts.tobytes()).hexdigest()[:16],
-        }
-        every = settings.get("every", EVERY)
-        return Checkpointing(Path(folder), every, self.resume, warn, plan.fingerprint, about)
+        about: dict[str, str | int | float] = {"model": model}
+        if plan is not None:
+            about |= {"k": plan.k, "plan": sha256(plan.parts.tobytes()).hexdigest()[:16]}
+        every, fingerprint = (
+            settings.get("every", EVERY),
+            None if plan is None else plan.fingerprint,
+        )
+        return Checkpointing(Path(folder), every, self.resume, warn, fingerprint, about)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,6 +325,7 @@ def train(
     results: TrainResults,
     model: PlannedModel = None,
     plan: Path | None = None,
+    way: str | None = None,
     steps: str = "100",
     batch_size: int | None = None,
 ) -> None:
@@ -315,16 +333,26 @@ def train(
 
     Only --schedule async, dynamic and turns differ: their steps use older weights while other
     batches are in flight.
+    With --way, whole models train by parameter servers.
 
     Parameters
     ----------
     plan : PLAN
         Plan file, written by 'hgpart partition -o'. Default: a plan is made here, which needs MODEL
         and --devices N. It divides filters, slices of the batch and bands of rows.
+    way : ps-sync|ps-async
+        Without a plan: --devices N workers, each with the whole model and a share of each batch,
+        push gradients to parameter servers and fetch weights. Servers wait for all workers
+        (ps-sync), or for none (ps-async). Append ,servers=N for N processes beside the workers
+        (default 1) or ,servers=distributed for the workers themselves, and ,shards=round-robin to
+        deal out parameters in turn, not by size; to ps-async also ,fetch=N and ,push=N to do so
+        every N steps (Downpour SGD), and ,staleness=S for the most steps that a worker may be
+        ahead of the slowest.
     steps : N
         Steps in all, those before a checkpoint included; or epochs, as in 30ep.
     batch_size : N
-        Samples per step. Default: the plan's batch size; 1 for a plan that is made here.
+        Samples per step, of all workers together. Default: the plan's batch size; 1 for a plan that
+        is made here, 32 with --way.
 
     Examples
     --------
@@ -336,7 +364,9 @@ def train(
     if learning.resume and learning.checkpoint is None:
         raise ArgumentError("--resume needs --checkpoint FOLDER, the folder to go on from")
     ranks.check_transport()
-    planning.check(plan, model, ranks)
+    serving = None if way is None else serving_of(context, way, model, ranks)
+    if serving is None:
+        planning.check(plan, model, ranks)
     check_data(learning.data)
     if dtype not in DTYPES:
         raise not_one_of("dtype", dtype, DTYPES)
@@ -350,22 +380,37 @@ def train(
             import torch
 
             from hgpart.placement.state.batch_statistics import check_norms
-            from hgpart.placement.state.weight_files import check_can_save, save_weights
+            from hgpart.placement.state.weight_files import check_can_save
             from hgpart.report.running import shares_of_work
-            from hgpart.report.timeline import write_timeline
-            from hgpart.report.training import TrainingReport, print_training, training_json
+            from hgpart.report.training import TrainingReport
             from hgpart.run.distributed import DistributedModel
             from hgpart.run.placed_model import PlacedModel
-            from hgpart.run.training.data import load_data
-            from hgpart.run.training.loop import check_training
-            from hgpart.run.training.loop import train as run_training
         ranks.check_timeout()
         if output is not None:
             check_can_save(output)
         loss = learning.loss_function()
-        size = 1 if batch_size is None else batch_size
+        log = None if results.log is None else Log(results.log, loss.score)
+        autocast = None if step.amp is None else torch.bfloat16
+        size = (1 if serving is None else BATCH_SIZE) if batch_size is None else batch_size
         check_norms(step.norms)
         learning.options(steps, size, 1)  # refuses, before a search, what no data would make right
+    if serving is not None and model is not None:
+        with Stages() as stage:
+            with stage("load"):
+                own_shape = hgpart.load_model(model, device="meta")[1]
+            input_shape = shape_of(model, planning.input_shape or own_shape)
+            of_each = ranks.of_each(ranks.count or 1)
+            of_step = of_each, step.weights, learning.seed, dtype, autocast
+            served = Served(model, input_shape, serving, *of_step)
+            served.check(size)
+            with stage("data"):
+                image = input_shape.image("hgpart train")
+                opened = learning.opened(image, served.classes, loss, steps, size)
+        checkpointing = learning.checkpointing(model, None)
+        training = Training(*opened, loss, checkpointing, log, results, output)
+        served.run(context, ranks, training)
+        return
+    with Stages() as stage:
         if plan is None and model is not None:
             wanted, kept = step.wanted(None), learning.kept
             told = ranks, size, wanted, kept, dtype, step.norms, step.amp
@@ -373,7 +418,7 @@ def train(
         assert plan is not None
         with stage("read"):
             loaded, named = plan_and_model(plan, model)
-        image = loaded.input_shape.image("hgpart train")
+        shape = loaded.input_shape
         of_batch = loaded.modelling.slices > 1 and loaded.modelling.norms == "batch"
         if step.amp is not None and of_batch:
             raise ArgumentError(
@@ -381,7 +426,6 @@ def train(
                 "16 bits: accepted is a plan with norms of slices, or --dtype float32 alone"
             )
         samples = loaded.modelling.batch_size if batch_size is None else batch_size
-        log = None if results.log is None else Log(results.log, loss.score)
         wanted = step.wanted(loaded.schedule_for(samples))
         scheduling = wanted or Scheduling()
         scheduling.sizes(samples)
@@ -390,13 +434,11 @@ def train(
         of_model = named, loaded, devices, step.weights, learning.seed, dtype, step.norms
         placing = Placing(*of_model, file=plan)
         with stage("data"):  # before any process is started that would miss it
-            needs_classes = loss.of_classes or learning.data == "synthetic"
-            classes = placing.classes() if needs_classes else None
-            data = load_data(learning.data, image, classes, learning.seed)
-            options = learning.options(steps, samples, data.steps_per_epoch(samples))
-            check_training(data, options, loss)
+            image = shape.image("hgpart train")
+            data, options = learning.opened(image, placing.classes, loss, steps, samples)
 
-    autocast = None if step.amp is None else torch.bfloat16
+    asked = data, options, loss, checkpointing, log, results, output
+    training = Training(*asked, timeline=results.draws_timeline)
 
     def trained(
         placement: Placement, connection: Connection | None
@@ -404,20 +446,10 @@ def train(
         used = placing.scheduled(wanted, placement, connection, samples, training=True)
         whole = placement if connection is None else DistributedModel(placement, connection)
         learner = PlacedModel(whole, used, autocast)
-        with progress("training", options.steps, learner.first) as (bar, task):
-
-            def on_step(done: int, value: float) -> None:
-                speed = bar.tasks[task].speed
-                rate = "" if speed is None else f", {speed * samples:,.0f} samples/s"
-                bar.update(task, completed=done, description=f"loss {value:.4f}{rate}")
-
-            learner.train(True)
-            peaks, timed = learner.peak_bytes(samples), results.draws_timeline
-            run = learner, data, options, checkpointing, on_step
-            best = output is not None
-            volume = learner.forward_bytes(samples)
-            result = run_training(*run, loss=loss, timeline=timed, best=best, log=log)
-        state = None if output is None else learner.whole_state()
+        learner.train(True)
+        peaks = learner.peak_bytes(samples)
+        volume = learner.forward_bytes(samples)
+        result, state = training.run(learner)
         if not learner.first:
             return None
         report = TrainingReport(
@@ -439,26 +471,5 @@ def train(
     done = placing.run(
         context, ranks, lambda: placing.check_step(scheduling, samples, training=True), trained
     )
-    if done is None:
-        return
-    report, state = done
-    if output is not None and state is not None:
-        save_weights(state, output)
-    if results.timeline is not None:
-        write_timeline(results.timeline, report.result.timeline, named, devices)
-    if results.html is not None:
-        from hgpart.report.page.training import training_page
-
-        results.draw(training_page, report)
-    if results.want_tables(training_json(report)):
-        print_training(report, plain_console(), unit_of(context))
-        if output is not None:
-            plain_console().print()
-            best = report.result.best
-            of_best = "" if best is None else f", after epoch {best.number}, which was the best"
-            said = f"{output} has the trained model's state_dict{of_best}"
-            plain_console().print(said, soft_wrap=True)
-        if checkpointing is None:
-            lead_on("the same with --checkpoint FOLDER, which --resume goes on from")
-        else:
-            lead_on(f"the same with --resume and --steps {2 * options.steps}")
+    if done is not None:
+        training.conclude(context, *done)

@@ -55,7 +55,7 @@ def recommendation_page(
         section(
             "Every way, side by side",
             "",
-            records_table("ways", ranked_columns(recommendation), recommendation.ranked, unit),
+            records_table("ways", ranked_columns(recommendation), recommendation.rows, unit),
         ),
     ]
     needed = [size for size in best.needed_bytes if size is not None]

@@ -25,7 +25,7 @@ def training_page(report: TrainingReport) -> str:
         report.data,
         f"{counted(len(result.losses), 'step')} of {counted(options.batch_size, 'sample')}",
         f"{options.optimizer}, learning rate {options.lr:g}",
-        devices_text(report.devices),
+        devices_text(report.devices) if report.way is None else report.way,
     ]
     drawn = Drawings()
     body = [header(subject, [training_answer(report)])]

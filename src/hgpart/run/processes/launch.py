@@ -125,8 +125,7 @@ def rank_environment(rank: int, k: int, port: int) -> Mapping[str, str]:
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # otherwise a lost rank causes pages of warnings
     }
     if sys.platform == "linux":
-        # Not the address of the host's name, whatever that is: for gloo, and for torch's RPC.
-        defaults |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+        defaults["GLOO_SOCKET_IFNAME"] = "lo"  # not the host's name, whatever that is
     return {
         **defaults,
         **os.environ,

@@ -45,15 +45,18 @@ class BestWeights:
     ----------
     tensors : sequence of Tensor
         Copies of what `Learner.held` has here, in its order; empty before the first epoch.
+    is_kept : bool
+        Whether weights were kept in all processes, some of which may hold nothing.
     """
 
-    def __init__(self, learner: Learner, tensors: Sequence[Tensor] = ()) -> None:
-        self._learner, self.tensors = learner, tensors
+    def __init__(self, learner: Learner, tensors: Sequence[Tensor] | None = None) -> None:
+        self._learner, self.is_kept = learner, tensors is not None
+        self.tensors = () if tensors is None else tensors
 
     def keep(self) -> None:
         """Copy the present weights."""
         held = [tensor.detach() for _, _, tensor in self._learner.held()]
-        self.tensors = [tensor.to("cpu", copy=True) for tensor in held]
+        self.tensors, self.is_kept = [tensor.to("cpu", copy=True) for tensor in held], True
 
     def put_back(self) -> None:
         """Give the model these weights."""
@@ -148,7 +151,7 @@ class Epochs:
 
     def take_best(self, last_score: float | None) -> Epoch | None:
         """Give the model its best weights; returns their epoch, None if they are after the last."""
-        if not self._progress.best.tensors or self._is_best(last_score):
+        if not self._progress.best.is_kept or self._is_best(last_score):
             return None
         self._progress.best.put_back()
         return best_of(self._progress.epochs, self._loss)

@@ -224,7 +224,7 @@ def _train(
     stale: list[Sequence[Sequence[int]]] = []
     kept = 1 if learner.scheduling.is_stream else TIMELINE_STEPS
     events: deque[tuple[Event, ...]] = deque(maxlen=kept if timeline else 0)
-    updates = dict.fromkeys(optimizers, before)
+    updates: dict[int | None, int] = dict.fromkeys(optimizers, before)
 
     def on_loss(value: float) -> None:
         losses.append(value)
@@ -236,12 +236,18 @@ def _train(
         if not learner.scheduling.is_stream:
             events.append(tuple(learner.events))
 
-    def update(part: int) -> None:
+    def update(part: int | None, step: int | None = None) -> float:
+        """Update a part by the learning rate of a step, by default its next; returns the rate.
+
+        Steps that are given are counted from the first one now.
+        """
+        rate = epochs.rate(updates.get(part, 0) if step is None else before + step)
         if part in optimizers:
             for group in optimizers[part].param_groups:
-                group["lr"] = epochs.rate(updates[part])
+                group["lr"] = rate
             optimizers[part].step()
             updates[part] += 1
+        return rate
 
     size, sizes = options.batch_size, learner.scheduling.sizes(options.batch_size)
     batches = training_batches(data, size)
@@ -327,8 +333,10 @@ def _order(learner: Learner, checkpointing: Checkpointing | None, batch_size: in
     With batches in flight this includes which part has which weights, by the plan, and the steps
     after which none is in flight.
     """
-    if learner.scheduling.most_in_flight == 1 or checkpointing is None:
+    if checkpointing is None:
         return learner.scheduling.sums
+    if learner.scheduling.most_in_flight == 1:
+        return learner.sums(batch_size)
     plan = checkpointing.about.get("plan", "unnamed")
     return f"{learner.sums(batch_size)}, none every {checkpointing.every} steps, plan {plan}"
 

@@ -222,5 +222,5 @@ def restore(
         torch.set_rng_state(random_state)
     except RuntimeError as error:
         raise CheckpointError(f"{path} does not hold a state of torch's generator") from error
-    weights = BestWeights(learner, best if has_best else ())
+    weights = BestWeights(learner, best if has_best else None)
     return Progress(weights, [*manifest.losses], [*manifest.epochs], manifest.right)

@@ -1,0 +1,1 @@
+"""Model, workers -> ServedModel: training by parameter servers, in a process of several."""
