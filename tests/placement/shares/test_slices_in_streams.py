@@ -206,6 +206,20 @@ def traffic_in_turns(placement):
     return found
 
 
+def test_a_gradient_of_zero_is_a_gradient():
+    """It arrived as none where all of it came from other parts: weights did not decay."""
+    model, inputs = learner_of("plain")
+    placement = in_slices("plain", model, inputs, 2, make=MAKES[2])
+    gradients = []
+
+    def update(part):
+        gradients.extend(tensor.grad for _, tensor in learned(placement)[part])
+
+    order = schedule(placement, "turns", 2, in_flight=1)
+    placement.stream(batches_of(inputs, 2), lambda *found: 0 * loss_of(*found), update, order)
+    assert gradients and None not in gradients
+
+
 @pytest.mark.parametrize("make", [MAKES[0], MAKES[2]])
 def test_batches_in_flight_are_stale(make):
     """So that the test above is of what it says."""
