@@ -299,9 +299,7 @@ class Runtime:
                 self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
                 self._bring(travelling, sent)  # the weights of the first batch
-        # A part that may not begin a batch yet would keep others from what is ready.
-        most = schedule.micro_batches if schedule.is_dynamic else schedule.under_way
-        source = self.transport.batches(batches, most)
+        source = self.transport.batches(batches, schedule.under_way)
 
         def finish(part: int, result: Any) -> None:
             source.end(part)
