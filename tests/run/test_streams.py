@@ -387,6 +387,7 @@ def test_one_part_is_plain_training():
     order = schedule(placement, "async", BATCHES, in_flight=3)
     assert order.staleness == ((0,) * BATCHES,)
     agrees(model, placement, order, batches_of(inputs))
+    assert placement.runtime.last.staleness == order.staleness
 
 
 def test_what_is_no_stream_is_refused():
