@@ -88,6 +88,8 @@ class Copies:
         The mode of the model that they are for.
     every : mapping of Hashable to Copies
         The copies of all forms of the placement: what changes in one form is out of date in others.
+    of_turns : sequence of sequence of Exchange
+        The weights of each turn alone, where batches take turns.
 
     Attributes
     ----------
@@ -108,8 +110,10 @@ class Copies:
         steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
         training: bool,
         every: Mapping[Any, Copies],
+        of_turns: Sequence[Sequence[Exchange]] = (),
     ) -> None:
         self.weights, self.fixed, self.rest, self.state = weights, fixed, rest, state
+        self.of_turns = of_turns
         self.moved = self.up_to_date = self._begun = False
         self._training, self._every = training, every
         self._tensor, self._here = tensor, here
