@@ -145,8 +145,7 @@ class Placing:
             )
 
             if scheduling.is_in_turns:
-                check_turns(self.plan.modelling)
-
+                check_turns(self.plan.modelling, recompute=scheduling.recompute)
             sliced = self.plan.modelling.slices > 1
             together = sliced and self.plan.modelling.norms == "batch"
             check_norms_of_stream("batch" if together else self.norms)
