@@ -156,7 +156,7 @@ def training_in_turns(
 
 def _ages(placement: Any) -> list[list[list[int]]]:
     """For each part and batch, the updates that it knew of each owner when it began the batch."""
-    weights = placement.copies.in_turns(lambda here: [here]).copies.weights
+    weights = placement.copies.in_turns(lambda here: [here]).weights
     ages: list[list[list[int]]] = []
     for part, events in enumerate(placement.runtime.last.by_part):
         now, begun = [0] * placement.k, list[list[int]]()

@@ -355,14 +355,15 @@ def test_a_part_ends_a_batch_while_another_waits_for_one():
     placement.stream(batches(), loss_of, lambda part: None, order, on_loss=lambda loss: ended.set())
 
 
-def test_a_part_that_waits_for_nobody_does_not_run_ahead():
+@pytest.mark.parametrize("rule", ["async", "dynamic"])
+def test_a_part_that_waits_for_nobody_does_not_run_ahead(rule):
     """As its layers are frozen, no gradients come back that it would have to wait for."""
     torch.manual_seed(0)
     layers = [nn.Linear(6, 6).requires_grad_(False), nn.Linear(6, 6).requires_grad_(False)]
     model = nn.Sequential(*layers, nn.Linear(6, 6), nn.Linear(6, 6)).double()
     inputs = (torch.randn(2, 6).double(),)
     placement = placed(model, inputs, "layers", 4)
-    order = schedule(placement, "async", 40, in_flight=2)
+    order = schedule(placement, rule, 40, in_flight=2)
     asked, ended, ahead = [], [], []
 
     def batches():
@@ -386,6 +387,7 @@ def test_one_part_is_plain_training():
     order = schedule(placement, "async", BATCHES, in_flight=3)
     assert order.staleness == ((0,) * BATCHES,)
     agrees(model, placement, order, batches_of(inputs))
+    assert placement.runtime.last.staleness == order.staleness
 
 
 def test_what_is_no_stream_is_refused():

@@ -145,7 +145,7 @@ class Placing:
             )
 
             if scheduling.is_in_turns:
-                check_turns(self.plan.modelling)
+                check_turns(self.plan.modelling, recompute=scheduling.recompute)
             check_norms_of_stream(self.norms)
             if self.plan.modelling.slices > 1:
                 check_slices_of_stream(stash=scheduling.stash)

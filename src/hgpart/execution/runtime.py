@@ -30,7 +30,6 @@ from hgpart.execution.records.totals import Timing, Totals, Traffic
 from hgpart.execution.step_run import PartOnDevice, Score, StepRun, Updates
 from hgpart.execution.transport import QueuedChannel, Transport
 from hgpart.execution.weights.copies import Copies, Travelling, travels_of
-from hgpart.execution.weights.exchanges import Exchange
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
@@ -62,8 +61,6 @@ class Placed:
         are none.
     turns : sequence of mapping of int to PartProgram
         Programs of the parts in each turn, where batches take turns; `programs` are the first.
-    weights_of_turns : callable or None
-        Finds the weights of which parts have copies in each turn; all processes call it.
     """
 
     k: int
@@ -71,7 +68,6 @@ class Placed:
     output_parts: tuple[int, ...]
     copies: Callable[[Gather], Copies] | None = None
     turns: Sequence[Mapping[int, PartProgram]] = ()
-    weights_of_turns: Callable[[Gather], Sequence[Sequence[Exchange]]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +137,6 @@ class Runtime:
             part: tuple(programs[part] for programs in placed.turns or [placed.programs])
             for part in transport.parts
         }
-        self._weights_of_turns = placed.weights_of_turns
         self.last = RunRecord.none(len(transport.parts), self.k)
         self.transport, self._copies_of = transport, placed.copies
         self._whole_batch: Schedule | None = None
@@ -299,9 +294,7 @@ class Runtime:
                 self._check_owners(schedule, travelling.copies)
             if travelling.is_due:
                 self._bring(travelling, sent)  # the weights of the first batch
-        # A part that may not begin a batch yet would keep others from what is ready.
-        most = schedule.micro_batches if schedule.is_dynamic else schedule.under_way
-        source = self.transport.batches(batches, most)
+        source = self.transport.batches(batches, schedule.under_way)
 
         def finish(part: int, result: Any) -> None:
             source.end(part)
@@ -319,8 +312,8 @@ class Runtime:
                     begins = [batch - lacking for batch, lacking in enumerate(stale)]
             return Updates(Versions(*own, copies, begins), partial(finish, part))
 
-        if travelling is not None and self._weights_of_turns is not None:
-            of_turns = self._weights_of_turns(self.transport.gather)
+        if travelling is not None and schedule.turns:
+            of_turns = travelling.copies.of_turns
             lowered = lower_turns(schedule, travelling.travels, [*map(travels_of, of_turns)])
             exchanges = (*travelling.exchanges, *chain.from_iterable(of_turns))
             travelling = replace(travelling, exchanges=exchanges)

@@ -5,46 +5,18 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import chain
 
 from torch import nn
 
 from hgpart.execution.runtime import Gather
 from hgpart.execution.weights.copies import Copies
-from hgpart.execution.weights.exchanges import Exchange
 from hgpart.placement.forms import Forms
 from hgpart.placement.held_state import HeldState
 from hgpart.placement.programs import Programs
 from hgpart.placement.shares.exchanges import Holding, exchanges, together
 from hgpart.placement.shares.messages import buckets_of
 from hgpart.tracing.forms import Form
-
-
-@dataclass(frozen=True, eq=False)
-class InTurns:
-    """The copies that parts have where slices have batches in turns.
-
-    Attributes
-    ----------
-    copies : Copies
-        Copies for all turns.
-    of_turns : tuple of tuple of Exchange
-        The weights of which a part has copies for each turn.
-    """
-
-    copies: Copies
-    of_turns: tuple[tuple[Exchange, ...], ...]
-
-    @property
-    def sent_elements(self) -> int:
-        """Elements of weights that parts send each other after an update."""
-        return sum(
-            elements.count
-            for exchange in self.copies.weights
-            if exchange.owner != exchange.holder
-            for elements in exchange.elements
-        )
 
 
 class CopiesByForm:
@@ -55,20 +27,20 @@ class CopiesByForm:
 
     def __init__(self, forms: Forms, state: HeldState) -> None:
         self._forms, self._state = forms, state
-        self._copies: dict[Form, Copies] = {}
-        self._in_turns: dict[Form, InTurns] = {}
+        # By form, and whether they are for batches in turns.
+        self._copies: dict[tuple[Form, bool], Copies] = {}
 
     @property
     def present(self) -> Copies:
         """Copies of the present form; all parts are here, or processes have asked before."""
         if self._forms.programs.has_all_parts:
             return self.gathered(lambda here: [here])
-        return self._copies[self._forms.present]
+        return self._copies[self._forms.present, False]
 
     @property
     def are_known(self) -> bool:
         """Whether the copies of the present form are known."""
-        return self._forms.present in self._copies
+        return (self._forms.present, False) in self._copies
 
     def gathered(self, gather: Gather) -> Copies:
         """Copies of the present form.
@@ -78,35 +50,29 @@ class CopiesByForm:
         if not self.are_known:
             programs = self._forms.programs
             here = {part: self._state.holding(programs, part) for part in programs.parts}
-            self._copies[self._forms.present] = self._copies_of(ChainMap(*gather(here)))
-        return self._copies[self._forms.present]
+            holdings = ChainMap(*gather(here))
+            self._copies[self._forms.present, False] = self._copies_of([programs], [holdings])
+        return self._copies[self._forms.present, False]
 
-    def in_turns(self, gather: Gather) -> InTurns:
-        """Copies of the present form's turns, all together, and what travels in each of them."""
-        form, turns = self._forms.present, self._forms.turns
-        if form not in self._in_turns:
+    def in_turns(self, gather: Gather) -> Copies:
+        """The same for all turns of the present form together."""
+        key, turns = (self._forms.present, True), self._forms.turns
+        if key not in self._copies:
             here = [
                 {part: self._state.holding(programs, part) for part in programs.parts}
                 for programs in turns
             ]
             of_turns = [ChainMap(*(own[at] for own in gather(here))) for at in range(len(turns))]
-            every = {part: together(own[part] for own in of_turns) for part in of_turns[0]}
-            layers = self._layers()
-            self._in_turns[form] = InTurns(
-                self._copies_of(every, turns),
-                tuple(exchanges(holdings, layers) for holdings in of_turns),
-            )
-        return self._in_turns[form]
-
-    def _layers(self) -> Mapping[str, str]:
-        blueprint = self._forms.programs.blueprint
-        return buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
+            self._copies[key] = self._copies_of(turns, of_turns)
+        return self._copies[key]
 
     def _copies_of(
-        self, holdings: Mapping[int, Holding], of_steps: Sequence[Programs] | None = None
+        self, turns: Sequence[Programs], of_turns: Sequence[Mapping[int, Holding]]
     ) -> Copies:
-        programs = self._forms.programs
-        blueprint, layers = programs.blueprint, self._layers()
+        """Copies for these programs, by what parts hold for each of them."""
+        holdings = {part: together(own[part] for own in of_turns) for part in of_turns[0]}
+        blueprint = self._forms.programs.blueprint
+        layers = buckets_of(blueprint.graph, blueprint.parameter_shapes, blueprint.trainable)
         names = (held.name for holding in holdings.values() for held in holding.copies.values())
         every = dict.fromkeys(names, "state")
         traced = blueprint.traced
@@ -115,18 +81,17 @@ class CopiesByForm:
         rest = {name: state for name, state in every.items() if name not in layers}
         return Copies(
             self._state.tensor,
-            tuple(programs.parts),
+            tuple(self._forms.programs.parts),
             weights=exchanges(holdings, layers),
             fixed=exchanges(holdings, fixed),
             rest=exchanges(holdings, rest),
             state=exchanges(holdings, every),
             steps=dict(
-                chain.from_iterable(
-                    self._state.copies_of_steps(own).items() for own in of_steps or [programs]
-                )
+                chain.from_iterable(self._state.copies_of_steps(own).items() for own in turns)
             ),
             training=self._forms.present.training,
             every=self._copies,
+            of_turns=[exchanges(own, layers) for own in of_turns] if len(turns) > 1 else (),
         )
 
     def let_weights_travel(self) -> None:
@@ -149,7 +114,6 @@ class CopiesByForm:
         for copies in self._copies.values():
             copies.moved = True
         self._copies.clear()
-        self._in_turns.clear()
 
     @contextmanager
     def in_flight(
@@ -175,5 +139,5 @@ class CopiesByForm:
             raise
         finally:
             self._state.join()
-        copies = self._in_turns[self._forms.present].copies if in_turns else self.present
+        copies = self._copies[self._forms.present, True] if in_turns else self.present
         copies.check_fixed()

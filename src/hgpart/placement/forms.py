@@ -264,8 +264,7 @@ class Forms:
         if dtype != before:
             for form, programs in self._programs.items():
                 self._programs[form] = in_dtype(programs, dtype)
-            for form, turns in self._turns.items():
-                self._turns[form] = tuple(in_dtype(programs, dtype) for programs in turns)
+            self._turns.clear()  # they are made anew, of the tensors that have just been cast
         self.devices = devices
         for programs in self.every:
             self._state.fill(programs, devices, {})

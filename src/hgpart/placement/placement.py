@@ -381,9 +381,8 @@ class Placement(ListingModule):
                 self.k,
                 turns[0].parts,
                 tuple(sorted(makers)),
-                lambda gather: self.copies.in_turns(gather).copies,
+                self.copies.in_turns,
                 [programs.parts for programs in turns],
-                lambda gather: self.copies.in_turns(gather).of_turns,
             )
         return self._placed_in_turns[form]
 

@@ -114,7 +114,12 @@ class PlacedModel(Learner):
             for transfer in programs.transfers
             if transfer.counted
         )
-        weights = placement.copies.in_turns(self.gather).sent_elements
+        weights = sum(
+            elements.count
+            for exchange in placement.copies.in_turns(self.gather).weights
+            if exchange.owner != exchange.holder
+            for elements in exchange.elements
+        )
         return maps // len(turns) + weights * placement.dtype.itemsize
 
     def train(self, mode: bool) -> None:

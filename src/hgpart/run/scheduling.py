@@ -117,9 +117,7 @@ def _in_turns(
     *,
     recompute: bool,
 ) -> Schedule:
-    check_turns(placement.programs.partition.modelling)
-    if recompute:
-        raise ArgumentError("turns with recompute=yes: accepted is without")
+    check_turns(placement.programs.partition.modelling, recompute=recompute)
     turns = outlines_in_turns(placement, gather)
     costs = costs_of(placement, 1, batch_size)
     return make_schedule(turns[0], TURNS, batches, costs, in_flight=in_flight, turns=turns)

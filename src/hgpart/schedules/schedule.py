@@ -292,7 +292,11 @@ class Schedule:
 
         If a part waits until all parts have ended the micro-batch that is this far behind the one
         that it begins, it waits for nothing that comes later in the order: so this can't deadlock.
+        In a dynamic order all parts together may have so many, and the last of them waits for none.
         """
+        if self.is_dynamic:
+            assert self.in_flight is not None
+            return self.in_flight * self.k
         return _most_alive(self.order)
 
     @cached_property

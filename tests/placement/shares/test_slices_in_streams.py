@@ -188,6 +188,19 @@ def test_in_turns_it_is_plain_training_by_the_weights_that_were_there(
             torch.testing.assert_close(found.detach(), loss, **close)
 
 
+def test_a_placement_whose_batches_had_turns_may_be_copied_and_cast():
+    """A copy sent the weights of the first one; and programs of turns could not be cast."""
+    model, inputs = learner_of("dropped")
+    placement = in_slices("dropped", model, inputs, 2, make=MAKES[2])
+    order = schedule(placement, "turns", 2, in_flight=1)
+    trained(placement, order, batches_of(inputs, 2))
+    batches = [([images.float()], target.float()) for (images,), target in batches_of(inputs, 2)]
+    losses = [
+        trained(each.float(), order, batches) for each in (copy.deepcopy(placement), placement)
+    ]
+    assert torch.equal(*map(torch.stack, losses))
+
+
 def traffic_in_turns(placement):
     """Maps of each batch's turn, new weights for the copies of all turns, gradients of its own."""
     found = Traffic.none(placement.k)
@@ -198,15 +211,29 @@ def traffic_in_turns(placement):
             found.count(ends, one.nbytes(SAMPLES), backward=False, counted=one.counted)
             if one.differentiable:
                 found.count(ends[::-1], one.nbytes(SAMPLES), backward=True, counted=one.counted)
-        for one in copies.copies.weights:
+        for one in copies.weights:
             if one.owner != one.holder:
                 ends = one.owner, one.holder
-                found.count(ends, copies.copies.nbytes(one), backward=False, counted=True)
+                found.count(ends, copies.nbytes(one), backward=False, counted=True)
         for one in copies.of_turns[batch % len(turns)]:
             if one.owner != one.holder:
                 ends = one.holder, one.owner
-                found.count(ends, copies.copies.nbytes(one), backward=True, counted=True)
+                found.count(ends, copies.nbytes(one), backward=True, counted=True)
     return found
+
+
+def test_a_gradient_of_zero_is_a_gradient():
+    """It arrived as none where all of it came from other parts: weights did not decay."""
+    model, inputs = learner_of("plain")
+    placement = in_slices("plain", model, inputs, 2, make=MAKES[2])
+    gradients = []
+
+    def update(part):
+        gradients.extend(tensor.grad for _, tensor in learned(placement)[part])
+
+    order = schedule(placement, "turns", 2, in_flight=1)
+    placement.stream(batches_of(inputs, 2), lambda *found: 0 * loss_of(*found), update, order)
+    assert gradients and None not in gradients
 
 
 @pytest.mark.parametrize("make", [MAKES[0], MAKES[2]])
@@ -263,6 +290,8 @@ def test_what_is_refused():
     model, inputs, _ = taught()
     placement = in_slices("taught", model, inputs)
     batches = batches_of(inputs, 3)
+    with pytest.raises(ArgumentError, match="turns with recompute=yes: accepted is recompute=no"):
+        schedule(placement, "turns", 3, recompute=True)
     order = schedule(placement, "async", 3)
     with pytest.raises(ArgumentError, match="without stash by a plan over slices"):
         placement.stream(batches, loss_of, lambda part: None, order, stash=False)

@@ -88,6 +88,11 @@ def run(
     scheduling.sizes(samples)
     if scheduling.is_stream and not step.backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
+    if scheduling.is_in_turns:  # other bytes than a step's travel in each turn
+        raise ArgumentError(
+            "hgpart run with --schedule turns, whose bytes a plan does not say: accepted are other "
+            "schedules, and turns in hgpart train and bench"
+        )
 
     def timed(placement: hgpart.Placement, connection: Connection | None) -> RunReport | None:
         used = placing.scheduled(wanted, placement, connection, samples, training=step.backward)

@@ -138,7 +138,10 @@ class LocalRuntime(Runtime):
             if schedule.backward:
                 scored = backward_from(scored, results)
                 events.append(_event(Direction.BACKWARD, micro_batch, begin))
+            begin = perf_counter_ns()
             finish(scored)
+            if schedule.in_flight is not None:
+                events.append(_event(Direction.UPDATE, micro_batch, begin))
             timing += self.last.timing[0]
         counted = (peak,) if is_memory_counted() else ()
         self.last = RunRecord((Traffic.none(1),), (timing,), (events,), counted)

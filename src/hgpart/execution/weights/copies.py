@@ -26,8 +26,10 @@ from hgpart.execution.weights.exchanges import (
     Key,
     Pair,
     SharedElements,
+    absent,
     add,
     add_all,
+    is_absent,
     is_every,
     packed,
     put_if_other,
@@ -86,6 +88,8 @@ class Copies:
         The mode of the model that they are for.
     every : mapping of Hashable to Copies
         The copies of all forms of the placement: what changes in one form is out of date in others.
+    of_turns : sequence of sequence of Exchange
+        The weights of each turn alone, where batches take turns.
 
     Attributes
     ----------
@@ -106,8 +110,10 @@ class Copies:
         steps: Mapping[nn.Module, Collection[tuple[int, Key]]],
         training: bool,
         every: Mapping[Any, Copies],
+        of_turns: Sequence[Sequence[Exchange]] = (),
     ) -> None:
         self.weights, self.fixed, self.rest, self.state = weights, fixed, rest, state
+        self.of_turns = of_turns
         self.moved = self.up_to_date = self._begun = False
         self._training, self._every = training, every
         self._tensor, self._here = tensor, here
@@ -294,7 +300,7 @@ class Copies:
             total = self._gradient(exchange, elements, leaves)
             if total is None:
                 copy = self._tensor(exchange.holder, elements.copies[0].key)
-                total = torch.zeros(elements.count, dtype=copy.dtype, device=copy.device)
+                total = absent(elements.count, copy)
             totals.append(total)
         return packed(totals)
 
@@ -344,12 +350,10 @@ class Copies:
         pieces = unpacked(body, exchange, self._types(exchange))
         for elements, values in zip(exchange.elements, pieces, strict=True):
             tensor = self._tensor(exchange.owner, elements.key)
-            if not tensor.requires_grad:
+            if not tensor.requires_grad or is_absent(values):
                 continue
             values = values.to(tensor.device)
             if tensor.grad is None:
-                if not values.any():  # no copy has a gradient: the model would have none either
-                    continue
                 tensor.grad = torch.zeros_like(tensor)
             pairs.append((tensor.grad, elements.places, values))
         add_all(pairs)

@@ -106,6 +106,24 @@ def unpacked(body: Tensor, exchange: Exchange, types: Sequence[torch.dtype]) -> 
     ]
 
 
+def absent(count: int, like: Tensor) -> Tensor:
+    """What a message has in place of a gradient that the model would not have either, flat.
+
+    Its bits are those of a NaN that no computation makes: optimizers do use gradients of 0.
+    """
+    nbytes = count * like.element_size()
+    return torch.full((nbytes,), 255, dtype=torch.uint8, device=like.device).view(like.dtype)
+
+
+def is_absent(values: Tensor) -> bool:
+    """Whether these values of a message stand for no gradient.
+
+    >>> [is_absent(values) for values in (absent(2, torch.ones(3)), torch.tensor([torch.nan, 0]))]
+    [True, False]
+    """
+    return bool((values[:1].view(torch.uint8) == 255).all())
+
+
 def taken(tensor: Tensor, places: Places) -> Tensor:
     """Some elements of a tensor, flat."""
     if isinstance(places, slice) and not is_every(places) and not tensor.is_contiguous():

@@ -164,8 +164,10 @@ def check_slices_of_stream(*, stash: bool) -> None:
         )
 
 
-def check_turns(modelling: Modelling) -> None:
+def check_turns(modelling: Modelling, *, recompute: bool) -> None:
     """Raise an ArgumentError for a plan whose slices can't have batches in turns."""
+    if recompute:
+        raise ArgumentError("turns with recompute=yes: accepted is recompute=no")
     if modelling.slices == 1 or modelling.norms == "batch":
         has = "the batch whole" if modelling.slices == 1 else "norms of the batch"
         raise ArgumentError(
