@@ -107,7 +107,7 @@ def network(seed: int) -> nn.Module:
 def cells_4_8_4(seed: int) -> nn.Module:
     """Brakel's 4, 8 and 4 cells on drawn shapes: the thesis's kinds, with few channels.
 
-    About 226,000 parameters. Stem and reductions are few layers, as in the thesis's appendix,
+    About 188,000 parameters. Stem and reductions are few layers, as in the thesis's appendix,
     and a cell has a twentieth to a tenth of the thesis's channels.
     """
     torch.manual_seed(seed)
