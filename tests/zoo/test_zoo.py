@@ -45,6 +45,9 @@ PUBLISHED_PARAMETERS = {
     "shufflenet_v2_x1_0": 2_278_604,
 }
 
+# Those whose parameters are counted by the tables of their papers, below.
+BY_TABLES = ("lenet5", "unet", "crnn", "alexnet_2012", "resnet1001", "densenet1000")
+
 SMALL = ("resnet18", "squeezenet1_1", "googlenet", "densenet121")
 SMALL += ("mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x1_0")
 
@@ -76,7 +79,7 @@ def peer(name: str) -> nn.Module:
 
 def test_all_models_are_there_in_order() -> None:
     names = builtin_models()
-    assert set(names) == {*PUBLISHED_PARAMETERS, "lenet5", "unet", "crnn", "alexnet_2012"}
+    assert set(names) == {*PUBLISHED_PARAMETERS, *BY_TABLES}
     assert names[:3] == ("lenet5", "alexnet", "alexnet_2012")
     assert all(name == spec.name for name, spec in BUILTIN.items())
 
@@ -119,6 +122,34 @@ def test_crnn_has_the_parameters_of_its_tables() -> None:
     recurrent = 2 * 2 * 4 * units * (2 * units + units + 2)
     expected = convolutions + norms + recurrent + (2 * units + 1) * 37
     assert parameters(load_model("crnn", device="meta")[0]) == expected == 8_723_749
+
+
+def test_resnet1001_has_the_parameters_of_its_paper() -> None:
+    """10.2 million, and 10,327,706 as pytorchcv's preresnet1001_cifar10."""
+    expected, inputs = 9 * 3 * 16, 16
+    for width in (16, 32, 64):
+        expected += inputs * 4 * width  # the shortcut
+        for _ in range(111):
+            expected += 2 * inputs + inputs * width + 2 * width + 9 * width**2
+            expected += 2 * width + 4 * width**2
+            inputs = 4 * width
+    expected += 2 * inputs + 10 * (inputs + 1)
+    assert parameters(load_model("resnet1001", device="meta")[0]) == expected == 10_327_706
+
+
+def test_densenet1000_has_the_parameters_of_its_scheme() -> None:
+    """As pytorchcv's DenseNet-BC of 1,000 layers and growth 12."""
+    growth, channels = 12, 24
+    expected = 9 * 3 * channels
+    for block in range(3):
+        if block:
+            expected += 2 * channels + channels * (channels // 2)
+            channels //= 2
+        for _ in range(166):
+            expected += 2 * channels + 4 * growth * (channels + 2 + 9 * growth)
+            channels += growth
+    expected += 2 * channels + 10 * (channels + 1)
+    assert parameters(load_model("densenet1000", device="meta")[0]) == expected == 54_880_762
 
 
 def test_inception_resnet_v2_has_blocks_as_asked() -> None:
@@ -168,7 +199,9 @@ def test_trains_on_images_of_its_default_shape(name: str) -> None:
     assert model.training
     assert shape == BUILTIN[name].input_shape
     output = model(torch.empty(2, *shape, device="meta"))
-    classes = {"lenet5": (10,), "unet": (2, 256, 256), "crnn": (37, 24)}.get(name, (1000,))
+    classes = {"unet": (2, 256, 256), "crnn": (37, 24)}.get(name, (1000,))
+    if shape[-1] == 32:  # LeNet's digits, and CIFAR-10
+        classes = (10,)
     assert output.shape == (2, *classes)
     output.sum().backward()  # fails if an in-place operator overwrites what backward needs
     assert all(parameter.grad is not None for parameter in model.parameters())
