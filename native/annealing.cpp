@@ -14,13 +14,16 @@ namespace {
 constexpr int kMostNeighbours = 8;  // whose shares move after another
 constexpr int kAttempts = 4;  // to meet another part beside what moves
 constexpr int kMostExchanges = 3;  // moves that make room after the first
+// Vertices that a chain may touch for each of its steps: more, where hundreds of layers are divided
+// alike, end it as that many more steps would.
+constexpr double kTouchesAStep = 50;
 
 using Rank = std::pair<double, std::int64_t>;  // excess and cost: less is better
 
 class Annealing {
  public:
   Annealing(const SymmetricModel& model, const Goal& goal, const Rows& start,
-            const AnnealingOptions& options, const std::function<bool()>& go_on)
+            const AnnealingOptions& options, const std::function<bool(std::int64_t)>& go_on)
       : model_(model),
         k_(static_cast<std::int32_t>(goal.capacities.size)),
         options_(options),
@@ -48,10 +51,16 @@ class Annealing {
 
   AnnealingResult run() {
     const double cooling = std::log(options_.coldest / options_.hottest);
+    const auto steps = static_cast<double>(options_.steps);
+    const auto first = static_cast<double>(division_.touches());
+    std::int64_t told = 0;
     for (std::int64_t step = 0; step < options_.steps; ++step) {
       if (step % kStepsBetweenQuestions == 0) {
-        if (!go_on_()) break;
-        progress_ = static_cast<double>(step) / static_cast<double>(options_.steps);
+        const auto touches = static_cast<double>(division_.touches()) - first;
+        progress_ = std::max(static_cast<double>(step), touches / kTouchesAStep) / steps;
+        const auto done = std::llround(steps * progress_);
+        if (!go_on_(done - told) || progress_ >= 1) break;
+        told = done;
         temperature_ = scale_ * options_.hottest * std::exp(cooling * progress_);
         for (Price* price : {&work_, &memory_}) price->adapt();
       }
@@ -422,7 +431,7 @@ class Annealing {
   const SymmetricModel& model_;
   const std::int32_t k_;
   const AnnealingOptions options_;
-  const std::function<bool()>& go_on_;
+  const std::function<bool(std::int64_t)>& go_on_;
   Division division_;
   Random random_;
   Price work_{division_.work()}, memory_{division_.memory()};
@@ -438,7 +447,7 @@ class Annealing {
 }  // namespace
 
 AnnealingResult anneal(const SymmetricModel& model, const Goal& goal, const Rows& start,
-                       const AnnealingOptions& options, const std::function<bool()>& go_on) {
+                       const AnnealingOptions& options, const std::function<bool(std::int64_t)>& go_on) {
   return Annealing(model, goal, start, options, go_on).run();
 }
 

@@ -24,9 +24,10 @@ struct AnnealingResult {
   double excess;      // of work and memory, as shares of their limits
 };
 
-// The best division that is met: least excess first, then least cost. `go_on` is asked before every
-// kStepsBetweenQuestions steps; when it says no, the best so far is returned.
+// The best division that is met: least excess first, then least cost. `go_on` is told before every
+// kStepsBetweenQuestions steps how many more are over, or what took as long; when it says no, the
+// best so far is returned.
 AnnealingResult anneal(const SymmetricModel& model, const Goal& goal, const Rows& start,
-                       const AnnealingOptions& options, const std::function<bool()>& go_on);
+                       const AnnealingOptions& options, const std::function<bool(std::int64_t)>& go_on);
 
 }  // namespace hgpart

@@ -227,6 +227,7 @@ double Division::excess() const {
 
 // The vertex stands for so many more tasks (or cells of them).
 void Division::add_load(std::int32_t v, std::int64_t units) {
+  ++touches_;
   const auto type = vertices_[v].type;
   work_.add(part_[v], model_.type_weights[type] * units);
   if (time_) time_->add_work(type, part_[v], model_.type_weights[type] * units);

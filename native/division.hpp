@@ -51,6 +51,8 @@ class Division {
   std::int64_t room(std::int32_t part) const { return work_.room(part); }
   std::int32_t parts() const { return k_; }
   Rows rows() const;
+  // Vertices that changes have touched so far, each time: what the changes have taken.
+  std::int64_t touches() const { return touches_; }
 
   struct Vertex {
     std::int32_t type, row, column;  // rows are numbered through all classes; column may be -1
@@ -198,7 +200,7 @@ class Division {
   Budget work_, memory_;
   std::optional<Traffic> traffic_;                          // where volume and work don't do
   std::optional<StepTime> time_;                            // where that is the objective
-  std::int64_t volume_ = 0;
+  std::int64_t volume_ = 0, touches_ = 0;
   std::vector<Change> log_;
 };
 

@@ -20,7 +20,7 @@ constexpr double kRounding = 1e-9;  // of the capacities
 class Counting {
  public:
   Counting(const LayerModel& model, const std::vector<std::int32_t>& start,
-           const CountOptions& options, const std::function<bool()>& go_on)
+           const CountOptions& options, const std::function<bool(std::int64_t)>& go_on)
       : model_(model),
         layers_(static_cast<int>(model.layers())),
         parts_(static_cast<int>(model.parts())),
@@ -54,7 +54,7 @@ class Counting {
     double temperature = 0;
     for (std::int64_t step = 0; step < options_.steps; ++step) {
       if (step % kStepsBetweenQuestions == 0) {
-        if (!go_on_()) break;
+        if (!go_on_(kStepsBetweenQuestions)) break;
         const double progress = static_cast<double>(step) / static_cast<double>(options_.steps);
         temperature = scale_ * options_.hottest * std::exp(cooling * progress);
         price_ = is_within() ? std::max(least_price_, price_ * 0.95) : price_ * 1.1;
@@ -295,7 +295,7 @@ class Counting {
   const LayerModel& model_;
   const int layers_, parts_;
   const CountOptions options_;
-  const std::function<bool()>& go_on_;
+  const std::function<bool(std::int64_t)>& go_on_;
   Random random_;
   std::vector<std::int32_t> counts_;
   std::vector<double> used_;                       // work of each part
@@ -369,8 +369,8 @@ std::vector<CountResult> anneal_counts(const LayerModel& model,
   }
   std::vector<CountResult> results(starts.size());
   run_all(
-      starts.size(), all_steps, kStepsBetweenQuestions, threads,
-      [&](std::size_t at, const std::function<bool()>& ask) {
+      starts.size(), all_steps, threads,
+      [&](std::size_t at, const std::function<bool(std::int64_t)>& ask) {
         results[at] = Counting(model, starts[at], options[at], ask).run();
       },
       go_on);

@@ -13,8 +13,8 @@
 
 namespace hgpart {
 
-void run_all(std::size_t count, std::int64_t all_steps, std::int64_t steps_a_question, int threads,
-             const std::function<void(std::size_t, const std::function<bool()>&)>& run,
+void run_all(std::size_t count, std::int64_t all_steps, int threads,
+             const std::function<void(std::size_t, const std::function<bool(std::int64_t)>&)>& run,
              const std::function<bool(double)>& go_on) {
   std::atomic<bool> stop{false};
   std::atomic<std::int64_t> steps{0};
@@ -28,8 +28,8 @@ void run_all(std::size_t count, std::int64_t all_steps, std::int64_t steps_a_que
   const auto work = [&] {
     try {
       for (auto at = next++; at < count; at = next++) {
-        run(at, [&] {
-          steps += steps_a_question;
+        run(at, [&](std::int64_t more) {
+          steps += more;
           return !stop;
         });
       }
@@ -70,8 +70,8 @@ std::vector<AnnealingResult> anneal_all(const SymmetricModel& model, const Goal&
   std::int64_t all_steps = 0;
   for (const auto& own : options) add_checked(all_steps, own.steps, "number of steps");
   run_all(
-      starts.size(), all_steps, kStepsBetweenQuestions, threads,
-      [&](std::size_t at, const std::function<bool()>& ask) {
+      starts.size(), all_steps, threads,
+      [&](std::size_t at, const std::function<bool(std::int64_t)>& ask) {
         results[at] = anneal(model, goal, starts[at], options[at], ask);
       },
       go_on);

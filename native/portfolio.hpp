@@ -10,11 +10,11 @@
 
 namespace hgpart {
 
-// Runs each of `count` searches, which ask after so many steps whether to go on. `go_on` is asked by
-// the calling thread every few milliseconds, with the share of all steps that is done; when it says
-// no, all are told to end.
-void run_all(std::size_t count, std::int64_t all_steps, std::int64_t steps_a_question, int threads,
-             const std::function<void(std::size_t, const std::function<bool()>&)>& run,
+// Runs each of `count` searches, which say now and then how many steps more are over, and ask
+// whether to go on. `go_on` is asked by the calling thread every few milliseconds, with the share of
+// all steps that is done; when it says no, all are told to end.
+void run_all(std::size_t count, std::int64_t all_steps, int threads,
+             const std::function<void(std::size_t, const std::function<bool(std::int64_t)>&)>& run,
              const std::function<bool(double)>& go_on);
 
 // Anneals each start with its options. As `run_all`; where `go_on` says no, all return the best

@@ -19,7 +19,7 @@ from hgpart.zoo import load_model
 REPRESENTATIVE = ("lenet5", "resnet18", "squeezenet1_1")
 
 # Those that take longest.
-DEEP = ("densenet121", "inception_resnet_v2")
+DEEP = ("densenet121", "inception_resnet_v2", "resnet1001", "densenet1000")
 
 # One of each family: the others have the same layers, more of them or in other sizes.
 FAMILIES = (

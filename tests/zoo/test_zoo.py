@@ -51,6 +51,8 @@ ALEXNETS_OF_LEON = {
     "alexnet_tiny_imagenet": ((3, 56, 56), 200, [5, 2, 2, 2, 2]),
     "alexnet_dogs_vs_cats": ((3, 128, 128), 2, [14, 6, 6, 6, 6]),
 }
+# Those whose parameters are counted by the tables of their papers, below.
+BY_TABLES = ("lenet5", "unet", "crnn", "alexnet_2012", "resnet1001", "densenet1000")
 
 SMALL = ("resnet18", "squeezenet1_1", "googlenet", "densenet121")
 SMALL += ("mobilenet_v2", "efficientnet_b0", "shufflenet_v2_x1_0")
@@ -83,8 +85,7 @@ def peer(name: str) -> nn.Module:
 
 def test_all_models_are_there_in_order() -> None:
     names = builtin_models()
-    others = {"lenet5", "unet", "crnn", "alexnet_2012", *ALEXNETS_OF_LEON}
-    assert set(names) == {*PUBLISHED_PARAMETERS, *others}
+    assert set(names) == {*PUBLISHED_PARAMETERS, *BY_TABLES, *ALEXNETS_OF_LEON}
     assert names[:3] == ("lenet5", "alexnet", "alexnet_2012")
     assert all(name == spec.name for name, spec in BUILTIN.items())
 
@@ -147,6 +148,34 @@ def test_crnn_has_the_parameters_of_its_tables() -> None:
     assert parameters(load_model("crnn", device="meta")[0]) == expected == 8_723_749
 
 
+def test_resnet1001_has_the_parameters_of_its_paper() -> None:
+    """10.2 million, and 10,327,706 as pytorchcv's preresnet1001_cifar10."""
+    expected, inputs = 9 * 3 * 16, 16
+    for width in (16, 32, 64):
+        expected += inputs * 4 * width  # the shortcut
+        for _ in range(111):
+            expected += 2 * inputs + inputs * width + 2 * width + 9 * width**2
+            expected += 2 * width + 4 * width**2
+            inputs = 4 * width
+    expected += 2 * inputs + 10 * (inputs + 1)
+    assert parameters(load_model("resnet1001", device="meta")[0]) == expected == 10_327_706
+
+
+def test_densenet1000_has_the_parameters_of_its_scheme() -> None:
+    """As pytorchcv's DenseNet-BC of 1,000 layers and growth 12."""
+    growth, channels = 12, 24
+    expected = 9 * 3 * channels
+    for block in range(3):
+        if block:
+            expected += 2 * channels + channels * (channels // 2)
+            channels //= 2
+        for _ in range(166):
+            expected += 2 * channels + 4 * growth * (channels + 2 + 9 * growth)
+            channels += growth
+    expected += 2 * channels + 10 * (channels + 1)
+    assert parameters(load_model("densenet1000", device="meta")[0]) == expected == 54_880_762
+
+
 def test_inception_resnet_v2_has_blocks_as_asked() -> None:
     model, shape = load_model("inception_resnet_v2-4-8-4", device="meta")
     assert shape == (3, 299, 299)
@@ -194,9 +223,10 @@ def test_trains_on_images_of_its_default_shape(name: str) -> None:
     assert model.training
     assert shape == BUILTIN[name].input_shape
     output = model(torch.empty(2, *shape, device="meta"))
-    others = {"lenet5": (10,), "unet": (2, 256, 256), "crnn": (37, 24)}
+    others = {"unet": (2, 256, 256), "crnn": (37, 24)}
     others |= {name: (classes,) for name, (_, classes, _) in ALEXNETS_OF_LEON.items()}
-    assert output.shape == (2, *others.get(name, (1000,)))
+    # LeNet's digits and CIFAR-10 have 32 pixels a side.
+    assert output.shape == (2, *others.get(name, (10,) if shape[-1] == 32 else (1000,)))
     output.sum().backward()  # fails if an in-place operator overwrites what backward needs
     assert all(parameter.grad is not None for parameter in model.parameters())
 

@@ -298,8 +298,8 @@ class _Layering:
         if within or operator_of(call.node).product is not None:
             macs = multiply_accumulates(call) // self.layers.batch
             owner.macs += macs if owner.single else -(-macs // len(tuples))
-        columns = np.unique(tuples, axis=1, return_index=True)[1]
-        for column in sorted(columns.tolist()):  # each once
+        first = {tuples[:, at].tobytes(): at for at in reversed(range(tuples.shape[1]))}
+        for column in sorted(first.values()):  # each once
             channels = tuples[:, column]
             if own >= 0:  # what a task makes itself it does not read
                 channels = np.where(channels == tuples[:, own], NO_CHANNEL, channels)

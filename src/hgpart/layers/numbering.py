@@ -31,7 +31,8 @@ def numbered_graph(open_layers: OpenLayers) -> ChannelGraph:
     tied = list(range(len(layers)))
     for sharers in open_layers.users().values():
         group = {tied[index[id(layer)]] for layer in sharers}
-        tied = [min(group) if at in group else at for at in tied]
+        if len(group) > 1:
+            tied = [min(group) if at in group else at for at in tied]
     # A sum that is fused into another type is sent with elements of another size.
     undivided = {
         tied[at]

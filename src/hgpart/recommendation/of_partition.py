@@ -114,13 +114,13 @@ def simulated_step(
 
     scheduling, seconds = best(partition)
     of_one = replace(partition.problem, k=1, speeds=None, memory=None)
-    alone = way_named("single").partition(of_one, Search())
+    alone = way_named("single").partition(of_one, Search(), bound=0)
     _, one_device = best(alone, machine.of_fastest(1))
     for_norms = _for_norms(partition, scheduling)
     step = Simulated(scheduling, seconds, one_device, assumed, for_norms=for_norms)
     for name in KNOWN if partition.k > 1 else ():
         try:
-            known = way_named(name).partition(partition.problem, Search())
+            known = way_named(name).partition(partition.problem, Search(), bound=0)
             _, spent = best(known)
         except HgpartError:  # a way that the model or the batch can't be divided by
             continue
@@ -149,7 +149,7 @@ def first_answer(
     )
     for name in KNOWN:
         try:
-            known = way_named(name).partition(problem, Search())
+            known = way_named(name).partition(problem, Search(), bound=0)
             step = simulated_step(module, traced, known, on, times, "")
         except HgpartError:
             continue

@@ -41,6 +41,7 @@ from hgpart.tracing.constant_sizes import settle_sizes
 from hgpart.tracing.forms import Form, sizes_of_inputs
 from hgpart.tracing.input_shape import FLOAT, InputShape, InputTensor
 from hgpart.tracing.model_outline import ModelOutline, outline_of
+from hgpart.tracing.norm_shapes import norms_by_shape
 from hgpart.tracing.programs.divisible import divisible
 from hgpart.tracing.programs.stand_ins import stand_ins, stood_for
 from hgpart.tracing.traced_nodes import CUMULATIVE
@@ -584,6 +585,7 @@ def _exported_within(
         forward_state.watched(model, arguments, unheld.setdefault, lost.setdefault),
         autograd_functions.functions_kept(model, lost.setdefault),
         _unread_kept(),
+        norms_by_shape(),
         constants,
     ):
         args, kwargs = arguments.call

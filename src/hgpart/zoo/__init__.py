@@ -24,7 +24,7 @@ from hgpart.tracing.cache.origins import origin_of, set_origin
 from hgpart.tracing.input_shape import InputShape
 from hgpart.zoo.architectures.alexnet import alexnet, alexnet_2012, alexnet_of_leon
 from hgpart.zoo.architectures.crnn import crnn
-from hgpart.zoo.architectures.densenet import densenet121
+from hgpart.zoo.architectures.densenet import densenet121, densenet1000
 from hgpart.zoo.architectures.efficientnet import efficientnet_b0
 from hgpart.zoo.architectures.googlenet import googlenet
 from hgpart.zoo.architectures.inception_resnet_v2 import inception_resnet_v2
@@ -32,7 +32,7 @@ from hgpart.zoo.architectures.inception_v3 import inception_v3
 from hgpart.zoo.architectures.initialise import initialise
 from hgpart.zoo.architectures.lenet import lenet5
 from hgpart.zoo.architectures.mobilenet_v2 import mobilenet_v2
-from hgpart.zoo.architectures.resnet import resnet
+from hgpart.zoo.architectures.resnet import resnet, resnet1001
 from hgpart.zoo.architectures.shufflenet_v2 import shufflenet_v2_x1_0
 from hgpart.zoo.architectures.squeezenet import squeezenet1_1
 from hgpart.zoo.architectures.unet import unet
@@ -44,6 +44,7 @@ from hgpart.zoo.packages import package_factory
 __all__ = ["BUILTIN", "ModelSpec", "builtin_models", "load_model"]
 
 IMAGENET = (3, 224, 224)
+CIFAR = (3, 32, 32)
 # Inception-ResNet-v2 with other numbers of blocks, named and trained on 100 classes as in
 # F. Brakel's MSc thesis (2024, section 3.2.2).
 OF_BLOCKS = re.compile(r"inception_resnet_v2((?:-[1-9]\d?){3})", re.ASCII)
@@ -80,11 +81,13 @@ BUILTIN: dict[str, ModelSpec] = {
         *(ModelSpec(f"vgg{n}", partial(vgg, n)) for n in (11, 13, 16, 19)),
         *(ModelSpec(f"vgg{n}_bn", partial(vgg, n, batch_norm=True)) for n in (11, 13, 16, 19)),
         *(ModelSpec(f"resnet{n}", partial(resnet, n)) for n in (18, 34, 50, 101, 152)),
+        ModelSpec("resnet1001", resnet1001, CIFAR),
         ModelSpec("squeezenet1_1", squeezenet1_1),
         ModelSpec("googlenet", googlenet),
         ModelSpec("inception_v3", inception_v3, (3, 299, 299)),
         ModelSpec("inception_resnet_v2", inception_resnet_v2, (3, 299, 299)),
         ModelSpec("densenet121", densenet121),
+        ModelSpec("densenet1000", densenet1000, CIFAR),
         ModelSpec("mobilenet_v2", mobilenet_v2),
         ModelSpec("efficientnet_b0", efficientnet_b0),
         ModelSpec("shufflenet_v2_x1_0", shufflenet_v2_x1_0),

@@ -15,12 +15,16 @@ from torch import nn
 
 from hgpart import Modelling, Placement, place
 from hgpart.errors import PlacementError
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.ways.catalogue import way_named
 from hgpart.placement.accounting import disagreements
 from hgpart.run.reference import accumulated
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
+from hgpart.work.figures import flops
 
 WAYS = ("forward", "backward")
 NAMES = [*MODELS, "forked"]
@@ -152,6 +156,31 @@ def test_what_parts_hold_is_as_computed(name, grain):
     for micro_batches in (1, 2):
         order = schedule(placement, "greedy", micro_batches)
         placements.check_peak_bytes(placement, inputs, order)
+
+
+def test_opposed_replicas_hold_less_than_a_cut_between_layers():
+    """GEMS: the early layers' maps are largest, and each part has those of half the samples.
+
+    In two micro-batches the next forward pass reuses what the backward pass before it has freed.
+    """
+    model = nn.Sequential(
+        *(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.MaxPool2d(4)),
+        *(nn.Conv2d(8, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.Flatten(), nn.LazyLinear(4)),
+    ).double()
+    inputs = [torch.randn(8, 3, 28, 28, dtype=torch.float64)]
+    model(*inputs)
+    traced, graph = placements.traced_model(model, inputs)
+    most = {}
+    for name, micro_batches in (("layerwise", 1), ("opposed-replicas", 1), ("opposed-replicas", 2)):
+        problem = Problem(graph, flops(graph), Modelling(batch_size=8), 2)
+        blocks, parts = way_named(name).parts(problem, Search())
+        plan = placements.partitioned(traced, graph, blocks.modelling, 2, blocks, parts)
+        placement = place(copy.deepcopy(model), plan)
+        order = schedule(placement, "sequential", micro_batches)
+        placements.check_peak_bytes(placement, inputs, order)
+        most[name, micro_batches] = max(placement.runtime.last.peak_bytes)
+    whole, opposed, in_turn = most.values()
+    assert opposed < whole and in_turn < 0.6 * opposed
 
 
 def test_a_change_of_weights_without_training_is_seen():

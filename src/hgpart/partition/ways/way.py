@@ -83,7 +83,13 @@ class Way:
             return divided.model, divided.parts
         return divided
 
-    def partition(self, problem: Problem, search: Search, slices: int | None = None) -> Partition:
+    def partition(
+        self,
+        problem: Problem,
+        search: Search,
+        slices: int | None = None,
+        bound: int | None = None,
+    ) -> Partition:
         """Divide a model.
 
         Parameters
@@ -92,6 +98,8 @@ class Way:
             Seed, effort and time of ways that search.
         slices : int, optional
             Number of slices for the ways that would choose one.
+        bound : int, optional
+            Lower bound of the volume, such as 0 where nobody asks for it. Default: it is computed.
 
         Raises
         ------
@@ -105,7 +113,8 @@ class Way:
             return divided
         model, parts = divided
         own = replace(problem, modelling=model.modelling)
-        return evaluated(own, model, parts, seed=search.seed, backend=self.name, start=self.name)
+        seed, name = search.seed, self.name
+        return evaluated(own, model, parts, seed=seed, backend=name, start=name, bound=bound)
 
     def _divided(self, problem: Problem, search: Search, slices: int | None) -> Partition | Parts:
         divide, own = self.divide, self.problem(problem)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 IMAGENET_CLASSES = 1000
+CIFAR_CLASSES = 10
 
 
 def named(**layers: nn.Module) -> nn.Sequential:

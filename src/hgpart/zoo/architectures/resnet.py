@@ -1,10 +1,13 @@
-"""ResNet (He et al., 2015); bottlenecks stride in their 3 x 3 convolution ("v1.5")."""
+"""ResNet (He et al., 2015); bottlenecks stride in their 3 x 3 convolution ("v1.5").
+
+ResNet-1001 for CIFAR has pre-activated bottlenecks (He et al., 2016).
+"""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from hgpart.zoo.architectures.blocks import IMAGENET_CLASSES, conv_bn, named
+from hgpart.zoo.architectures.blocks import CIFAR_CLASSES, IMAGENET_CLASSES, conv_bn, named
 
 WIDTHS = (64, 128, 256, 512)
 # (bottleneck blocks?, numbers of blocks of each width), by the number of layers with weights.
@@ -89,4 +92,59 @@ def resnet(depth: int) -> nn.Module:
         avgpool=nn.AdaptiveAvgPool2d(1),
         flatten=nn.Flatten(),
         fc=nn.Linear(channels, IMAGENET_CLASSES),
+    )
+
+
+class PreActivatedBottleneck(nn.Module):
+    """Batch norm, ReLU and convolution, three times; the result is added to the block's input.
+
+    ``downsample`` fits the input, normalised and activated, to the result where they differ.
+    """
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        outputs = 4 * width
+        self.bn1 = nn.BatchNorm2d(inputs)
+        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outputs, 1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = (
+            None if inputs == outputs else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (N, C, H, W) -> (N, C', H / stride, W / stride)."""
+        activated = self.relu(self.bn1(x))
+        y = self.conv1(activated)
+        y = self.conv2(self.relu(self.bn2(y)))
+        y = self.conv3(self.relu(self.bn3(y)))
+        shortcut: Tensor = x if self.downsample is None else self.downsample(activated)
+        return shortcut + y
+
+
+def resnet1001() -> nn.Module:
+    """ResNet-1001 for CIFAR-10: three stages of 111 pre-activated bottlenecks.
+
+    It has 10,327,706 parameters.
+    """
+    layers: dict[str, nn.Module] = {}
+    channels = 16
+    for stage, width in enumerate((16, 32, 64), start=1):
+        layer = nn.Sequential()
+        for block in range(111):
+            stride = 2 if stage > 1 and block == 0 else 1
+            layer.append(PreActivatedBottleneck(channels, width, stride))
+            channels = 4 * width
+        layers[f"layer{stage}"] = layer
+    return named(
+        conv1=nn.Conv2d(3, 16, 3, padding=1, bias=False),
+        **layers,
+        bn=nn.BatchNorm2d(channels),
+        relu=nn.ReLU(inplace=True),
+        avgpool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(channels, CIFAR_CLASSES),
     )
