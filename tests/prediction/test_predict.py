@@ -243,7 +243,7 @@ def test_turns_send_what_a_run_sends_and_compute_each_batch_whole() -> None:
     placement.stream([(inputs, None)] * 7, lambda result, _: result.sum(), id, made)
     sent = placement.runtime.last.traffic
     first = np.zeros_like(sent.forward_bytes)
-    copies = placement.copies.in_turns(lambda here: [here]).copies
+    copies = placement.copies.in_turns(lambda here: [here])
     for exchange in copies.weights:
         if exchange.owner != exchange.holder:
             first[exchange.owner, exchange.holder] += copies.nbytes(exchange)

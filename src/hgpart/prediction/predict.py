@@ -227,17 +227,17 @@ def with_weights(
     if not placement.programs.has_copies:
         return schedule, ()
     if schedule.turns:
-        known = placement.copies.in_turns(from_one)
-        copies, of_turns = known.copies, known.of_turns
-        lowered = lower_turns(schedule, travels_of(copies.weights), [*map(travels_of, of_turns)])
+        copies = placement.copies.in_turns(from_one)
+        of_turns = [*map(travels_of, copies.of_turns)]
+        lowered = lower_turns(schedule, travels_of(copies.weights), of_turns)
     else:
-        copies, of_turns = placement.copies.present, ()
+        copies = placement.copies.present
         lowered = placement.runtime.lowered(schedule, Travelling(copies, copies.weights))
     weights = tuple(
         None
         if copy.owner == copy.holder
         else SentWeights(copies.nbytes(copy), len(copy.elements) > 1)
-        for copy in (*copies.weights, *chain.from_iterable(of_turns))
+        for copy in (*copies.weights, *chain.from_iterable(copies.of_turns))
     )
     return lowered, weights
 

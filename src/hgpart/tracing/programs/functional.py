@@ -479,7 +479,7 @@ def _is_like_its_tensor(call: Call) -> bool:
     if len(tensors) > 1 or torch.Tag.pointwise not in getattr(target, "tags", ()):
         return False
     value = tensors[0].meta["val"]
-    return value.is_floating_point() and value.is_contiguous()
+    return bool(value.is_floating_point() and value.is_contiguous())
 
 
 def _shares(target: Any) -> bool:

@@ -90,6 +90,6 @@ def densenet1000() -> nn.Module:
     Three blocks of 166 dense layers, two convolutions each; 2 x 12 channels in front of them.
     """
     channels = 24
-    stem = {"conv0": nn.Conv2d(3, channels, 3, padding=1, bias=False)}
+    stem: dict[str, nn.Module] = {"conv0": nn.Conv2d(3, channels, 3, padding=1, bias=False)}
     features = dense_features(stem, channels, 12, (166,) * 3)
     return classified(*features, CIFAR_CLASSES)

@@ -122,7 +122,8 @@ class PreActivatedBottleneck(nn.Module):
         y = self.conv2(self.relu(self.bn2(y)))
         y = self.conv3(self.relu(self.bn3(y)))
         shortcut: Tensor = x if self.downsample is None else self.downsample(activated)
-        return shortcut + y
+        added: Tensor = shortcut + y
+        return added
 
 
 def resnet1001() -> nn.Module:
