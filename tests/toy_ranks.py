@@ -126,7 +126,7 @@ class Toy(nn.Module):
     def results_without_data(self, part, batch_size):
         return [torch.empty(batch_size, WIDTHS[-1], dtype=torch.float64, device="meta")]
 
-    def in_flight(self, parameters):
+    def in_flight(self, parameters, *, in_turns=False):
         return nullcontext()  # there are none
 
     def takes(self, batch_size):
@@ -201,7 +201,7 @@ class Toy(nn.Module):
     def usual_schedule(self, placement, whole_batch, *_):
         return whole_batch
 
-    def divided(self, inputs, sizes, part=None):
+    def divided(self, inputs, sizes, part=None, programs=None):
         values = {"x": inputs[0], **self.draw(sum(sizes))}
         split = {
             name: [None] * len(sizes) if value is None else value.split(sizes)

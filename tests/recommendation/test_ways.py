@@ -286,3 +286,25 @@ def test_what_cant_be_sketched_is_placed() -> None:
     found = module.rank_ways(model, traced, graph, times, machine(2), batch_size=8, time_limit=1e5)
     (way,) = [one for one in found.ranked if one.trial.name == "data-parallel"]
     assert way.largest_bytes is not None
+
+
+class BesideTheMean(nn.Module):
+    """Its samples depend on each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        maps = self.first(images)
+        return (maps - maps.mean(0)).mean((2, 3))
+
+
+def test_micro_batches_of_a_batch_that_cant_be_divided_are_refused() -> None:
+    """One device was recommended, as no way of several was tried."""
+    model = BesideTheMean()
+    traced = trace(model, (torch.zeros(4, 3, 8, 8),))
+    graph = channel_graph(traced)
+    facts = model, traced, graph, in_proportion(graph, scale=1e3), machine(2)
+    with pytest.raises(ArgumentError, match=r"2 micro-batches: .*: accepted is 1"):
+        module.rank_ways(*facts, batch_size=8, micro_batches=2)

@@ -105,6 +105,9 @@ def rank_ways(
     check_search(seed)
     if micro_batches is not None:
         Scheduling(micro_batches=micro_batches).sizes(batch_size)
+        mixing = graph.mixing.of_norms("slice")
+        if micro_batches > 1 and mixing:
+            raise ArgumentError(f"{micro_batches} micro-batches: {mixing}: accepted is 1")
     machine, first = at_speeds(machine, times, batch_size)
     if len(first.layers) != len(graph.layers):
         raise PlanError(
