@@ -56,7 +56,7 @@ class QueuedMessages(RankMessages):
                 "are gloo, and the rule async"
             )
         self._news = Condition()
-        self._failure: tuple[int, RuntimeError] | None = None  # and its sender
+        self._failure: tuple[int, Exception] | None = None  # and its sender
         self._announced: dict[int, tuple[Tensor, dist.Work | None]] = {}
         super().__init__(connection, types, mail, samples, sizes, travelling, in_place)
         self._numbered = {message.number: message for message in mail.incoming}
@@ -75,7 +75,7 @@ class QueuedMessages(RankMessages):
                 with self._news:
                     self._coming[message.number] = body, _nothing
                     self._news.notify()
-        except RuntimeError as error:
+        except Exception as error:  # whatever it is, nobody else would hear of it
             with self._news:
                 self._failure = sender, error
                 self._news.notify()
