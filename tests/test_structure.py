@@ -35,7 +35,14 @@ ORDER = [
     *("partition.problem.objectives", "partition.problem", "partition.external"),
     *("partition.baselines", "partition.symmetry"),
     *("partition.native", "partition.bounds", "partition.exact", "partition", "partition.ways"),
-    *("schedules", "schedules.rules", "schedule_wanted", "plan", "partitioned_model"),
+    *(
+        "schedules",
+        "schedules.rules",
+        "schedules.dynamic",
+        "schedule_wanted",
+        "plan",
+        "partitioned_model",
+    ),
     *("execution.weights", "execution.records", "execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *(

@@ -830,7 +830,11 @@ def test_torchrun_trains_a_plan_in_slices(sliced, tmp_path):
         (["--backend", "mpi"], 3, "backend 'mpi': accepted are gloo, nccl, threads"),
         (["--devices", "cpu,cpu,cpu"], 3, "accepted are one for all and one for each of 2 parts"),
         (["--devices", "tpu"], 13, "tpu"),
-        (["--data", "mnist"], 3, "data 'mnist': accepted are synthetic, digits, shapes, imagefolder"),
+        (
+            ["--data", "mnist"],
+            3,
+            "data 'mnist': accepted are synthetic, digits, shapes, imagefolder",
+        ),
         (["--data", "imagefolder:/none"], 3, "there is no such folder"),
         (["--batch-size", "2000", "--data", "digits"], 3, "accepted is 1 to 1442"),
         (["--lr", "-1"], 3, "lr -1.0: accepted is a number from 0"),
@@ -911,6 +915,7 @@ def test_a_plan_is_made_within_memory(capsys):
         (("--devices", "2", "--steps", "x"), 3, "--steps x: accepted is a number of steps"),
         (("--devices", "2", "--until", "3"), 3, "--until 3: accepted is KEY=VALUE"),
         (("--devices", "2", "--micro-batches", "2,norms=x"), 3, "norms 'x': accepted are"),
+        (("--devices", "2", "--schedule", "turns"), 3, "--schedule turns without --plan: accepted"),
         (
             ("--devices", "2", "--memory", "2MB", "--optimizer", "bogus"),
             3,

@@ -14,8 +14,8 @@ from hgpart.execution.outlines import outline
 from hgpart.schedules import make_schedule
 from hgpart.schedules.checking import problems
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.dynamic.order import DynamicOrder
 from hgpart.schedules.lowering import lower
-from hgpart.schedules.rules.dynamic import DynamicOrder
 from hgpart.schedules.schedule import Action, Direction, Piece
 
 

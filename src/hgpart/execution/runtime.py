@@ -33,9 +33,9 @@ from hgpart.execution.weights.copies import Copies, Travelling, travels_of
 from hgpart.execution.weights.versions import Versions
 from hgpart.schedules import make_schedule
 from hgpart.schedules.costs import Costs
+from hgpart.schedules.dynamic.order import DynamicOrder
 from hgpart.schedules.lowering import lower, lower_turns
 from hgpart.schedules.outline import Outline, Uses
-from hgpart.schedules.rules.dynamic import DynamicOrder
 from hgpart.schedules.schedule import Action, Direction, Schedule
 
 Gather = Callable[[Any], list[Any]]  # collects the values of all processes, in their order

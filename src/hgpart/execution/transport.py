@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hgpart.execution.program import PartProgram
 from hgpart.execution.weights.copies import Travelling
-from hgpart.schedules.rules.dynamic import Arrivals
+from hgpart.schedules.dynamic.order import Arrivals
 from hgpart.schedules.schedule import Piece, Schedule
 
 

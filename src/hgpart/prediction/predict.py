@@ -22,9 +22,9 @@ from hgpart.prediction.jobs import Sharing, Span, TimedStep
 from hgpart.prediction.measured_costs import MeasuredCosts, Overheads, SentWeights
 from hgpart.prediction.simulation import simulated
 from hgpart.prediction.steps import part_steps
+from hgpart.schedules.dynamic.simulated import as_ready
 from hgpart.schedules.lowering import lower_turns
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
-from hgpart.schedules.rules.dynamic import as_ready
 from hgpart.schedules.schedule import Direction, Schedule
 
 STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle

@@ -15,10 +15,10 @@ from numbers import Integral
 
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules.costs import CostModel
+from hgpart.schedules.dynamic.simulated import in_turns
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules import IN_FLIGHT, MOST_IN_FLIGHT, RULES, STREAMS
-from hgpart.schedules.rules.dynamic import in_turns
 from hgpart.schedules.schedule import Schedule
 
 __all__ = [

@@ -230,6 +230,11 @@ class Planning(Options):
 
         Processes that the command starts get the file in place of these options.
         """
+        if scheduling is not None and scheduling.is_in_turns:
+            raise ArgumentError(
+                f"--schedule {scheduling.name} without --plan: accepted is a plan over slices, as of "
+                "'hgpart partition --slices auto'"
+            )
         with stage("import"):
             import torch
 

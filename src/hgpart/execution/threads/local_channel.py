@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgpart.schedules.rules.dynamic import Found
+from hgpart.schedules.dynamic.order import Found
 from hgpart.schedules.schedule import Piece
 
 

@@ -16,8 +16,8 @@ from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import ANNOUNCED, Connection
 from hgpart.run.processes.map_types import MapTypes
 from hgpart.run.processes.rank_messages import MessageSizes, RankMessages
+from hgpart.schedules.dynamic.order import Found
 from hgpart.schedules.mail import Mail
-from hgpart.schedules.rules.dynamic import Found
 from hgpart.schedules.schedule import Message, Piece
 
 UNDER_WAY = 16  # messages that a part has sent and may not have departed

@@ -1,0 +1,1 @@
+"""Orders that parts of a stream find themselves: each does what is ready, whatever that is."""
