@@ -232,8 +232,8 @@ class Planning(Options):
         """
         if scheduling is not None and scheduling.is_in_turns:
             raise ArgumentError(
-                f"--schedule {scheduling.name} without --plan: accepted is a plan over slices, as of "
-                "'hgpart partition --slices auto'"
+                f"--schedule {scheduling.name} without --plan: accepted is a plan over slices, as "
+                "of 'hgpart partition --slices auto'"
             )
         with stage("import"):
             import torch
