@@ -336,8 +336,7 @@ def train(
 ) -> None:
     """Train a model on the devices of a plan, to the losses that one device would have.
 
-    Only --schedule async, dynamic and turns differ: their steps use older weights while other
-    batches are in flight.
+    By --schedule async, dynamic or turns losses differ, as weights are older.
     With --way, whole models train by parameter servers.
 
     Parameters
