@@ -11,7 +11,7 @@ seconds of one process over those of a way. With N = 4 there are more processes 
 their ratios say nothing, and only how much of the cores' time is idle is printed.
 
 The thesis trains divided models asynchronously: an idle processor takes the next batch (chapter 4).
-That is the schedule "dynamic" here; synchronous steps in four micro-batches stand beside it.
+Here, the schedule "dynamic" does so; synchronous steps in four micro-batches stand beside it.
 """
 
 from __future__ import annotations

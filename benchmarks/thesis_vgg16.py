@@ -187,7 +187,7 @@ class Split:
     its_way : float or None
         Volume as the thesis counts it, where that is known.
     at_least : float or None
-        What any partition within eps sends, where a backend partitions.
+        The least that any partition within eps sends; None for ways without a backend.
     """
 
     evaluation: Evaluation

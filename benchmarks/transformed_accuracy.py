@@ -3,11 +3,12 @@
     python benchmarks/transformed_accuracy.py --json results/transformed_accuracy.jsonl [--seeds 10]
     python benchmarks/transformed_accuracy.py --data shapes --json results/transformed_shapes.jsonl
 
-By each kind of change with P = 2 and 4, all layers drawn anew (`fresh=True`), by gradient descent
-with momentum. The learning rate decays by the rule of F. Brakel's thesis (`hgpart train --optimizer
-sgd,decay=yes`) on validation samples, which ends the training too. Test samples are classified
-once, behind the last epoch. In a seed all have the same batches; the intervals are Student's, of
-95 %, beside the original: of the differences in each seed.
+The changed models are those of each kind of change with P = 2 and 4, all layers drawn anew
+(`fresh=True`). They are trained by gradient descent with momentum. The learning rate decays by the
+rule of F. Brakel's thesis (`hgpart train --optimizer sgd,decay=yes`) on validation samples, which
+ends the training too. Test samples are classified once, after the last epoch. In a seed all have
+the same batches; the intervals are Student's, of 95 %, beside the original: of the differences in
+each seed.
 
 --data digits: a network of two stages of five cells (16 and 32 channels; 8 x 8 pixels), trained on
 four fifths of the training digits of scikit-learn; the last fifth is for validation.

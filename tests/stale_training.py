@@ -41,6 +41,69 @@ def ended(events: Iterable[Event]) -> tuple[Action, ...]:
     return tuple(action for _, action in sorted(done, key=itemgetter(0)))
 
 
+class _Parts:
+    """The learned parameters as parts hold them, an optimizer for each part, and all versions.
+
+    Attributes
+    ----------
+    history : dict of int to list of Version
+        The values that each part has had, the newest last.
+    losses : list of Tensor
+        Of the batches so far.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pieces: Mapping[int, Sequence[Any]],
+        loss_fn: Callable[[Any, Any], torch.Tensor],
+        optimizer_of: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+    ) -> None:
+        self._model, self._pieces, self._loss_fn = model, pieces, loss_fn
+        named = model.named_parameters()
+        self._whole = {name: parameter for name, parameter in named if parameter.requires_grad}
+        self._learned = {
+            part: [nn.Parameter(held.take(self._whole[held.name]).clone()) for held in own]
+            for part, own in pieces.items()
+        }
+        self._optimizers = {part: optimizer_of(own) for part, own in self._learned.items() if own}
+        self.history: dict[int, list[Version]] = {part: [self._version(part)] for part in pieces}
+        self.losses: list[torch.Tensor] = []
+
+    def _version(self, part: int) -> Version:
+        return [parameter.detach().clone() for parameter in self._learned[part]]
+
+    def zeros(self) -> dict[str, torch.Tensor]:
+        """A tensor for each parameter of the whole model, to put values into."""
+        return {name: torch.zeros_like(parameter) for name, parameter in self._whole.items()}
+
+    def put(self, state: Mapping[str, torch.Tensor], owner: int, updates: int) -> None:
+        """Put a part's values after so many updates where they belong."""
+        for held, value in zip(self._pieces[owner], self.history[owner][updates], strict=True):
+            held.put(state[held.name], value)
+
+    def learn(self, state: dict[str, torch.Tensor], inputs: Sequence[Any], targets: Any) -> None:
+        """One pass of the whole model on these values, then an update of every part's own."""
+        for value in state.values():
+            value.requires_grad_()
+        loss = self._loss_fn(functional_call(self._model, state, tuple(inputs)), targets)
+        self.losses.append(loss.detach())
+        taken = torch.autograd.grad(loss, [*state.values()], allow_unused=True)
+        gradients = dict(zip(state, taken, strict=True))
+        for part, own in self._pieces.items():
+            for held, parameter in zip(own, self._learned[part], strict=True):
+                gradient = gradients[held.name]
+                parameter.grad = None if gradient is None else held.take(gradient).clone()
+            if part in self._optimizers:
+                self._optimizers[part].step()
+            self.history[part].append(self._version(part))
+
+    @property
+    def last(self) -> dict[int, Version]:
+        """The newest values of each part."""
+        return {part: versions[-1] for part, versions in self.history.items()}
+
+
 def stale_training(
     model: nn.Module,
     pieces: Mapping[int, Sequence[Any]],
@@ -64,36 +127,14 @@ def stale_training(
     holders : mapping of int to collection of int, optional
         Which parts have copies of what a part holds.
     """
-    whole = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    learned = {
-        part: [nn.Parameter(one.take(whole[one.name]).clone()) for one in held]
-        for part, held in pieces.items()
-    }
-    optimizers = {part: optimizer_of(several) for part, several in learned.items() if several}
-    history: dict[int, list[Version]] = {
-        part: [[one.detach().clone() for one in several]] for part, several in learned.items()
-    }
+    parts = _Parts(model, pieces, loss_fn, optimizer_of)
     begun = {part: begun_with(schedule, part, (holders or {}).get(part, ())) for part in pieces}
-    losses = []
     for number, (inputs, targets) in enumerate(batches):
-        state = {name: torch.zeros_like(one) for name, one in whole.items()}
-        for part, held in pieces.items():
-            for one, value in zip(held, history[part][begun[part][number]], strict=True):
-                one.put(state[one.name], value)
-        for value in state.values():
-            value.requires_grad_()
-        loss = loss_fn(functional_call(model, state, tuple(inputs)), targets)
-        losses.append(loss.detach())
-        found = torch.autograd.grad(loss, [*state.values()], allow_unused=True)
-        gradients = dict(zip(state, found, strict=True))
-        for part, held in pieces.items():
-            for one, parameter in zip(held, learned[part], strict=True):
-                gradient = gradients[one.name]
-                parameter.grad = None if gradient is None else one.take(gradient).clone()
-            if part in optimizers:
-                optimizers[part].step()
-            history[part].append([one.detach().clone() for one in learned[part]])
-    return losses, {part: versions[-1] for part, versions in history.items()}
+        state = parts.zeros()
+        for part in pieces:
+            parts.put(state, part, begun[part][number])
+        parts.learn(state, inputs, targets)
+    return parts.losses, parts.last
 
 
 def training_in_turns(
@@ -108,50 +149,28 @@ def training_in_turns(
     A part computes with its own weights as they were when it began the batch, and with the values
     of others' that had come by then.
     """
-    whole = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    parts = range(placement.k)
     pieces = {
         part: [held for held, tensor in placement.held(part) if tensor.requires_grad]
-        for part in parts
+        for part in range(placement.k)
     }
-    learned = {
-        part: [nn.Parameter(held.take(whole[held.name]).clone()) for held in own]
-        for part, own in pieces.items()
-    }
-    optimizers = {part: optimizer_of(own) for part, own in learned.items() if own}
-    history = {part: [[one.detach().clone() for one in own]] for part, own in learned.items()}
+    parts = _Parts(model, pieces, loss_fn, optimizer_of)
     ages = _ages(placement)
-    losses = []
     for number, (inputs, targets) in enumerate(batches):
-        state = {name: torch.zeros_like(one) for name, one in whole.items()}
+        state = parts.zeros()
         programs = placement.forms.turns[number % len(placement.forms.turns)]
-        for part in parts:
+        for part in pieces:
             used = [
                 held
                 for attribute, held in programs.slices[part].items()
                 if attribute.split(".")[0] not in ("own", "unread", "unused") and held.name in state
             ]
-            seen = {name: torch.zeros_like(one) for name, one in whole.items()}
-            for owner in parts if used else ():  # others may begin it when it has ended
-                values = history[owner][ages[part][number][owner]]
-                for held, value in zip(pieces[owner], values, strict=True):
-                    held.put(seen[held.name], value)
+            seen = parts.zeros()
+            for owner in pieces if used else ():  # others may begin it when it has ended
+                parts.put(seen, owner, ages[part][number][owner])
             for held in used:
                 held.put(state[held.name], held.take(seen[held.name]))
-        for value in state.values():
-            value.requires_grad_()
-        loss = loss_fn(functional_call(model, state, tuple(inputs)), targets)
-        losses.append(loss.detach())
-        found = torch.autograd.grad(loss, [*state.values()], allow_unused=True)
-        gradients = dict(zip(state, found, strict=True))
-        for part in parts:
-            for held, parameter in zip(pieces[part], learned[part], strict=True):
-                gradient = gradients[held.name]
-                parameter.grad = None if gradient is None else held.take(gradient).clone()
-            if part in optimizers:
-                optimizers[part].step()
-            history[part].append([one.detach().clone() for one in learned[part]])
-    return losses, {part: versions[-1] for part, versions in history.items()}
+        parts.learn(state, inputs, targets)
+    return parts.losses, parts.last
 
 
 def _ages(placement: Any) -> list[list[list[int]]]:

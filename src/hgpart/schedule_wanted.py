@@ -80,7 +80,7 @@ class Scheduling:
     def simulated_batches(self) -> int:
         """Number of batches whose simulation tells the pace of a stream.
 
-        What parts that take what is ready do becomes regular only after many batches.
+        Parts that take what is ready settle into a regular order only after many batches.
         """
         is_dynamic = self.is_stream and self.rule in (DYNAMIC, TURNS)
         return max(MANY, self.sample_batches) if is_dynamic else self.sample_batches

@@ -52,8 +52,8 @@ def test_any_delays(
     lowered = lower(made, travels, range(len(travels)), of_parts(cut, of_steps))
     assert problems(made) == problems(lowered) == []
     inboxes = [Inbox() for _ in outlines]
-    parts = [DynamicOrder(lowered, part, inbox) for part, inbox in enumerate(inboxes)]
-    orders = [*map(iter, parts)]
+    parts = [DynamicOrder(lowered, part, inbox.has) for part, inbox in enumerate(inboxes)]
+    orders = [part.actions(inbox.wait_for) for part, inbox in zip(parts, inboxes, strict=True)]
     on_the_way, going, done = list[tuple[int, Piece]](), [*range(cut.k)], list[Action]()
     while going:
         for _ in range(deal.randrange(len(on_the_way) + 1)):
@@ -67,7 +67,9 @@ def test_any_delays(
             continue
         except NothingError:
             assert on_the_way or len(going) > 1  # someone else goes on
-            orders[part] = iter(parts[part])  # an error has ended the other
+            orders[part] = parts[part].actions(
+                inboxes[part].wait_for
+            )  # an error has ended the other
             continue
         assert all(piece in inboxes[part].pieces for piece in lowered.awaits(action))
         done.append(action)

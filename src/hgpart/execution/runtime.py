@@ -498,10 +498,12 @@ class RunningPass:
             stop()
 
         sequences = schedule.sequences
-        in_turn: dict[int, DynamicOrder] = {}
+        in_turn: dict[int, Iterator[Action]] = {}
         if schedule.is_dynamic:
             queues = cast(QueuedChannel, channel)
-            in_turn = {part: DynamicOrder(schedule, part, queues) for part in runs}
+            for part in runs:
+                order = DynamicOrder(schedule, part, queues.has)
+                in_turn[part] = order.actions(queues.wait_for)
         self._execute(
             [
                 partial(run.run, sequences[part], channel, in_turn.get(part))

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hgpart.execution.program import PartProgram
 from hgpart.execution.weights.copies import Travelling
-from hgpart.schedules.dynamic.order import Arrivals
-from hgpart.schedules.schedule import Piece, Schedule
+from hgpart.schedules.dynamic.order import Ready
+from hgpart.schedules.schedule import Action, Piece, Schedule
 
 
 class Channel(Protocol):
@@ -33,8 +33,14 @@ class Channel(Protocol):
         """Wake all that wait, and let nothing wait any more."""
 
 
-class QueuedChannel(Channel, Arrivals, Protocol):
+class QueuedChannel(Channel, Protocol):
     """What also tells what has arrived, for a schedule whose order is dynamic."""
+
+    def has(self, piece: Piece) -> bool:
+        """Whether a piece has arrived."""
+
+    def wait_for(self, find: Ready) -> Sequence[Action]:
+        """What `find` finds, now or as soon as something else has arrived."""
 
 
 class Executor(Protocol):

@@ -194,8 +194,8 @@ def predict(
 def _of_stream(schedule: Schedule, spans: Sequence[Span]) -> float:
     """Seconds of a stream's batches at the pace of those in its middle.
 
-    That is the time between the updates of a part after it has begun as many batches as it may have
-    in flight, and before it has only so many to end; in whole rounds, where batches take turns.
+    The pace is the time between the updates of a part. The first and the last batches don't count:
+    as many as may be in flight less one, at each end. Where batches take turns, whole rounds count.
     """
     assert schedule.in_flight is not None
     fill, batches = schedule.in_flight - 1, schedule.micro_batches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from queue import SimpleQueue
 from threading import Condition
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hgpart.schedules.dynamic.order import Found
-from hgpart.schedules.schedule import Piece
+from hgpart.schedules.dynamic.order import Ready
+from hgpart.schedules.schedule import Action, Piece
 
 
 class StoppedError(Exception):
@@ -57,7 +57,7 @@ class LocalChannel:
         queue = self._queues.get(piece)
         return queue is not None and not queue.empty()
 
-    def wait_for(self, find: Callable[[], Found | None]) -> Found:
+    def wait_for(self, find: Ready) -> Sequence[Action]:
         """What `find` finds, now or as soon as something else has arrived."""
         with self._changing:
             while (ready := find()) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from threading import Condition, Thread
 
@@ -16,9 +16,9 @@ from hgpart.execution.weights.copies import Travelling
 from hgpart.run.processes.connection import ANNOUNCED, Connection
 from hgpart.run.processes.map_types import MapTypes
 from hgpart.run.processes.rank_messages import MessageSizes, RankMessages
-from hgpart.schedules.dynamic.order import Found
+from hgpart.schedules.dynamic.order import Ready
 from hgpart.schedules.mail import Mail
-from hgpart.schedules.schedule import Message, Piece
+from hgpart.schedules.schedule import Action, Message, Piece
 
 UNDER_WAY = 16  # messages that a part has sent and may not have departed
 
@@ -84,7 +84,7 @@ class QueuedMessages(RankMessages):
         """Whether a piece has arrived."""
         return piece in self._arrived or self._mail.arriving[piece].number in self._coming
 
-    def wait_for(self, find: Callable[[], Found | None]) -> Found:
+    def wait_for(self, find: Ready) -> Sequence[Action]:
         """What `find` finds, now or as soon as something else has arrived.
 
         Raises
@@ -93,7 +93,7 @@ class QueuedMessages(RankMessages):
             If another rank is gone, or has not sent anything in time.
         """
 
-        def wait() -> Found | None:
+        def wait() -> Sequence[Action] | None:
             with self._news:
                 while (ready := find()) is None and self._failure is None:
                     self._news.wait()

@@ -9,22 +9,11 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
 
 from hgpart.schedules.schedule import Action, Direction, Piece, Schedule
 
 GLUED = (Direction.COLLECT, Direction.UPDATE, Direction.SPREAD, Direction.GATHER)  # in this order
-Found = TypeVar("Found")
-
-
-class Arrivals(Protocol):
-    """What tells a part what has arrived."""
-
-    def has(self, piece: Piece) -> bool:
-        """Whether a piece has arrived."""
-
-    def wait_for(self, find: Callable[[], Found | None]) -> Found:
-        """What `find` finds, now or as soon as something else has arrived."""
+Ready = Callable[[], Sequence[Action] | None]  # the actions to do next, if any are ready
 
 
 @dataclass
@@ -36,7 +25,7 @@ class _Stage:
 
 
 class DynamicOrder:
-    """Iterates over a part's actions; of those that are ready, the one that frees most comes first.
+    """Deals out a part's actions; of those that are ready, the one that frees most comes first.
 
     In each batch a part goes through its chunks in order, then updates its weights; it does each of
     these for one batch after the other (of the same turn), so that statistics and weights change in
@@ -51,13 +40,13 @@ class DynamicOrder:
     ----------
     schedule : Schedule
         The schedule, lowered, of a stream.
-    arrivals : Arrivals
-        What arrives at the part.
+    has : callable
+        Whether a piece has arrived at the part.
     """
 
-    def __init__(self, schedule: Schedule, part: int, arrivals: Arrivals) -> None:
+    def __init__(self, schedule: Schedule, part: int, has: Callable[[Piece], bool]) -> None:
         assert schedule.in_flight is not None
-        self._arrivals, self._limit = arrivals, schedule.in_flight
+        self._has, self._limit = has, schedule.in_flight
         outlines = [schedule.outlines_of(at)[part] for at in range(schedule.micro_batches)]
         self._forward = [len(outline.forward) for outline in outlines]
         # Stages of the batch before it in its turn that must be done before a batch begins.
@@ -97,10 +86,10 @@ class DynamicOrder:
         for owner, by_update in values.items():
             self._weights[owner] = deque(by_update[update] for update in sorted(by_update))
 
-    def __iter__(self) -> Iterator[Action]:
-        """Wait for the first action that is ready, again and again."""
+    def actions(self, wait_for: Callable[[Ready], Sequence[Action]]) -> Iterator[Action]:
+        """All actions of the part; `wait_for` waits until a function finds some that are ready."""
         while self._first < len(self._batches) or any(self._weights.values()):
-            yield from self._arrivals.wait_for(self.take)
+            yield from wait_for(self.take)
 
     def take(self) -> Sequence[Action] | None:
         """Actions that are ready, which are done next; None if there are none."""
@@ -143,4 +132,4 @@ class DynamicOrder:
         )
 
     def _has_all(self, stage: _Stage) -> bool:
-        return all(map(self._arrivals.has, stage.awaits))
+        return all(map(self._has, stage.awaits))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 
 from hgpart.schedules.costs import CostModel
-from hgpart.schedules.dynamic.order import DynamicOrder, Found
+from hgpart.schedules.dynamic.order import DynamicOrder
 from hgpart.schedules.needs import Needs
 from hgpart.schedules.outline import Outline
 from hgpart.schedules.rules.sequential import sequential
@@ -32,8 +32,10 @@ def in_turns(
 
 def as_ready(schedule: Schedule, costs: CostModel) -> Iterator[Action]:
     """The actions of a schedule in the order in which parts that take what is ready begin them."""
-    inboxes = [_Inbox() for _ in schedule.outlines]
-    orders = [DynamicOrder(schedule, part, inbox) for part, inbox in enumerate(inboxes)]
+    arrived: list[set[Piece]] = [set() for _ in schedule.outlines]
+    orders = [
+        DynamicOrder(schedule, part, arrived[part].__contains__) for part in range(schedule.k)
+    ]
     free_at = [0.0] * schedule.k
     numbers = count()
     events: list[tuple[float, int, int, Sequence[Piece]]] = []  # what arrives at a part when
@@ -41,7 +43,7 @@ def as_ready(schedule: Schedule, costs: CostModel) -> Iterator[Action]:
         heappush(events, (0.0, next(numbers), part, ()))
     while events:
         now, _, part, pieces = heappop(events)
-        inboxes[part].pieces.update(pieces)
+        arrived[part].update(pieces)
         if now < free_at[part]:
             continue  # it looks again when it is free
         for action in orders[part].take() or ():
@@ -52,18 +54,3 @@ def as_ready(schedule: Schedule, costs: CostModel) -> Iterator[Action]:
                 arrives = now + costs.travel(action, chunk, receiver)
                 heappush(events, (arrives, next(numbers), receiver, sent))
             heappush(events, (now, next(numbers), part, ()))
-
-
-class _Inbox:
-    """What has arrived at a part, in a simulation."""
-
-    def __init__(self) -> None:
-        self.pieces: set[Piece] = set()
-
-    def has(self, piece: Piece) -> bool:
-        """Whether a piece has arrived."""
-        return piece in self.pieces
-
-    def wait_for(self, find: Callable[[], Found | None]) -> Found:
-        """Nobody waits in a simulation."""
-        raise NotImplementedError

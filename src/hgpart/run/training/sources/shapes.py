@@ -37,7 +37,7 @@ class Shapes:
     Attributes
     ----------
     name : str
-        What the draws depend on, besides the sample's number.
+        The images and classes are drawn from this name and the sample's number.
     count : int
         Number of samples; the first of a larger set are those of a smaller one.
     channels : int
