@@ -6,8 +6,9 @@ Each process of the runner computes in one thread, and so do the commands that t
 machines that run the tests are shared, and busy at times. Hypothesis has no deadline for that
 reason. A model of the zoo is traced once for all processes: what they keep lies in a folder of this
 run's own, and the user's folder of caches is left alone. Ctrl-C arrives: a runner in the background
-ignores it, and the commands would too. Garbage is looked for less often than Python does: each time
-it goes through all that torch holds.
+ignores it, and the commands would too. Garbage is looked for less often than Python does, as each
+time it goes through all that torch holds; and not before the tests are collected, which would take
+half as long again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from hgpart.work import watching
 from hgpart.work.watching import Spent
 
+gc.disable()
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before anything imports torch
 os.environ["HGPART_TRACES"] = "keep"
 if "PYTEST_XDIST_WORKER" not in os.environ:  # the first process; the others inherit its folder
@@ -94,6 +96,7 @@ def pytest_collection_finish() -> None:
     """Look for garbage seldom, and not in what was imported."""
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def _is_full(config: pytest.Config) -> bool:

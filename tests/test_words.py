@@ -26,14 +26,21 @@ def trees() -> dict[str, ast.Module]:
     }
 
 
-def docstrings() -> Iterator[tuple[str, str]]:
+@cache
+def nodes() -> list[tuple[str, ast.AST]]:
+    """Files, and all that stands in them."""
+    return [(path, node) for path, tree in trees().items() for node in ast.walk(tree)]
+
+
+@cache
+def docstrings() -> list[tuple[str, str]]:
     """Files and names of what has a docstring, with the docstring."""
-    for path, tree in trees().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                text = ast.get_docstring(node)
-                if text:
-                    yield f"{path}: {getattr(node, 'name', 'module')}", text
+    return [
+        (f"{path}: {getattr(node, 'name', 'module')}", text)
+        for path, node in nodes()
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and (text := ast.get_docstring(node))
+    ]
 
 
 def entries(text: str) -> Iterator[tuple[str, str]]:
@@ -62,8 +69,7 @@ def test_an_entry_of_a_docstring_is_a_noun_phrase_or_a_sentence() -> None:
 def test_local_names_say_what_a_thing_is() -> None:
     stored = Counter(
         f"{path}: {node.id}"
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if isinstance(node, ast.Name)
         and isinstance(node.ctx, ast.Store)
         and node.id in ("each", "found", "many", "one")
@@ -74,18 +80,12 @@ def test_local_names_say_what_a_thing_is() -> None:
 def test_no_items_are_joined_to_save_a_line() -> None:
     joined = [
         f"{path}:{node.lineno}"
-        for path, tree in trees().items()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if isinstance(node, ast.Starred) and isinstance(node.value, ast.Tuple | ast.List)
     ]
     assert joined == []
 
 
 def test_a_class_name_is_used_once() -> None:
-    names = Counter(
-        node.name
-        for tree in trees().values()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ClassDef)
-    )
+    names = Counter(node.name for _, node in nodes() if isinstance(node, ast.ClassDef))
     assert [name for name, count in names.items() if count > 1] == []

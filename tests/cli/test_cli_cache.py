@@ -60,7 +60,8 @@ def test_commands_read_what_others_have_traced(
     assert run(["run", "--plan", plan, "--batch-size", "4"]) == 0
 
 
-@pytest.mark.parametrize("command", ["trace lenet5", "partition lenet5 --k 2"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("command", ["partition lenet5 --k 2", "trace lenet5"])
 def test_what_is_kept_is_read_without_torch(command: str) -> None:
     """Importing torch takes longer than all else until the search begins."""
     assert run(["trace", "lenet5"]) == 0

@@ -252,7 +252,7 @@ def test_by_a_file(capfd, plans, schedules, tmp_path, backward, carrier):
         (("--backend", "nccl"), 3, "backend nccl on device cpu: accepted are GPUs, as in --devic"),
         (("--schedule", "async"), 3, "--schedule async without --backward: accepted is with it"),
         (("--schedule", "in-flight=3"), 3, "3 batches in flight by greedy: accepted with async"),
-        ((*ASYNC[:2], "turns"), 3, "turns, whose bytes a plan does not say: accepted are other"),
+        ((*ASYNC[:2], "turns"), 3, "turns by a plan with the batch whole: accepted are plans over"),
         ((*ASYNC[:2], "async,in-flight=0"), 3, "0 batches in flight: accepted is 1 to 1000"),
         ((*ASYNC[:2], "async,in-flight=1001"), 3, "1001 batches in flight: accepted is 1 to 1000"),
         (

@@ -146,6 +146,10 @@ def test_a_plan_is_verified_and_run(divided, capsys):
     assert inference["as_planned"]
     assert inference["forward_bytes"] == 2 * made["maps_forward_bytes"]
     assert inference["uncounted_bytes"] == 0
+    turns = ["--steps", 5, "--backward", "--schedule", "turns,in-flight=2"]
+    in_turns = said_by(["run", *plan, *turns, "--backend", "threads"], capsys)
+    assert in_turns["as_planned"]
+    assert in_turns["forward_bytes"] == in_turns["planned_forward_bytes"] > 0
 
 
 @pytest.mark.full

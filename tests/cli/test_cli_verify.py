@@ -129,7 +129,8 @@ def test_a_broken_placement_fails(capfd, monkeypatch):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("way", ["coarse", "random", "horizontal", "layerwise"])
+@pytest.mark.few(2)
+@pytest.mark.parametrize("way", ["random", "layerwise", "horizontal", "coarse"])
 def test_slices_of_the_batch(capfd, way):
     options = ("--slices", 2, "--way", way, "--micro-batches", 2, "--json", "-")
     assert verify("--k", 2, *options) == 0

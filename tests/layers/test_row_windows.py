@@ -449,6 +449,7 @@ def test_a_wrong_rule_of_the_user_is_told(
         rows_of_blurred()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("is_pooled", [True, False])
 @pytest.mark.parametrize(
     "attention",

@@ -75,6 +75,7 @@ def of_whole_layers(traced, graph, modelling, k, seed, together=False):
     return placements.partitioned(traced, graph, modelling, k, built, parts)
 
 
+@pytest.mark.full
 @given(
     norm=norms(),
     training=st.booleans(),

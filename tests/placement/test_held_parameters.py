@@ -147,7 +147,7 @@ def traced(name: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.long
-@pytest.mark.few(4)
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "grain"),
     [

@@ -87,8 +87,8 @@ def test_lenet5_with_every_task_at_random(grain, k, seed):
     placements.check_equal(model, inputs, plan, seed)
 
 
-@pytest.mark.few(2)
-@pytest.mark.parametrize("grain", ["coarse", "fine"])
+@pytest.mark.few(1)
+@pytest.mark.parametrize("grain", ["fine", "coarse"])
 @pytest.mark.parametrize("k", [3, 8, *(pytest.param(k, marks=pytest.mark.full) for k in (2, 4))])
 def test_good_partitions(grain, k):
     model, inputs, traced, graph = small("residual")

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hgpart import Modelling, trace
-from hgpart.operators.composites.recurrent import MOST_STEPS
+from hgpart.operators.composites import recurrent
 
-SAMPLES, STEPS, HEIGHT, UNITS = 3, 5, 4, 6
+SAMPLES, STEPS, HEIGHT, UNITS = 3, 3, 4, 6
 
 
 class Recogniser(nn.Module):
@@ -54,18 +54,18 @@ class Cells(nn.Module):
 
 MODELS = {
     "lstm": lambda: Recogniser(nn.LSTM),
-    "stacked, both ways": lambda: Recogniser(nn.LSTM, num_layers=2, bidirectional=True),
+    "gru without biases": lambda: Recogniser(nn.GRU, bias=False),
+    "tanh": lambda: Recogniser(nn.RNN, bidirectional=True),
+    "written by hand": lambda: Cells(nn.GRUCell, written=True),
     "projected": lambda: Recogniser(nn.LSTM, proj_size=2, num_layers=2),
+    "stacked, both ways": lambda: Recogniser(nn.LSTM, num_layers=2, bidirectional=True),
     "without biases": lambda: Recogniser(nn.LSTM, bias=False, batch_first=True),
     "gru": lambda: Recogniser(nn.GRU),
-    "gru without biases": lambda: Recogniser(nn.GRU, bias=False),
     "gru, dropout": lambda: Recogniser(nn.GRU, num_layers=2, dropout=0.4, batch_first=True),
-    "tanh": lambda: Recogniser(nn.RNN, bidirectional=True),
     "relu": lambda: Recogniser(nn.RNN, nonlinearity="relu"),
     "lstm cells": lambda: Cells(nn.LSTMCell),
     "gru cells": lambda: Cells(nn.GRUCell),
     "tanh cells": lambda: Cells(nn.RNNCell),
-    "written by hand": lambda: Cells(nn.GRUCell, written=True),
 }
 
 
@@ -77,6 +77,7 @@ def made(name: str) -> tuple[nn.Module, list[Tensor]]:
     return model, [images]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", MODELS)
 def test_units_are_tasks(name: str) -> None:
     """All of a recurrent layer was one task."""
@@ -93,7 +94,7 @@ def test_units_are_tasks(name: str) -> None:
     assert not weights & sent
 
 
-@pytest.mark.few(3)
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", MODELS)
 def test_units_in_parts_compute_what_the_layer_does(name: str) -> None:
     model, images = made(name)
@@ -105,6 +106,7 @@ def test_units_in_parts_compute_what_the_layer_does(name: str) -> None:
             placements.check_equal(model, images, plan)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("name", ["gru, dropout", "stacked, both ways", "gru cells"])
 def test_what_is_placed_in_training_is_evaluated(name: str) -> None:
     """A dropout between layers was a layer of its own that evaluation lacked."""
@@ -116,12 +118,15 @@ def test_what_is_placed_in_training_is_evaluated(name: str) -> None:
         torch.testing.assert_close(placed.eval()(*images), model.eval()(*images))
 
 
-@pytest.mark.parametrize("steps", [1, MOST_STEPS, MOST_STEPS + 1])
-def test_a_layer_of_many_steps_is_one_operator(steps: int) -> None:
-    model = nn.RNN(2, 2, batch_first=True)
-    traced = trace(model, torch.randn(2, steps, 2))
-    targets = {node.target for node in traced.graph_module.graph.nodes}
-    assert (torch.ops.aten.rnn_tanh.input in targets) == (steps > MOST_STEPS)
+@pytest.mark.parametrize(
+    "most", [3, pytest.param(recurrent.MOST_STEPS, marks=[pytest.mark.full, pytest.mark.long])]
+)
+def test_a_layer_of_many_steps_is_one_operator(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recurrent, "MOST_STEPS", most)
+    for steps in (1, most, most + 1):
+        traced = trace(nn.RNN(2, 2, batch_first=True), torch.randn(2, steps, 2))
+        targets = {node.target for node in traced.graph_module.graph.nodes}
+        assert (torch.ops.aten.rnn_tanh.input in targets) == (steps > most)
 
 
 def test_a_weight_of_units_that_are_zeros_has_a_gradient() -> None:

@@ -91,7 +91,9 @@ def trained(
     return [*placement.state_dict().values()]
 
 
-@pytest.mark.parametrize("norm", [nn.Identity, nn.BatchNorm2d])
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm2d, pytest.param(nn.Identity, marks=pytest.mark.full)]
+)
 @pytest.mark.parametrize("in_flight", [1, 2])
 def test_streams_over_bands(in_flight, norm):
     """With one batch in flight they are steps, to the bit; with two they are reproducible."""

@@ -139,7 +139,7 @@ def test_what_nothing_is_left_for_is_refused_as_it_is_known() -> None:
 
 def test_a_device_is_short_by_its_own_limit() -> None:
     """The one that needs most was named, which may have most."""
-    found = in_memory(None, None)
+    found = in_memory(None, Scheduling())
     small, large = min(found.needed_bytes), max(found.needed_bytes)
     limited = replace(
         found.plan.partition.problem, memory=MemoryLimits((small + 1, 10 * large), copies=3)

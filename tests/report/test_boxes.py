@@ -96,7 +96,7 @@ def painted(box: LayerBox, slice_: int, band: int) -> np.ndarray:
     return shares
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.integers(0, 2), banded_graphs.modellings())
 def test_boxes_are_painted_by_the_parts_of_tiles(seed: int, modelling: Modelling) -> None:
     """All of a box, and each tile that lies as none beside it: such as do are drawn as one."""

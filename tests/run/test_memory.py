@@ -172,7 +172,7 @@ def test_what_cannot_be_computed_without_memory_is_said_and_ends_no_run(capsys):
     assert all(found.peak_bytes)
     part = found.planned_peak_bytes.index(None)
     assert found.planned_peak_bytes[1 - part] == found.peak_bytes[1 - part]
-    planned = placement.programs.expected_traffic((2, 2), backward=True)
+    planned = placement.programs.expected_traffic((2, 2), backward=True)  # of the only step
     report = RunReport("picks", ("cpu",) * 2, "threads", found, planned, Scheduling("gpipe", 2))
     assert json.loads(run_json(report))["parts"][part]["planned_peak_bytes"] is None
     print_run(report, Console(width=200), "MB")

@@ -36,7 +36,11 @@ def expected_gradients(blueprint: Blueprint, dtype: torch.dtype, batch_size: int
 
 
 def expected_weights(
-    partition: Partition, owners: Partition, blueprint: Blueprint, dtype: torch.dtype
+    partition: Partition,
+    owners: Partition,
+    blueprint: Blueprint,
+    dtype: torch.dtype,
+    turn: int | None = None,
 ) -> Evaluation:
     """Figures of gradients of weights that slices of the batch have on several parts.
 
@@ -48,6 +52,9 @@ def expected_weights(
         Partition over slices.
     owners : Partition
         Partition of the model by owners of parameters; see `shares.owners`.
+    turn : int, optional
+        The only slice whose gradients are counted, where slices have batches in turns. Default:
+        all slices.
     """
     k, whole = partition.k, _in_type(blueprint, dtype)
     modelling = replace(partition.modelling, bytes_per_element=None, training=True)
@@ -56,8 +63,11 @@ def expected_weights(
     # The root of a net is a tile on the part that owns its parameters.
     slices = np.arange(modelling.slices)[:, None, None] * model.slice_vertices
     tiles = np.where(model.in_bands >= 0, model.in_bands, model.in_bands[0]) + slices
+    of_owners = owners.parts[containing(owners.model, model)]
+    if turn is not None:  # as if the owners had all other slices: they send themselves nothing
+        parts[tiles[np.arange(modelling.slices) != turn]] = of_owners
     tiles = tiles.reshape(-1, model.in_bands.shape[1])
-    owning = np.argmax(parts[tiles] == owners.parts[containing(owners.model, model)], axis=0)
+    owning = np.argmax(parts[tiles] == of_owners, axis=0)
     roots_on_owners = tiles[owning, np.arange(len(owning))].astype(np.int32)
     by_message = []
     for names, at_once in messages(whole, blueprint.parameter_shapes, blueprint.trainable):

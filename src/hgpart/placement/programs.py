@@ -179,9 +179,9 @@ class Programs:
             for sent in self._expected_weights().traffic
         ]
 
-    def _expected_weights(self) -> Evaluation:
+    def _expected_weights(self, turn: int | None = None) -> Evaluation:
         owners = self.owners.partition
-        return expected_weights(self.partition, owners, self.blueprint, self.dtype)
+        return expected_weights(self.partition, owners, self.blueprint, self.dtype, turn)
 
     @property
     def output_part(self) -> int:
@@ -382,6 +382,26 @@ class Programs:
             total.forward_messages[:] += weights.messages.T
             total.backward_bytes[:] += weights.traffic
             total.backward_messages[:] += weights.messages
+        return total
+
+    def expected_turn(self, turn: int, programs: Programs, batch_size: int) -> Traffic:
+        """What one batch of a stream in turns should send, by the same figures.
+
+        Its maps are those of the slice whose turn it is. New weights go to the copies of all turns,
+        and gradients come back from those of this turn.
+
+        Parameters
+        ----------
+        programs : Programs
+            Programs of the slice; see `hgpart.placement.mode_programs.in_turns`.
+        """
+        maps, gradients = programs.expected(batch_size), programs.expected_gradients(batch_size)
+        weights, returned = self._expected_weights(), self._expected_weights(turn)
+        total = Traffic.none(self.k)
+        total.forward_bytes[:] = maps.traffic + weights.traffic.T
+        total.forward_messages[:] = maps.messages + weights.messages.T
+        total.backward_bytes[:] = gradients.traffic + returned.traffic
+        total.backward_messages[:] = gradients.messages + returned.messages
         return total
 
     def planned_bytes(self, sizes: Sequence[int], learns: bool) -> int | None:

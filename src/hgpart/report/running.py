@@ -40,7 +40,7 @@ class RunReport:
     transport : str
         What carried the messages: gloo, nccl or threads (of one process).
     planned : Traffic
-        Traffic of a step, by the plan.
+        Traffic of all steps, by the plan.
     norms : str
         What updates running statistics, ``micro-batch`` or ``batch``.
     work_shares : tuple of float
@@ -64,11 +64,10 @@ class RunReport:
                 getattr(traffic, f"{direction}_bytes")
                 for traffic in (self.measurement.totals.traffic, self.planned)
             )
-            for sender, receiver in np.argwhere(travelled != planned * steps).tolist():
+            for sender, receiver in np.argwhere(travelled != planned).tolist():
                 return (
                     f"{direction}, part {sender} sent {travelled[sender, receiver]:,} bytes to "
-                    f"part {receiver} in {steps} steps, by the plan "
-                    f"{planned[sender, receiver]:,} in each"
+                    f"part {receiver} in {steps} steps, by the plan {planned[sender, receiver]:,}"
                 )
         return None
 
@@ -92,7 +91,7 @@ def run_columns(report: RunReport) -> list[Column[int]]:
 
     forward, back = traffic.forward_bytes, traffic.backward_bytes
     planned_peaks = measured.planned_peak_bytes
-    in_step = planned.forward_bytes, planned.backward_bytes
+    both = planned.forward_bytes, planned.backward_bytes
     messages = totals(1, traffic.forward_messages, traffic.backward_messages)
     return [
         *timing_columns(report.devices, measured.totals.timings, steps),
@@ -101,9 +100,9 @@ def run_columns(report: RunReport) -> list[Column[int]]:
         Column("idle_share", "idle", "", "%", idle, decimals=1),
         *staleness_columns(measured.staleness),
         Column("", "sends", "", BYTES, sums(1, forward, back, steps=steps)),
-        Column("", "planned", "", BYTES, sums(1, *in_step)),
+        Column("", "planned", "", BYTES, sums(1, *both, steps=steps)),
         Column("", "receives", "", BYTES, sums(0, forward, back, steps=steps)),
-        Column("", "planned", "", BYTES, sums(0, *in_step)),
+        Column("", "planned", "", BYTES, sums(0, *both, steps=steps)),
         Column("sent_forward_bytes", value=totals(1, forward)),
         Column("received_forward_bytes", value=totals(0, forward)),
         Column("sent_backward_bytes", value=totals(1, back)),
@@ -178,8 +177,8 @@ def run_json(report: RunReport) -> str:
             "samples_per_second": measured.samples_per_second,
             "disturbed": measured.disturbed,
             **traffic_fields(traffic),
-            "planned_forward_bytes": int(report.planned.forward_bytes.sum()) * measured.steps,
-            "planned_backward_bytes": int(report.planned.backward_bytes.sum()) * measured.steps,
+            "planned_forward_bytes": int(report.planned.forward_bytes.sum()),
+            "planned_backward_bytes": int(report.planned.backward_bytes.sum()),
             "as_planned": report.difference() is None,
             "busiest_share": measured.busiest,
             "most_samples_per_second": measured.samples_per_second / measured.busiest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import chain
@@ -14,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from hgpart.execution.program import WHOLE
 from hgpart.execution.records.events import Event, planned_events
-from hgpart.execution.records.totals import Totals
+from hgpart.execution.records.totals import Totals, Traffic
 from hgpart.placement import Placement
 from hgpart.placement.accounting import known_peak_bytes
 from hgpart.placement.cutting.slices import Slice
@@ -24,6 +25,7 @@ from hgpart.run.distributed import DistributedModel
 from hgpart.run.learner import Learner, Losses, LossFunction
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.rules import LONGEST
 from hgpart.schedules.schedule import Schedule
 from hgpart.schedules.simulation import times_of
 from hgpart.tracing.arguments import Inputs, as_called
@@ -103,24 +105,9 @@ class PlacedModel(Learner):
 
     def forward_bytes(self, batch_size: int) -> int:
         """Bytes that all parts send forward in a step, by the plan; in the mean of all turns."""
-        placement, sizes = self.placement, self.scheduling.sizes(batch_size)
-        if not self._is_in_turns:
-            traffic = placement.programs.expected_traffic(sizes, backward=True)
-            return int(traffic.forward_bytes.sum())
-        turns = placement.forms.turns
-        maps = sum(
-            transfer.nbytes(batch_size)
-            for programs in turns
-            for transfer in programs.transfers
-            if transfer.counted
-        )
-        weights = sum(
-            elements.count
-            for exchange in placement.copies.in_turns(self.gather).weights
-            if exchange.owner != exchange.holder
-            for elements in exchange.elements
-        )
-        return maps // len(turns) + weights * placement.dtype.itemsize
+        batches = len(self.placement.forms.turns) if self._is_in_turns else 1
+        traffic = expected_traffic(self.placement, self.scheduling, batches, batch_size)
+        return int(traffic.forward_bytes.sum()) // batches
 
     def train(self, mode: bool) -> None:
         """Switch between training and evaluation."""
@@ -277,6 +264,29 @@ class PlacedModel(Learner):
     def counted_peak(self) -> tuple[int, ...]:
         """Most bytes that each part held in the last step, if they were counted."""
         return tuple(chain.from_iterable(self.gather(self.model.runtime.last.peak_bytes)))
+
+
+def expected_traffic(
+    placement: Placement,
+    scheduling: Scheduling,
+    steps: int,
+    batch_size: int,
+    *,
+    backward: bool = True,
+) -> Traffic:
+    """What steps should send, by the plan's hypergraph; streams are of at most `LONGEST` steps.
+
+    Where batches take turns, each stream begins with the first slice.
+    """
+    if not scheduling.is_in_turns:
+        return placement.programs.expected_traffic(scheduling.sizes(batch_size), backward) * steps
+    turns = placement.forms.turns
+    counts = Counter(step % LONGEST % len(turns) for step in range(steps))
+    of_turns = (
+        placement.programs.expected_turn(turn, turns[turn], batch_size) * count
+        for turn, count in counts.items()
+    )
+    return reduce(add, of_turns)
 
 
 def held_by_parts(placement: Placement) -> Iterator[tuple[int, Slice, Tensor]]:

@@ -79,7 +79,7 @@ def test_attention_within_windows_is_exported_as_an_operator_of_torch(tmp_path: 
     traced, graph = placements.traced_model(model, [images])
     called = {node.target for node in traced.graph_module.graph.nodes}
     assert torch.ops.hgpart.attention_of_stacks.default in called
-    plan = placements.of_single_tasks(traced, graph, Modelling(batch_size=4, bands=2), 2, 1)
+    plan = placements.of_whole_tiles(traced, graph, Modelling(batch_size=4, bands=2), 2, 1)
     check(place(model, plan), model, [images], tmp_path)
 
 

@@ -79,14 +79,14 @@ def test_random_partitions(
 @pytest.mark.parametrize("grain", [pytest.param("coarse", marks=pytest.mark.full), "fine"])
 @pytest.mark.parametrize("name", ["residual", "tied"])
 def test_without_norms_it_is_the_whole_batch(name, grain):
-    """Called as the model is, and over 20 steps of sgd with momentum."""
+    """Called as the model is, and over five steps of sgd with momentum."""
     model, inputs = batch_of(name, 7)
     placement = in_slices(name, model, inputs, 3, 3, grain)
     learned = [
         torch.optim.SGD(one.parameters(), lr=0.01, momentum=0.9, weight_decay=0.01)
         for one in (model, placement)
     ]
-    for _ in range(20):
+    for _ in range(5):
         for one, optimizer in zip((model, placement), learned, strict=True):
             optimizer.zero_grad()
             one(*inputs).square().mean().backward()

@@ -89,6 +89,7 @@ def test_other_products_stay_as_they_are(name: str) -> None:
 
 
 # Heads that lie beside windows and samples are not told from these where there is one sample.
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", [name for name in OF_WINDOWS if name != "batches"])
 def test_a_single_sample_is_computed_on_as_any_batch_is(name: str) -> None:
     """A plan is for any batch, and is traced again for a single sample."""
@@ -103,6 +104,7 @@ def test_a_single_sample_is_computed_on_as_any_batch_is(name: str) -> None:
     ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", OF_WINDOWS)
 def test_rows_of_windows_have_bands(name: str) -> None:
     """Windows lay beside samples in one dimension, which has no rows."""

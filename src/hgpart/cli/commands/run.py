@@ -76,6 +76,7 @@ def run(
         from hgpart.report.page.running import run_page
         from hgpart.report.running import RunReport, print_run, run_json, shares_of_work
         from hgpart.report.timeline import write_timeline
+        from hgpart.run.placed_model import expected_traffic
     if batch_size is not None and batch_size > LARGEST_FACTOR:
         raise ArgumentError(f"--batch-size {batch_size}: accepted is 1 to {LARGEST_FACTOR}")
     ranks.check_timeout()
@@ -88,11 +89,6 @@ def run(
     scheduling.sizes(samples)
     if scheduling.is_stream and not step.backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")
-    if scheduling.is_in_turns:  # other bytes than a step's travel in each turn
-        raise ArgumentError(
-            "hgpart run with --schedule turns, whose bytes a plan does not say: accepted are other "
-            "schedules, and turns in hgpart train and bench"
-        )
 
     def timed(placement: hgpart.Placement, connection: Connection | None) -> RunReport | None:
         used = placing.scheduled(wanted, placement, connection, samples, training=step.backward)
@@ -107,7 +103,7 @@ def run(
         )
         if measured is None:
             return None
-        planned = placement.programs.expected_traffic(used.sizes(samples), step.backward)
+        planned = expected_traffic(placement, used, steps, samples, backward=step.backward)
         ran, shares = (ranks.backend, measured, planned), shares_of_work(placement)
         return RunReport(named, devices, *ran, used, step.norms, shares)
 

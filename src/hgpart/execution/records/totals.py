@@ -55,6 +55,10 @@ class Traffic:
         """
         return Traffic(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
+    def __mul__(self, steps: int) -> Traffic:
+        """The traffic of several equal steps."""
+        return Traffic(*(getattr(self, f.name) * steps for f in fields(self)))
+
 
 @dataclass
 class Timing:

@@ -53,10 +53,9 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
         if not tensor.is_meta:
             return tensor
         if id(tensor) not in made:
-            with mode:
-                like = empty_like(tensor)
-                if isinstance(tensor, nn.Parameter):
-                    like = nn.Parameter(like, requires_grad=tensor.requires_grad)
+            like = empty_like(tensor)
+            if isinstance(tensor, nn.Parameter):
+                like = nn.Parameter(like, requires_grad=tensor.requires_grad)
             made[id(tensor)] = like
         return made[id(tensor)]
 
@@ -65,12 +64,14 @@ def stand_ins(model: nn.Module, inputs: Sequence[Any]) -> Iterator[tuple[Any, ..
 
     before: list[tuple[dict[str, Any], str, Any]] = []
     try:
-        for module in model.modules():
-            for name, value in list(vars(module).items()):
-                if any(tensor.is_meta for tensor in _tensors_in(value)):
-                    before.append((vars(module), name, value))
-                    vars(module)[name] = replaced(value)
-        yield tuple(replaced(value) for value in inputs)
+        with mode:
+            for module in model.modules():
+                for name, value in list(vars(module).items()):
+                    if any(tensor.is_meta for tensor in _tensors_in(value)):
+                        before.append((vars(module), name, value))
+                        vars(module)[name] = replaced(value)
+            replaced_inputs = tuple(map(replaced, inputs))
+        yield replaced_inputs
     finally:
         for attributes, name, value in before:
             attributes[name] = value

@@ -7,11 +7,12 @@ import pytest
 import torch
 from PIL import Image
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, MissingPackageError, ModelError
 from hgpart.run.training.batches import training_batches
 from hgpart.run.training.data import load_data
 from hgpart.run.training.sources.augmentation import middle, normalised, random_piece
 from hgpart.run.training.sources.samples import generator_of
+from hgpart.zoo import packages
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +33,11 @@ def opened(photos, seed=3, channels=3, augment="yes"):
 
 @pytest.fixture(scope="module")
 def torchvision():
+    """Its transforms, as hgpart imports it: beside a torch that its operators are not for, too."""
     try:
-        import torchvision.transforms
-    except (ImportError, RuntimeError) as error:  # it is for another torch than this one
-        pytest.skip(f"torchvision can't be imported: {error}")
-    return torchvision.transforms
+        return packages._import("torchvision", "torchvision.transforms")
+    except (MissingPackageError, ModelError) as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("size", [(40, 30), (7, 90), (300, 11), (1, 1)])
