@@ -9,11 +9,12 @@ from hgpart.errors import ArgumentError, BackendError, not_one_of
 from hgpart.hypergraph.hypergraph import Hypergraph
 from hgpart.partition.exact.counting import exact
 from hgpart.partition.external.kahypar import kahypar
-from hgpart.partition.external.mtkahypar import mtkahypar
+from hgpart.partition.external.mtkahypar import MOST_MAPPED, mtkahypar
+from hgpart.partition.external.program import PREFIX, ProgramBackend
 from hgpart.partition.external.user_backend import UserBackend
 from hgpart.partition.native.any_hypergraph import native
 from hgpart.partition.problem.memory import MemoryLimits
-from hgpart.partition.problem.objectives import Objective
+from hgpart.partition.problem.objectives import LinkCosts, Objective
 from hgpart.specs.user_code import UserCode
 
 
@@ -75,10 +76,17 @@ BACKENDS: dict[str, Backend] = {
 def backend(named: str | Backend) -> Backend:
     """Return the partitioner of a name; a function of the user's becomes one.
 
+    Parameters
+    ----------
+    named : str or function
+        One of `BACKENDS`, a function, or what `load_backend` takes.
+
     Raises
     ------
     ArgumentError
         If there is none of that name.
+    BackendError
+        If there is no such program, or no such function in the user's code.
 
     Examples
     --------
@@ -86,33 +94,50 @@ def backend(named: str | Backend) -> Backend:
     True
     """
     if not isinstance(named, str):
-        return named if isinstance(named, UserBackend) else UserBackend(named)
+        return named if isinstance(named, UserBackend | ProgramBackend) else UserBackend(named)
+    if ":" in named:
+        return load_backend(named)
     if named not in BACKENDS:
-        raise not_one_of("backend", named, BACKENDS, besides="a function")
+        raise not_one_of("backend", named, BACKENDS, besides="command:PROGRAM or a function")
     return BACKENDS[named]
 
 
 def backend_name(named: str | Backend) -> str:
     """Name of a backend, as a partition keeps it."""
     partitioner = backend(named)
-    return partitioner.name if isinstance(partitioner, UserBackend) else str(named)
+    return partitioner.name if isinstance(partitioner, UserBackend | ProgramBackend) else str(named)
 
 
 def load_backend(spec: str) -> Backend:
-    """Import a partitioner of the user's.
+    """Find a program of the user's that partitions, or import a function.
 
     Parameters
     ----------
     spec : str
         ``path/file.py:function`` or ``package.module:function``; the function takes what a
-        `Backend` takes, and returns the part of each vertex.
+        `Backend` takes, and returns the part of each vertex. Or ``command:`` and a command line,
+        as in ``command:patoh {graph} {k} UM=O IB={eps} SD={seed}``. It is run without a shell, in
+        the present folder. In its words stand for
+
+        - ``{graph}``: the hypergraph's file, in PaToH's format if the command names a file that has
+          "patoh" in its name, or else in hMETIS's; ``{patoh}``, ``{hmetis}``: in that format;
+        - ``{k}``, ``{seed}``: number of parts; seed, below 2^31;
+        - ``{eps}``: imbalance allowed, such as 0.1; ``{ubfactor}``: the same as the UBfactor of
+          shmetis and hmetis, see `ubfactor`;
+        - ``{output}``: the file to write the part of each vertex to. Without it, that is read from
+          the only file ``{graph}.part*``, where PaToH, hMETIS and KaHyPar write it.
 
     Raises
     ------
+    ArgumentError
+        If a command line is malformed.
     BackendError
-        If file, module or function do not exist, or the code raises anything. When the backend is
-        called: if the function raises anything, or returns what is not a partition.
+        If program, file, module or function do not exist, or the code raises anything. When the
+        backend is called: if the function raises anything, the program fails, or they return what
+        is not a partition.
     """
+    if spec.startswith(PREFIX):
+        return ProgramBackend(spec)
     code = UserCode(spec, "backend", BackendError)
     return UserBackend(code.load(), code)
 
@@ -132,6 +157,17 @@ def check_backend(
     if bands != 1 and (name == "exact" or objective.in_seconds):
         what = "backend 'exact'" if name == "exact" else f"objective {objective.name!r}"
         raise ArgumentError(f"bands of rows ({bands}) with {what}: accepted is without bands")
-    if name != "native" and (memory is not None or not objective.is_volume):
-        wanted = "memory limit" if memory is not None else f"objective {objective.name!r}"
-        raise ArgumentError(f"backend {name!r} takes no {wanted}: native does")
+    if name == "native" or (objective.is_volume and memory is None):
+        return
+    if memory is not None:
+        raise ArgumentError(f"backend {name!r} takes no memory limit: native does")
+    if not isinstance(objective, LinkCosts):
+        raise ArgumentError(f"backend {name!r} takes no objective {objective.name!r}: native does")
+    if name != "mtkahypar":
+        raise ArgumentError(f"backend {name!r} takes no link costs: native and mtkahypar do")
+    k = len(objective.links)
+    if k > MOST_MAPPED:
+        raise ArgumentError(
+            f"k is {k}, expected at most {MOST_MAPPED} for backend {name!r} with objective "
+            f"{objective.name!r}: native takes more"
+        )

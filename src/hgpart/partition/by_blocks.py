@@ -15,12 +15,14 @@ from hgpart.partition.problem.solution import Solution
 
 
 def by_blocks(problem: Problem, search: Search, partitioner: Backend) -> Solution:
-    """Have a general partitioner divide blocks, then split and move them."""
+    """Have a general partitioner divide blocks; for the volume, then split and move them."""
     room, blocks = problem.capacities, tile_blocks(problem)
     model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
     parts = partitioner(
         model.hypergraph, room, seed=search.seed, time_limit=search.part().time_limit
     )
+    if not problem.objective.is_volume:
+        return Solution(model, parts)  # moves below are for the volume
     parts, start = refine(search, model, parts, room), None
     cut = layerwise_within(problem)
     if cut is not None:

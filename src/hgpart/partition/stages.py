@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
+from hgpart.partition.external.mtkahypar import mtkahypar
 from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
 from hgpart.partition.improving import rank, split_and_improve
 from hgpart.partition.native.search import native_partition
@@ -79,15 +81,17 @@ def partition_graph(
         Bands of rows, instead of the modelling's; "auto" chooses the number that saves most, or 1.
     backend : str or function
         "native", "kahypar" or "mtkahypar"; or "exact" (coarse-grain only, small k), which proves
-        how good its partition is. Or a partitioner of your own, a function that takes what a
-        `Backend` takes; what it returns is checked, evaluated and improved like theirs.
+        how good its partition is. Or a partitioner of your own: a program as `load_backend` names
+        it ("command:patoh {graph} {k}"), or a function that takes what a `Backend` takes; what it
+        returns is checked, evaluated and improved like theirs.
     seed : int
         The same seed gives the same partition.
     speeds : sequence of k numbers, optional
         Relative speeds of the devices; a part's share is in proportion.
     objective : Objective
         Measure that is to be small: all bytes, those of the part with most, the cost of the links
-        that they take, or seconds. Only "native" takes one other than all bytes.
+        that they take, or seconds. Only "native" takes one other than all bytes, and "mtkahypar"
+        link costs.
     memory : MemoryLimits, optional
         Bytes that each part may need. Only "native" takes them.
     time_limit : float, optional
@@ -273,6 +277,10 @@ def _solved(problem: Problem, search: Search, bound: int, backend: str | Backend
         return _balanced(problem, search, native_partition(problem, search, bound))
     if backend == "exact":
         return _balanced(problem, search, exact_partition(problem, search, bound))
+    links = problem.objective.links
+    if links is not None:  # which Mt-KaHyPar alone takes, see `check_backend`
+        mapped = by_blocks(problem, search, partial(mtkahypar, links=links))
+        return _balanced(problem, search, mapped)
     return by_blocks(problem, search, backend_named(backend))
 
 

@@ -21,7 +21,6 @@ from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
 
 if TYPE_CHECKING:
-    from hgpart.partition.backends import Backend
     from hgpart.partition.problem.memory import MemoryLimits
     from hgpart.partition.problem.objectives import Objective
 
@@ -35,9 +34,10 @@ class SearchOptions(Options):
 
     Attributes
     ----------
-    backend : native|kahypar|mtkahypar|exact|FILE.py:FUNCTION
-        Partitioner: native, kahypar, mtkahypar, exact (optimal, for small models), or a function of
-        yours that gets a hypergraph and capacities, and returns the part of each vertex.
+    backend : native|kahypar|mtkahypar|exact|command:PROGRAM|FILE.py:FUNCTION
+        Partitioner: native, kahypar, mtkahypar, exact (optimal, for small models), a program such
+        as PaToH or hMETIS, as in 'command:patoh {graph} {k} IB={eps}', or a function of yours that
+        gets a hypergraph and capacities, and returns the part of each vertex.
     way : NAME
         Divide in a known way instead, one that 'hgpart compare' lists: layerwise,
         horizontal, data-parallel, ...
@@ -47,7 +47,8 @@ class SearchOptions(Options):
     objective : volume|largest|links|time
         Quantity to minimise: volume (all bytes), largest (the bytes of the busiest part), links
         (bytes times the cost of their link) or time (seconds of a step, simulated). links and time
-        need --machine, time also a file of 'hgpart profile' as --work. All but volume need native.
+        need --machine, time also a file of 'hgpart profile' as --work. All but volume need native;
+        links may also be by mtkahypar.
     time_limit : SECONDS
         Time to search; the best partition by then counts. Default: 60 for exact, or else none.
     effort : TIMES
@@ -168,8 +169,7 @@ def partition(
         timing = None
         if search.objective == TIME and k is not None:
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
-        backend = hgpart.load_backend(search.backend) if ":" in search.backend else search.backend
-        objective, memory = _wanted(counting, search, devices, k or 1, backend)
+        objective, memory = _wanted(counting, search, devices, k or 1)
         counting.check_work()
         named = NamedModel(stage, model, counting.input_shape)
         shape, graph = named.shape, named.graph
@@ -196,7 +196,9 @@ def partition(
                 divided = way_named(search.way).partition(problem, limited)
             else:
                 in_any = slices == "auto", counting.bands == "auto"
-                divided = solve_in_tiles(problem, limited, backend, search.best_effort, *in_any)
+                divided = solve_in_tiles(
+                    problem, limited, search.backend, search.best_effort, *in_any
+                )
         with stage("import"):  # with torch, which the search does without
             from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report.page.plan import plan_page
@@ -300,7 +302,6 @@ def _wanted(
     search: SearchOptions,
     devices: DeviceOptions,
     k: int,
-    backend: str | Backend,
 ) -> tuple[Objective, MemoryLimits | None]:
     """The objective of the search and the limits of memory, checked."""
     from hgpart.partition.backends import check_backend
@@ -320,5 +321,5 @@ def _wanted(
     if devices.memory is not None:
         sizes, settings = keyed("--memory", devices.memory, copies=float, in_flight=int)
         memory = hgpart.memory_limits(sizes, k, **settings)
-    check_backend(backend, objective, memory, counting.slices, counting.bands)
+    check_backend(search.backend, objective, memory, counting.slices, counting.bands)
     return objective, memory

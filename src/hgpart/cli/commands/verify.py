@@ -34,8 +34,8 @@ class HowDivided(Vertices):
     way : NAME
         How to divide: coarse, fine, random, horizontal, layerwise, or another way that 'hgpart
         compare' lists. Default: by --backend, at the grain of --modelling.
-    backend : native|kahypar|mtkahypar|exact
-        Partitioner: native, kahypar, mtkahypar, or exact (optimal, for small models).
+    backend : native|kahypar|mtkahypar|exact|command:PROGRAM|FILE.py:FUNCTION
+        Partitioner, as in 'hgpart partition'.
     """
 
     panel: ClassVar[str] = "How the model is divided"
@@ -104,6 +104,7 @@ def verify(
         with stage("import"):
             import torch
 
+            from hgpart.partition.backends import check_backend
             from hgpart.partition.problem.checks import check_request, check_search
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
@@ -146,6 +147,7 @@ def verify(
         check_search(seed)
         of_each = device_of_each(step.devices, k)
         modelling = divided.modelling_of(samples)
+        check_backend(divided.backend, hgpart.VOLUME, None, modelling.slices, modelling.bands)
         kind = getattr(torch, dtype)
         with stage("load"):
             module, own_shape = hgpart.load_model(model, seed=seed)

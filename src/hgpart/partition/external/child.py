@@ -67,7 +67,7 @@ class Run:
     """Result of one run of a partitioner, by its own figures."""
 
     overload: int
-    volume: int
+    cost: int
     parts: list[int]
 
 
@@ -107,10 +107,15 @@ def run_kahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]:
 
 
 def run_mtkahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]:
-    """Partition once for each of `settings["seeds"]`, the vertices shuffled by the seed."""
+    """Partition once for each of `settings["seeds"]`, the vertices shuffled by the seed.
+
+    Where there are `settings["links"]`, what links cost, parts are mapped onto devices.
+    """
     import mtkahypar
 
     vertices, nets, k = len(instance.weights), len(instance.costs), instance.k
+    links = settings["links"]
+    pairs = [(first, second) for second in range(k) for first in range(second)]
     epsilon = instance.epsilon()
     partitioner = mtkahypar.initialize(settings["threads"], print_warnings=False)
     for seed in settings["seeds"]:
@@ -122,24 +127,36 @@ def run_mtkahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]
         pins = array("i", map(place.__getitem__, instance.pins))
 
         context = partitioner.context_from_preset(getattr(mtkahypar.PresetType, settings["preset"]))
-        context.set_partitioning_parameters(k, epsilon or 0.0, mtkahypar.Objective.KM1)
+        if links:
+            context.set_mapping_parameters(k, epsilon or 0.0)
+        else:
+            context.set_partitioning_parameters(k, epsilon or 0.0, mtkahypar.Objective.KM1)
         context.logging = False
         if epsilon is None:
             context.set_individual_target_block_weights(instance.targets())
         mtkahypar.set_seed(seed)
-        partitioned = partitioner.create_hypergraph(
+        hypergraph = partitioner.create_hypergraph(
             context,
             vertices,
             nets,
             [pins[instance.pointers[net] : instance.pointers[net + 1]] for net in range(nets)],
             array("i", map(instance.weights.__getitem__, order)),
             instance.costs,
-        ).partition(context)
+        )
+        if links:
+            devices = partitioner.create_target_graph(
+                context, k, len(pairs), pairs, [links[first][second] for first, second in pairs]
+            )
+            partitioned = hypergraph.map_onto_graph(devices, context)
+            cost = partitioned.steiner_tree(devices)
+        else:
+            partitioned = hypergraph.partition(context)
+            cost = partitioned.km1()
         shuffled = partitioned.get_partition()
         loads = [partitioned.block_weight(part) for part in range(k)]
         yield Run(
             instance.overload(loads),
-            partitioned.km1(),
+            cost,
             list(map(shuffled.__getitem__, place)),
         )
 
@@ -178,8 +195,8 @@ def main() -> None:
     runs = PARTITIONERS[request["package"]](instance, request["settings"])
     best: tuple[int, int] | None = None
     for run in runs:
-        if best is None or (run.overload, run.volume) < best:
-            best = run.overload, run.volume
+        if best is None or (run.overload, run.cost) < best:
+            best = run.overload, run.cost
             array("i", run.parts).tofile(answer)
             answer.flush()
 

@@ -21,13 +21,8 @@ import numpy as np
 from hgpart.arrays import Int32, Int64
 from hgpart.errors import BackendError, MissingPackageError
 from hgpart.hypergraph.hypergraph import Hypergraph
-from hgpart.partition.external.contract import (
-    check_request,
-    checked_parts,
-    counted_nets,
-    easy_parts,
-)
-from hgpart.partition.problem.balance import scale_costs, scale_weights
+from hgpart.partition.external.contract import check_request, checked_parts, easy_parts
+from hgpart.partition.external.scaling import in_32_bits
 from hgpart.processes import ending
 
 COMMAND = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
@@ -49,6 +44,7 @@ def partition_isolated(
     time_limit: float | None,
     settings: dict[str, Any],
     most_runs: int = MOST_RUNS,
+    dearest: int = 1,
 ) -> Int32:
     """Partition with `package` in a child process; the backends' common contract.
 
@@ -62,6 +58,8 @@ def partition_isolated(
         Arguments of this package's function in `child.py`; the seeds are added.
     most_runs : int
         The best of up to that many runs is kept, fewer for larger hypergraphs.
+    dearest : int
+        The same as in `in_32_bits`.
 
     Returns
     -------
@@ -79,34 +77,32 @@ def partition_isolated(
     easy = easy_parts(hypergraph, capacities)
     if easy is not None:
         return easy
-    k, sizes, counted = len(capacities), np.diff(hypergraph.pointers), counted_nets(hypergraph)
-    pins = hypergraph.pins[np.repeat(counted, sizes)]
-    costs, sizes = hypergraph.costs[counted], sizes[counted]
-    weights, room = scale_weights(hypergraph.weights, capacities)
-    runs = MOST_STEPS // (k * len(weights) + 4 * len(pins))
+    (scaled, room), k = in_32_bits(hypergraph, capacities, dearest), len(capacities)
+    vertices, pins = scaled.vertices, len(scaled.pins)
+    runs = MOST_STEPS // (k * vertices + 4 * pins)
     runs = max(1, min(most_runs, runs))
     request = {
         "package": package,
         "parent": os.getpid(),
         "path": sys.path,
-        "sizes": {"vertices": len(weights), "nets": len(costs), "pins": len(pins), "k": k},
+        "sizes": {"vertices": vertices, "nets": scaled.nets, "pins": pins, "k": k},
         "settings": {
             "seeds": [(seed * MOST_RUNS + run) % 2**31 for run in range(runs)],
             **settings,
         },
     }
     arrays = (
-        np.cumsum([0, *sizes], dtype=np.int64),
-        pins,
-        scale_costs(costs, np.minimum(sizes, k) - 1),
-        weights,
+        scaled.pointers,
+        scaled.pins,
+        scaled.costs.astype(np.int32),
+        scaled.weights.astype(np.int32),
         room,
     )
     message = b"".join(
         [json.dumps(request).encode(), b"\n", *(numbers.tobytes() for numbers in arrays)]
     )
-    answer = _answer(package, message, time_limit, 4 * len(weights))
-    return checked_parts(package, np.frombuffer(answer, dtype=np.int32), len(weights), k)
+    answer = _answer(package, message, time_limit, 4 * vertices)
+    return checked_parts(package, np.frombuffer(answer, dtype=np.int32), vertices, k)
 
 
 def _answer(package: str, message: bytes, time_limit: float | None, size: int) -> bytes:
