@@ -68,13 +68,14 @@ class ProgramBackend:
             if name not in PLACEHOLDERS:
                 accepted = ", ".join(f"{{{known}}}" for known in PLACEHOLDERS)
                 raise ArgumentError(f"backend {spec!r} has {{{name}}}: accepted are {accepted}")
-        files = {name for name in named if name in FILES}
+        files = [name for name in FILES if name in named]
         if not words or len(files) != 1:
+            several = " and ".join(f"{{{name}}}" for name in files) or "no file"
             raise ArgumentError(
-                f"backend {spec!r} names {len(files)} kinds of files: accepted is a program and "
-                "{graph}, {patoh} or {hmetis}, as in command:patoh {graph} {k}"
+                f"backend {spec!r} names {several}: accepted is a program and one of {{graph}}, "
+                "{patoh} and {hmetis}, as in command:patoh {graph} {k}"
             )
-        file = files.pop()
+        file = files[0]
         if file == "graph":
             file = PATOH if any(PATOH in Path(word).name.lower() for word in words) else HMETIS
         self.format = file
@@ -156,6 +157,7 @@ def ubfactor(eps: float, k: int) -> int:
 def eps_of_equal_parts(weights: Int64, room: Int32) -> float:
     """Return the eps that allows k equal parts the mean of the capacities.
 
+    >>> import numpy as np
     >>> eps_of_equal_parts(np.array([6, 4]), np.array([4, 4, 4], dtype=np.int32))
     0.2
     """
