@@ -84,13 +84,13 @@ def test_what_talks_most_is_put_on_cheap_links() -> None:
 def test_a_model_is_mapped_within_eps(speeds: list[int] | None) -> None:
     graph, k = graph_of("plain"), 4
     objective = over_links(nodes_of_pairs(k, 1, 10))
-    found, by_volume = (
-        partition_graph(
-            graph, flops(graph), k, 0.2, backend="mtkahypar", objective=wanted, speeds=speeds
-        )
-        for wanted in (objective, over_links(nodes_of_pairs(k, 1, 1)))
+    found = partition_graph(
+        graph, flops(graph), k, 0.2, backend="mtkahypar", objective=objective, speeds=speeds
     )
     assert found.feasible
+    shares = np.array(speeds or [1] * k) / sum(speeds or [1] * k)
+    loads = found.evaluation.loads
+    assert (loads <= 1.2 * loads.sum() * shares + 1e-6).all()
     traffic = found.evaluation.traffic.tolist()
     cost = sum(
         objective.links[sender, receiver] * traffic[sender][receiver]
@@ -98,7 +98,6 @@ def test_a_model_is_mapped_within_eps(speeds: list[int] | None) -> None:
         for receiver in range(k)
     )
     assert found.objective_value == pytest.approx(cost)
-    assert cost <= objective.value(by_volume.evaluation.traffic)
 
 
 def test_who_takes_link_costs() -> None:

@@ -123,5 +123,6 @@ def test_what_names_no_function_is_refused(spec: str) -> None:
 def test_only_the_native_solver_knows_memory() -> None:
     with pytest.raises(ArgumentError, match="takes no memory limit: native does"):
         divided(writes, memory=MemoryLimits((10**9, 10**9)))
-    with pytest.raises(ArgumentError, match=r"^backend 'patoh': accepted are .*exact, command:PROGRAM or a function"):
+    known = r"^backend 'patoh': accepted are .*exact, command:PROGRAM or a function"
+    with pytest.raises(ArgumentError, match=known):
         divided("patoh")

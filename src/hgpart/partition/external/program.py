@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from hgpart.arrays import Int32, Int64
 from hgpart.errors import ArgumentError, BackendError, FormatError
 from hgpart.hypergraph.formats import read_partition, write_hmetis, write_patoh
@@ -150,7 +152,7 @@ def ubfactor(eps: float, k: int) -> int:
     >>> ubfactor(0.1, 2), ubfactor(0.1, 4), ubfactor(0.1, 8), ubfactor(0.1, 64)
     (5, 2, 1, 1)
     """
-    exact = 50 * ((1 + eps) ** (1 / math.ceil(math.log2(k))) - 1)
+    exact = 50 * (math.pow(1 + eps, 1 / math.ceil(math.log2(k))) - 1)
     return max(LEAST_UBFACTOR, min(MOST_UBFACTOR, math.floor(exact + 1e-6)))
 
 
@@ -161,7 +163,7 @@ def eps_of_equal_parts(weights: Int64, room: Int32) -> float:
     >>> eps_of_equal_parts(np.array([6, 4]), np.array([4, 4, 4], dtype=np.int32))
     0.2
     """
-    total, in_all = int(weights.sum()), sum(room.tolist())
+    total, in_all = int(weights.sum()), int(room.sum(dtype=np.int64))
     return max(0, -(-in_all * EPS_UNITS // total) - EPS_UNITS) / EPS_UNITS
 
 
