@@ -108,11 +108,23 @@ def answer(report: Report, unit: str) -> Iterator[str]:
     yield from _on_seconds(report)
 
 
+def beside(eps: float, imbalance: float) -> str:
+    """An imbalance in three decimals, or in as many as it takes not to look like eps.
+
+    >>> beside(0.1, 0.4347), beside(0.1, 0.100004), beside(0.1, 0.1)
+    ('0.435', '0.100004', '0.100')
+    """
+    decimals = 3
+    while imbalance > eps >= float(f"{imbalance:.{decimals}f}") and decimals < 17:
+        decimals += 1
+    return f"{imbalance:.{decimals}f}"
+
+
 def _beside_layer_cut(report: Report, unit: str) -> Iterator[str]:
     """The best cut between layers, and what the partition gains over it."""
     partition, layerwise = report.partition, report.layerwise
     evaluation, eps = partition.evaluation, partition.problem.eps
-    by_layers = f"imbalance {layerwise.imbalance:.3f}, {_bytes(layerwise.volume, unit)}"
+    by_layers = f"imbalance {beside(eps, layerwise.imbalance)}, {_bytes(layerwise.volume, unit)}"
     if idle := int((layerwise.loads == 0).sum()):
         by_layers += f" ({idle} of the {counted(partition.k, 'device')} get no work)"
     if layerwise.imbalance > eps:
