@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -97,20 +98,7 @@ def simulated_step(
     facts = LayerFacts.of(traced, partition, trainable)
 
     def best(divided: Partition, on: Machine = machine) -> tuple[Scheduling, float]:
-        chosen, least = Scheduling(RULE, 1), float("inf")
-        sketched = Sketched.of(facts, divided)
-        for count in COUNTS if divided.k > 1 else (1,):
-            if count > 1 and _has_norms(divided) and _samples_of_norms(divided, count) < ENOUGH:
-                break
-            try:
-                step = estimate(sketched, Scheduling(RULE, count), on, times)
-            except HgpartError:
-                if count == 1:
-                    raise
-                break  # the batch can't be divided, or not into so many
-            if step.batch_seconds < GAIN * least:
-                chosen, least = Scheduling(RULE, count), step.batch_seconds
-        return chosen, least
+        return fastest_schedule(Sketched.of(facts, divided), on, times)
 
     scheduling, seconds = best(partition)
     of_one = replace(partition.problem, k=1, speeds=None, memory=None)
@@ -176,13 +164,48 @@ def assumed_step(
     machine : str, optional
         A named machine, or a file.
     """
-    problem, k = partition.problem, partition.k
-    if k == 1 or not (partition.modelling.training and traced.training):
+    if partition.k == 1 or not (partition.modelling.training and traced.training):
         return None
     try:
-        on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
+        assumed = assumed_devices(partition, machine)
     except FormatError:  # a topology, which says nothing of seconds
-        on, machine = named_machine(ASSUMED, k), None
+        assumed = assumed_devices(partition)
+    if assumed is None:
+        return None
+    try:
+        return simulated_step(module, traced, partition, *assumed)
+    except HgpartError:
+        return None
+
+
+class AssumedDevices(NamedTuple):
+    """Devices that a step is simulated on, and how they are called.
+
+    Attributes
+    ----------
+    times : LayerTimes
+        Seconds of layers by their work, as nothing was measured.
+    words : str
+        The machine and the rate of its devices.
+    """
+
+    machine: Machine
+    times: LayerTimes
+    words: str
+
+
+def assumed_devices(partition: Partition, machine: str | None = None) -> AssumedDevices | None:
+    """A machine, or devices that are assumed, with a partition's speeds, and times by its work.
+
+    None where there are fewer devices than parts.
+
+    Raises
+    ------
+    FormatError
+        If the file of the machine is malformed or says nothing of seconds.
+    """
+    problem, k = partition.problem, partition.k
+    on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
     if on is None or on.k < k:
         return None
     on = on.of_fastest(k)
@@ -191,12 +214,27 @@ def assumed_step(
         on = replace(on, devices=tuple(replace(device, speed=speed) for device, speed in devices))
     rate = f" and {RATE / 1e9:g} GMAC/s a device" if problem.work.unit == "MAC" else ""
     times = estimated_times(problem.work, problem.graph, partition.modelling.batch_size)
-    try:
-        return simulated_step(
-            module, traced, partition, on, times, f"{machine or ASSUMED_LINKS}{rate}"
-        )
-    except HgpartError:
-        return None
+    return AssumedDevices(on, times, f"{machine or ASSUMED_LINKS}{rate}")
+
+
+def fastest_schedule(
+    sketched: Sketched, machine: Machine, times: Times
+) -> tuple[Scheduling, float]:
+    """Simulate a step in several numbers of micro-batches; the best of them, and its seconds."""
+    partition = sketched.partition
+    chosen, least = Scheduling(RULE, 1), float("inf")
+    for count in COUNTS if partition.k > 1 else (1,):
+        if count > 1 and _has_norms(partition) and _samples_of_norms(partition, count) < ENOUGH:
+            break
+        try:
+            step = estimate(sketched, Scheduling(RULE, count), machine, times)
+        except HgpartError:
+            if count == 1:
+                raise
+            break  # the batch can't be divided, or not into so many
+        if step.batch_seconds < GAIN * least:
+            chosen, least = Scheduling(RULE, count), step.batch_seconds
+    return chosen, least
 
 
 def _for_norms(partition: Partition, scheduling: Scheduling) -> int | None:

@@ -1,0 +1,1 @@
+"""Partition -> Explanation: why each layer lies where it does; two of them -> Difference."""

@@ -1,0 +1,403 @@
+"""Partition (+ simulated steps) -> Explanation: what each layer costs where it is, and why there.
+
+Every figure of a move is that of the partition with the move made, computed from definitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from hgpart.arrays import Int64
+from hgpart.errors import ArgumentError, HgpartError, not_one_of
+from hgpart.explanation.moves import Move, Moves, Place
+from hgpart.explanation.share_nets import Grown, Paid
+from hgpart.explanation.steps import SimulatedStep, Steps
+from hgpart.hypergraph.parameters import vertex_parameters
+from hgpart.partition import Partition
+from hgpart.partition.problem.memory import COPIES
+from hgpart.partitioned_model import PartitionedModel
+from hgpart.prediction.device_times import Times
+from hgpart.schedule_wanted import Scheduling
+
+NEIGHBOURS, BALANCE, MEMORY, NOTHING = "neighbours", "balance", "memory", "nothing"
+TRIED = 24  # moves off the bottleneck that are simulated: those that should save most
+GAIN = 0.999  # share of a step's seconds above which a move saves nothing
+FINE = "a fine-grain plan is only simulated once it is placed, which hgpart predict does"
+
+
+@dataclass(frozen=True)
+class Share:
+    """A layer's share on a part.
+
+    Attributes
+    ----------
+    work : float
+        Share of the layer's work, or of its filters where it has no work.
+    of_load : float
+        Share of the part's work that it is.
+    parameter_bytes, map_bytes : int
+        Bytes of the weights that it holds, and of the maps that it makes of a batch.
+    """
+
+    part: int
+    work: float
+    of_load: float
+    parameter_bytes: int
+    map_bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Hold:
+    """What holds a layer where it is.
+
+    Attributes
+    ----------
+    why : str
+        "neighbours": any other place costs more; "balance" or "memory": the cheapest other place
+        has no room; "nothing": another place is allowed and costs no more.
+    move : Move or None
+        The cheapest other place, whether it is allowed or not; None on a single device.
+    growth : tuple of Grown
+        The nets for which it pays more, the largest first.
+    """
+
+    why: str
+    move: Move | None
+    growth: tuple[Grown, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class LayerExplanation:
+    """Why a layer lies where it does.
+
+    Attributes
+    ----------
+    name : str
+        Name of the layer; of layers that share a weight, of the first.
+    tied : tuple of str
+        The layers that share its weight, and so its place.
+    sent_bytes : int
+        Bytes each way of its own nets: maps, partial sums, gradients, statistics. Those of all
+        layers add up to the volume.
+    received_bytes : int
+        Bytes each way that come for it from other layers' nets; layers that read the same maps on
+        the same part each count them.
+    shares : tuple of Share
+        What the parts have of it.
+    best : Move or None
+        The cheapest other place within eps and memory, if any place is.
+    hold : Hold
+        What holds it.
+    payments : tuple of Paid
+        Its own nets and those it reads that pay, the largest first.
+    """
+
+    index: int
+    name: str
+    tied: tuple[str, ...]
+    sent_bytes: int
+    received_bytes: int
+    shares: tuple[Share, ...]
+    best: Move | None
+    hold: Hold
+    payments: tuple[Paid, ...] = field(repr=False)
+
+    @property
+    def parts(self) -> tuple[int, ...]:
+        """The parts that have any of it."""
+        return tuple(share.part for share in self.shares)
+
+
+@dataclass(frozen=True, eq=False)
+class Bottleneck:
+    """The device that others wait for, and what would relieve it.
+
+    Attributes
+    ----------
+    part : int
+        The part that computes longest in the simulated step; without one, that with most work for
+        its speed.
+    load : float
+        Its work, as a multiple of its share.
+    relief : Move or None
+        The single move of work away from it, within eps and memory, after which the simulated step
+        is shortest, or else after which the largest load is smallest; None where none helps.
+    tried : int
+        Moves that were simulated, or compared by their loads.
+    possible : int
+        Moves away from it that are within eps and memory.
+    """
+
+    part: int
+    load: float
+    relief: Move | None
+    tried: int
+    possible: int
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """Why a partition is as it is.
+
+    Attributes
+    ----------
+    layers : tuple of LayerExplanation
+        The layers that were asked for, in the model's order.
+    payments : tuple of Paid
+        All nets that pay, the largest first.
+    bottleneck : Bottleneck
+    memory_bytes : int64 array, shape (k,)
+        Bytes that each part needs.
+    copies : float
+        Copies of each parameter that these count.
+    step : SimulatedStep or None
+        A step, where it was simulated.
+    no_seconds : str
+        Why there is none; empty where there is, and where nobody asked.
+    """
+
+    partition: Partition
+    layers: tuple[LayerExplanation, ...]
+    payments: tuple[Paid, ...] = field(repr=False)
+    bottleneck: Bottleneck
+    memory_bytes: Int64 = field(repr=False)
+    copies: float
+    step: SimulatedStep | None = None
+    no_seconds: str = ""
+
+    def __repr__(self) -> str:
+        """Short, without the layers."""
+        return f"Explanation({self.partition!r}, {len(self.layers)} layers)"
+
+
+def explain(
+    divided: PartitionedModel | Partition,
+    layers: str = "*",
+    *,
+    machine: str | None = None,
+    times: Times | None = None,
+    scheduling: Scheduling | None = None,
+) -> Explanation:
+    """Say why each layer of a partition lies where it does, and what other places would cost.
+
+    For each layer all other places are tried: whole on another part, or its share of one part on
+    another. Steps are simulated of a PartitionedModel, which has its trace.
+
+    Parameters
+    ----------
+    layers : str
+        The layers to explain: a name, or a pattern such as ``layer4.*``.
+    machine : str, optional
+        A named machine such as "10gbe", or a file. Default: links of 10 Gb/s that are assumed.
+    times : Times, optional
+        Measured times of layers. Default: in proportion to the work.
+    scheduling : Scheduling, optional
+        The schedule of simulated steps. Default: the one by which the partition is fastest.
+
+    Raises
+    ------
+    ArgumentError
+        If no layer has the name, or the machine has too few devices.
+
+    >>> import torch
+    >>> from torch import nn
+    >>> import hgpart
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+    >>> result = hgpart.partitioned_as(model, torch.zeros(2, 3, 16, 16), {"0": 0, "2": 1})
+    >>> first = hgpart.explain(result, "0").layers[0]
+    >>> first.sent_bytes, first.hold.why
+    (200704, 'balance')
+    """
+    if isinstance(divided, Partition):
+        return explained(divided, layers)
+    trainable = frozenset(divided.traced.parameters.values())
+    steps = Steps.of(divided.traced, divided.partition, trainable, machine, times, scheduling)
+    return explained(divided.partition, layers, steps)
+
+
+def explained(
+    partition: Partition,
+    layers: str = "*",
+    steps: Steps | None = None,
+    on_layer: Callable[[str], None] = lambda name: None,
+) -> Explanation:
+    """Explain a partition, with the seconds that `steps` simulates; see `explain`."""
+    chosen = layers_named(partition, layers)
+    moves = Moves(partition)
+    step, no_seconds = None, ""
+    if steps is not None:
+        try:
+            step = steps.of_partition(partition)
+            steps = steps.fixed(step.scheduling)
+        except HgpartError as error:
+            steps, no_seconds = None, str(error)
+            if partition.modelling.grain == "fine":
+                no_seconds = FINE
+    bottleneck = _bottleneck(moves, step, steps)
+    held = _held_bytes(partition)
+    explanations = []
+    for at in chosen:
+        on_layer(partition.model.views[at].layer.name)
+        explanations.append(_layer(moves, at, steps, *held))
+    memory = partition.problem.memory
+    return Explanation(
+        partition=partition,
+        layers=tuple(explanations),
+        payments=tuple(moves.nets.payments()),
+        bottleneck=bottleneck,
+        memory_bytes=moves.memory_bytes,
+        copies=COPIES if memory is None else memory.copies,
+        step=step,
+        no_seconds=no_seconds,
+    )
+
+
+def layers_named(partition: Partition, pattern: str) -> list[int]:
+    """The layers of a name or pattern; those that share a weight by the first of them.
+
+    Raises
+    ------
+    ArgumentError
+        If there is none.
+    """
+    views = partition.model.views
+    named = {view.layer.name: view.first for view in views if view.exists}
+    if pattern in named:
+        return [named[pattern]]
+    chosen = sorted({at for name, at in named.items() if fnmatchcase(name, pattern)})
+    if not chosen:
+        raise not_one_of("layer", pattern, named, "and patterns such as 'layer4.*'")
+    return chosen
+
+
+def _layer(
+    moves: Moves, at: int, steps: Steps | None, parameter_bytes: Int64, map_bytes: Int64
+) -> LayerExplanation:
+    partition, nets = moves.partition, moves.nets
+    views = partition.model.views
+    tied = [view for view in views if view.exists and view.first == at]
+    sent = nets.sent_by()
+    work, loads = moves.layer_work[at], partition.evaluation.loads
+    held = work if work.any() else partition.shares.layer_tasks[at]
+    shares = tuple(
+        Share(
+            part=part,
+            work=float(held[part] / max(1, int(held.sum()))),
+            of_load=float(work[part] / max(1, int(loads[part]))),
+            parameter_bytes=int(parameter_bytes[at, part]),
+            map_bytes=int(map_bytes[at, part]),
+        )
+        for part in moves.parts_of(at)
+    )
+    places = moves.places(at)
+    best = moves.first_allowed(places)
+    if best is not None and steps is not None:
+        best = replace(best, seconds=steps.seconds(best.partition))
+    return LayerExplanation(
+        index=at,
+        name=views[at].layer.name,
+        tied=tuple(view.layer.name for view in tied if view.at != at),
+        sent_bytes=sum(int(sent[view.at]) for view in tied),
+        received_bytes=nets.received_by(at),
+        shares=shares,
+        best=best,
+        hold=_hold(moves, places, best),
+        payments=tuple(nets.payments(at)),
+    )
+
+
+def _hold(moves: Moves, places: Sequence[Place], best: Move | None) -> Hold:
+    """What holds a layer: limits, if the cheapest other place saves, or else its neighbours."""
+    if not places:
+        return Hold(NOTHING, None, ())
+    cheapest = places[0]
+    is_best = best is not None and best.more_value <= cheapest.value
+    move = best if is_best and best is not None else moves.move(cheapest)
+    growth = tuple(moves.nets.growth(cheapest.layer, move.source, move.target))
+    if move.more_value > 0:
+        return Hold(NEIGHBOURS, move, growth)
+    if move.is_allowed:
+        return Hold(NOTHING, move, growth)
+    return Hold(BALANCE if move.over_load else MEMORY, move, growth)
+
+
+def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -> Bottleneck:
+    """The device that computes longest, and the move away from it that helps most."""
+    partition = moves.partition
+    loads, rates = partition.evaluation.loads, moves.rates
+    part = int((loads / rates).argmax()) if step is None else step.busiest
+    share = loads.sum() * rates[part] / rates.sum()
+    away = [
+        place
+        for at in range(len(partition.model.views))
+        if moves.layer_work[at, part]
+        for place in moves.places(at)
+        if place.target != part and place.source in (None, part) and not place.over_load
+    ]
+    relief, tried = None, 0
+    if step is not None and steps is not None:
+        estimates = _estimated(moves, away, steps)
+        for place in estimates[:TRIED]:
+            move = moves.move(place)
+            if not move.is_allowed:
+                continue
+            tried += 1
+            seconds = steps.seconds(move.partition)
+            least = GAIN * step.seconds if relief is None else relief.seconds
+            if seconds is not None and least is not None and seconds < least:
+                relief = replace(move, seconds=seconds)
+    else:
+        now = float((loads / rates).max())
+        away.sort(key=lambda place: (place.busiest, place.value))
+        tried = len(away)
+        relief = moves.first_allowed([place for place in away if place.busiest < now])
+    return Bottleneck(part, float(loads[part] / share) if share else 1.0, relief, tried, len(away))
+
+
+def _estimated(moves: Moves, away: list[Place], steps: Steps) -> list[Place]:
+    """Moves in the order of the step's seconds by the objective "time", which takes no time."""
+    objective = steps.objective(moves.partition)
+
+    def value(place: Place) -> float:
+        traffic = moves.nets.traffic_of(place.layer, place.source, place.target)
+        work = moves.layer_work.copy()
+        sources = slice(None) if place.source is None else [place.source]
+        moved = work[place.layer, sources].sum()
+        work[place.layer, sources] = 0
+        work[place.layer, place.target] += moved
+        return objective.value(traffic, work)
+
+    return sorted(away, key=value)
+
+
+def _held_bytes(partition: Partition) -> tuple[Int64, Int64]:
+    """Bytes of weights that parts hold, and of maps that they make, of each layer.
+
+    Returns
+    -------
+    two int64 arrays, shape (layers, k)
+        Layers by the first of those that share a weight.
+    """
+    model, k = partition.model, partition.k
+    parameters = np.zeros((len(model.views), k), dtype=np.int64)
+    maps = np.zeros_like(parameters)
+    _, in_bytes = vertex_parameters(model)
+    by_slice = partition.parts.reshape(model.modelling.slices, -1)
+    keys = by_slice.astype(np.int64) * len(in_bytes) + model.first_bands
+    held, vertices = np.divmod(np.unique(keys), len(in_bytes))
+    np.add.at(parameters, (model.vertex_layers[vertices], held), in_bytes[vertices])
+    for samples, own in zip(model.modelling.samples, by_slice, strict=True):
+        views = model.modelling.of_samples(samples).views(model.graph)
+        for view, layout in zip(views, model.layouts, strict=True):
+            if layout is None:
+                continue
+            sizes = np.diff(model.blocks.rows[view.at])
+            finish = layout.finish + np.arange(len(sizes))
+            for band, rows in enumerate(np.diff(view.row_cuts).tolist()):
+                made = sizes * (view.map_bytes // view.height * rows)
+                np.add.at(maps[view.first], own[model.in_bands[band][finish]], made)
+    return parameters, maps

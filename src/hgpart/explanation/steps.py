@@ -1,0 +1,130 @@
+"""Partitions of one model -> simulated seconds of a step, on one machine and by one schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hgpart.arrays import Float64
+from hgpart.errors import ArgumentError, HgpartError
+from hgpart.machines.machine import Machine
+from hgpart.partition import Partition
+from hgpart.partition.problem.objectives import Objective
+from hgpart.partition.problem.topology import time_objective
+from hgpart.prediction.device_times import Times, at_speeds, sources
+from hgpart.prediction.sketching.estimate import Sketched, estimate
+from hgpart.prediction.sketching.layer_facts import LayerFacts
+from hgpart.recommendation.of_partition import assumed_devices, fastest_schedule
+from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.traced_model import TracedModel
+from hgpart.work.layer_times import step_seconds
+
+
+@dataclass(frozen=True, eq=False)
+class SimulatedStep:
+    """A step of a partition, simulated.
+
+    Attributes
+    ----------
+    seconds : float
+        Seconds of a step as one follows another, its update included.
+    busy : float64 array, shape (k,)
+        Seconds in which each part computes.
+    """
+
+    seconds: float
+    busy: Float64
+    scheduling: Scheduling
+    assumed: str
+
+    @property
+    def busiest(self) -> int:
+        """The part that computes longest."""
+        return int(self.busy.argmax())
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """A simulator of steps of a model's partitions.
+
+    Attributes
+    ----------
+    scheduling : Scheduling or None
+        The schedule of all steps; None for the one by which a partition is fastest.
+    assumed : str
+        The machine and the times in words.
+    """
+
+    facts: LayerFacts
+    machine: Machine
+    times: Times
+    assumed: str
+    scheduling: Scheduling | None = None
+
+    @classmethod
+    def of(
+        cls,
+        traced: TracedModel,
+        partition: Partition,
+        trainable: frozenset[str],
+        machine: str | None = None,
+        times: Times | None = None,
+        scheduling: Scheduling | None = None,
+    ) -> Steps:
+        """Make a simulator of a model.
+
+        Parameters
+        ----------
+        machine : str, optional
+            A named machine, or a file. Default: assumed links.
+        times : Times, optional
+            Measured times of layers. Default: by the partition's work.
+
+        Raises
+        ------
+        ArgumentError
+            If the machine has fewer devices than parts.
+        FormatError
+            If the file of the machine is malformed.
+        """
+        devices = assumed_devices(partition, machine)
+        if devices is None:
+            raise ArgumentError(f"a machine for {partition.k} parts: it has fewer devices")
+        words = devices.words
+        if times is not None:
+            name = words if machine is None else machine
+            words = f"{name.partition(' and ')[0]} and {sources(devices.machine, times)}"
+        trains = partition.modelling.training and traced.training
+        facts = LayerFacts.of(traced, partition, trainable, trains)
+        return cls(facts, devices.machine, times or devices.times, words, scheduling)
+
+    def of_partition(self, partition: Partition) -> SimulatedStep:
+        """Simulate a step.
+
+        Raises
+        ------
+        HgpartError
+            If it can't be simulated without placing it, as a fine-grain plan can't.
+        """
+        sketched = Sketched.of(self.facts, partition)
+        scheduling = self.scheduling or fastest_schedule(sketched, self.machine, self.times)[0]
+        step = estimate(sketched, scheduling, self.machine, self.times)
+        return SimulatedStep(step.batch_seconds, step.busy, scheduling, self.assumed)
+
+    def objective(self, partition: Partition) -> Objective:
+        """The objective "time", which estimates such a step without simulating it."""
+        size, k = partition.modelling.batch_size, partition.k
+        machine, times = at_speeds(self.machine, self.times, size)
+        count = 1 if self.scheduling is None else self.scheduling.micro_batches
+        seconds = step_seconds(times, size)
+        return time_objective(machine, k, seconds, count, trains=self.facts.trains)
+
+    def fixed(self, scheduling: Scheduling) -> Steps:
+        """The same by one schedule."""
+        return replace(self, scheduling=scheduling)
+
+    def seconds(self, partition: Partition) -> float | None:
+        """Seconds of a step; None where a partition can't be simulated."""
+        try:
+            return self.of_partition(partition).seconds
+        except HgpartError:
+            return None
