@@ -80,6 +80,8 @@ class LayerExplanation:
         Name of the layer; of layers that share a weight, of the first.
     tied : tuple of str
         The layers that share its weight, and so its place.
+    work : float
+        Share of the model's work that it is.
     sent_bytes : int
         Bytes each way of its own nets: maps, partial sums, gradients, statistics. Those of all
         layers add up to the volume.
@@ -99,6 +101,7 @@ class LayerExplanation:
     index: int
     name: str
     tied: tuple[str, ...]
+    work: float
     sent_bytes: int
     received_bytes: int
     shares: tuple[Share, ...]
@@ -301,6 +304,7 @@ def _layer(
         index=at,
         name=views[at].layer.name,
         tied=tuple(view.layer.name for view in tied if view.at != at),
+        work=float(work.sum() / max(1, partition.problem.total)),
         sent_bytes=sum(int(sent[view.at]) for view in tied),
         received_bytes=nets.received_by(at),
         shares=shares,

@@ -19,8 +19,9 @@ from hgpart.cli.outputs import (
     show_report,
     unit_of,
 )
-from hgpart.cli.stages import Stages, trusted_model
-from hgpart.errors import ArgumentError, TraceError
+from hgpart.cli.planned import known_model
+from hgpart.cli.stages import Stages
+from hgpart.errors import ArgumentError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from hgpart.plan import PlanFile
     from hgpart.report.partition.record import Report
     from hgpart.schedule_wanted import Scheduling
-
-CODE_ACCEPTED = "--model MODEL, which names the code to call, or --trust, if the plan is yours"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,14 +76,11 @@ def show(
         step.scheduling()
     with Stages() as stage:
         with stage("import"):
-            from hgpart.cli.named_model import NamedModel
             from hgpart.files.graphs import write_graph
             from hgpart.hypergraph.dependencies import dependencies
-            from hgpart.plan import another_model
             from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report.page.plan import plan_page
             from hgpart.report.tables import in_unit
-            from hgpart.tracing.input_shape import shape_text
         with stage("read"):
             loaded = hgpart.files.load_plan(plan)
         scheduling = None
@@ -98,13 +94,7 @@ def show(
                         f"--{option} {value} without a schedule to draw: accepted with --schedule "
                         "RULE"
                     )
-        if model is None and not trust:
-            model = trusted_model(loaded, plan, CODE_ACCEPTED)
-        named = model or loaded.model
-        try:
-            known = NamedModel(stage, named, loaded.input_shape)
-        except (ArgumentError, TraceError) as error:
-            raise another_model(loaded.model, shape_text(loaded.input_shape), error) from error
+        named, known = known_model(stage, loaded, plan, model, trust)
         with stage("evaluate"):
             report = replace(plan_report(loaded, known.graph), model=named)
         module, traced = known.module, known.traced

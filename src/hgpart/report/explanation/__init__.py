@@ -1,0 +1,1 @@
+"""Explanation, Difference -> text, tables and JSON."""

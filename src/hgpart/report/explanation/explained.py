@@ -1,0 +1,511 @@
+"""Explanation -> text, tables and JSON: why each layer lies where it does, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from hgpart.explanation.explaining import (
+    BALANCE,
+    MEMORY,
+    NEIGHBOURS,
+    NOTHING,
+    Explanation,
+    LayerExplanation,
+)
+from hgpart.explanation.moves import Move
+from hgpart.explanation.share_nets import Grown, Paid
+from hgpart.files.columns import BYTES, UNITS, Column
+from hgpart.files.fields import report_json
+from hgpart.partition import Partition
+from hgpart.report.partition.slice_shares import ranges
+from hgpart.report.tables import counted, even_decimals, print_columns
+
+MOST_PAYMENTS = 5  # of all nets that are listed, the largest
+MOST_GROWTH = 3  # neighbours that a sentence names
+MOST_NAMES = 2  # readers that a line names
+SAME = 5e-4  # a change of a step's seconds that is none
+
+
+@dataclass(frozen=True, eq=False)
+class ExplanationReport:
+    """An explanation, and what it is of.
+
+    Attributes
+    ----------
+    model : str
+        The model spec.
+    named : str
+        The layer, or the pattern, that was asked for; empty for all layers.
+    """
+
+    model: str
+    explanation: Explanation
+    named: str = ""
+
+    @property
+    def partition(self) -> Partition:
+        """The partition that is explained."""
+        return self.explanation.partition
+
+
+def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
+    """The device that others wait for, and what would relieve it, in two sentences."""
+    explanation, bottleneck = report.explanation, report.explanation.bottleneck
+    eps, part, relief = report.partition.problem.eps, bottleneck.part, bottleneck.relief
+    if report.partition.k == 1:
+        return "One device computes everything: nothing travels, and there is no other place"
+    if explanation.step is None:
+        first = f"Device {part} has most work: {bottleneck.load:.2f} times its share"
+        none = f"no single move within eps {eps:g} makes the largest load smaller"
+    else:
+        step = explanation.step
+        busy = float(step.busy[part])
+        waits = " and waits for others the rest of it" if busy < 0.5 * step.seconds else ""
+        first = (
+            f"Device {part} is the bottleneck: it computes for {busy:.3g} s of a step of "
+            f"{step.seconds:.3g} s{waits} (simulated)"
+        )
+        none = f"no single move within eps {eps:g} makes the step shorter"
+    if relief is not None:
+        return f"{first}. What relieves it most: {_relief(report, relief, unit)}"
+    if not bottleneck.possible:
+        return f"{first}. No other device has room within eps {eps:g} for any share of its layers"
+    return f"{first}, and {none}"
+
+
+def _relief(report: ExplanationReport, move: Move, unit: str) -> str:
+    step, part = report.explanation.step, report.explanation.bottleneck.part
+    moved = _moved(move)
+    if step is not None and move.seconds is not None:
+        gain = f"{move.seconds:.3g} s a step"
+    else:
+        before, after = (
+            int(partition.evaluation.loads[part]) for partition in (report.partition, move.partition)
+        )
+        gain = f"{100 * (1 - after / max(1, before)):.0f} % less work"
+    return f"{moved}, for {gain} and {_more(move.more_bytes, unit)}"
+
+
+def _moved(move: Move) -> str:
+    if move.source is None:
+        return f"{move.layer} whole on device {move.target}"
+    return f"the share of {move.layer} on device {move.source} moved to device {move.target}"
+
+
+def _more(nbytes: int, unit: str) -> str:
+    """A change of bytes.
+
+    >>> _more(25_690_112, "MB"), _more(-500_000, "MB"), _more(0, "MB")
+    ('25.69 MB more', '0.5 MB fewer', 'as many bytes')
+    """
+    if not nbytes:
+        return "as many bytes"
+    return f"{_size(abs(nbytes), unit)} {'more' if nbytes > 0 else 'fewer'}"
+
+
+def _size(nbytes: int, unit: str) -> str:
+    return f"{nbytes / UNITS[unit]:.4g} {unit}"
+
+
+def explanation_notes(report: ExplanationReport, unit: str) -> Iterator[str]:
+    """What is explained, and what the seconds are simulated with."""
+    partition, explanation = report.partition, report.explanation
+    modelling, evaluation = partition.modelling, partition.evaluation
+    divided = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
+    divided += f", {modelling.bands} bands of rows" if modelling.bands > 1 else ""
+    allowed = "allowed" if evaluation.imbalance <= partition.problem.eps else "more than the allowed"
+    yield (
+        f"{report.model} on {counted(partition.k, 'device')}, {modelling.grain}-grain{divided}: "
+        f"imbalance {evaluation.imbalance:.3f} ({allowed} {partition.problem.eps:g}), "
+        f"{_size(evaluation.volume, unit)} {way_of(partition)}"
+    )
+    if explanation.step is not None:
+        step = explanation.step
+        yield f"Seconds are simulated, for {step.assumed}; schedule: {step.scheduling.text}"
+    elif explanation.no_seconds:
+        yield f"No seconds: {explanation.no_seconds}"
+    needed = int(explanation.memory_bytes.argmax())
+    most = _size(int(explanation.memory_bytes[needed]), unit)
+    copies = f"{explanation.copies:g} copies of its parameters, and its maps"
+    yield f"Device {needed} needs most memory: {most} ({copies})"
+
+
+def way_of(partition: Partition) -> str:
+    """When the volume of a partition travels."""
+    modelling = partition.modelling
+    each_way = modelling.training and modelling.slices * modelling.bands > 1
+    samples = counted(modelling.batch_size, "sample")
+    what = "each way per training step" if each_way else "between devices per forward pass"
+    return f"{what} of {samples}"
+
+
+# ------------------------------------------------------------------ tables
+
+
+def layer_columns(report: ExplanationReport) -> list[Column[LayerExplanation]]:
+    """Where each layer is, what it costs there, its best other place, and what holds it."""
+    step = report.explanation.step
+
+    def more_seconds(layer: LayerExplanation) -> float | None:
+        if step is None or layer.best is None or layer.best.seconds is None:
+            return None
+        return round(layer.best.seconds / step.seconds - 1, 6) + 0.0
+
+    columns: list[Column[LayerExplanation]] = [
+        Column("name", "layer", value=lambda layer: _name(layer)),
+        Column("", "on", "The devices that compute it.", value=lambda row: ranges(row.parts)),
+        Column("work", "work", "Its share of the model's work.", "%", decimals=1, detail=True),
+        Column(
+            "sent_bytes",
+            "sends",
+            "What travels of its own: maps, partial sums, gradients, statistics.",
+            BYTES,
+            decimals=2,
+        ),
+        Column(
+            "received_bytes",
+            "gets",
+            "What comes for it from other layers; two that read the same both count it.",
+            BYTES,
+            decimals=2,
+            detail=True,
+        ),
+        Column("", "best other", "The cheapest other place that is allowed.", value=_instead),
+        Column(
+            "",
+            "more",
+            "Bytes that it would add there; below 0 where it saves.",
+            BYTES,
+            lambda layer: None if layer.best is None else layer.best.more_bytes,
+            decimals=2,
+        ),
+    ]
+    if step is not None:
+        meaning = "How much longer a step would be, simulated."
+        columns.append(Column("", "step", meaning, "%", more_seconds, decimals=1, detail=True))
+    columns.append(Column("", "held by", "What keeps it where it is.", value=held_by))
+    return columns
+
+
+def _name(layer: LayerExplanation) -> str:
+    return f"{layer.name} (+{len(layer.tied)})" if layer.tied else layer.name
+
+
+def _instead(layer: LayerExplanation) -> str | None:
+    move = layer.best
+    if move is None:
+        return None
+    if move.source is None:
+        return f"{'all ' if len(layer.parts) > 1 else ''}on {move.target}"
+    return f"{move.source} to {move.target}"
+
+
+def held_by(layer: LayerExplanation) -> str:
+    """What holds a layer, in a word or two."""
+    why = layer.hold.why
+    if layer.hold.move is None:
+        return "-"
+    words = {NEIGHBOURS: "neighbours", BALANCE: "eps", MEMORY: "memory", NOTHING: "nothing"}[why]
+    if why == NEIGHBOURS and layer.best is None:
+        return f"{words}, {'eps' if layer.hold.move.over_load else 'memory'}"
+    return words
+
+
+def payment_columns(report: ExplanationReport) -> list[Column[Paid]]:
+    """What travels from where to where, and how much."""
+    volume = max(1, report.partition.evaluation.volume)
+    named = report.partition.model.views
+
+    def readers(paid: Paid) -> str:
+        names = [named[at].layer.name for at in paid.readers]
+        if len(names) > MOST_NAMES + 1:
+            names[MOST_NAMES:] = [f"{len(names) - MOST_NAMES} more"]
+        return ", ".join(names) or "itself"
+
+    def route(paid: Paid) -> str:
+        others = ranges(paid.others)
+        is_sent = paid.what == "maps"
+        return f"{paid.root} to {others}" if is_sent else f"{others} to {paid.root}"
+
+    return [
+        Column("", "of", value=lambda paid: named[paid.layer].layer.name),
+        Column("", "what", value=lambda paid: paid.what),
+        Column("", "devices", value=route),
+        Column("", "bytes", "", BYTES, lambda paid: paid.nbytes, decimals=2),
+        Column("", "of all", "", "%", lambda paid: paid.nbytes / volume, decimals=1),
+        Column("", "read by", value=readers),
+    ]
+
+
+def print_explanation(report: ExplanationReport, console: Console, unit: str) -> None:
+    """Print the bottleneck, the nets that pay most, and the layers; or all about one layer.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of bytes, one of `UNITS`.
+    """
+    explanation = report.explanation
+    if report.named and len(explanation.layers) == 1:
+        print_layer(report, explanation.layers[0], console, unit)
+        return
+    console.print(bottleneck_answer(report, unit), style="bold")
+    for line in explanation_notes(report, unit):
+        console.print(line)
+    if report.partition.k == 1:
+        return
+    paid = explanation.payments
+    if report.named:
+        own = {(item.layer, item.what, item.root) for one in explanation.layers
+               for item in one.payments}
+        paid = tuple(item for item in paid if (item.layer, item.what, item.root) in own)
+    if paid:
+        console.print()
+        shown = paid[:MOST_PAYMENTS]
+        title = f"What pays most, {_first_of(len(shown), len(paid))} ({way_of(report.partition)})"
+        print_columns(console, title, payment_columns(report), shown, unit)
+    console.print()
+    print_columns(
+        console, layers_title(report), layer_columns(report), explanation.layers, unit
+    )
+    console.print(legend(report))
+    console.print("hgpart explain PLAN LAYER says it in sentences")
+
+
+def _first_of(shown: int, count: int) -> str:
+    return f"{shown} of {count}" if shown < count else "all"
+
+
+def layers_title(report: ExplanationReport) -> str:
+    """Title of the table of layers."""
+    eps = report.partition.problem.eps
+    memory = " and memory" if report.partition.problem.memory is not None else ""
+    return f"Layers (best other: the cheapest other place within eps {eps:g}{memory})"
+
+
+def legend(report: ExplanationReport) -> str:
+    """What the words of the last column mean."""
+    layers = report.explanation.layers
+    words = {word for layer in layers for word in held_by(layer).split(", ")}
+    meanings = {
+        "neighbours": "any other place sends more",
+        "eps": "the cheapest other place has no room within eps",
+        "memory": "the cheapest other place has not the memory",
+        "nothing": "another place costs no more",
+    }
+    return "Held by: " + "; ".join(f"{word}, {text}" for word, text in meanings.items()
+                                   if word in words)
+
+
+# ------------------------------------------------------------------ one layer
+
+
+def print_layer(
+    report: ExplanationReport, layer: LayerExplanation, console: Console, unit: str
+) -> None:
+    """Print all about one layer, in sentences, and the nets that it pays for."""
+    first, *others = layer_sentences(report, layer, unit)
+    console.print(first, style="bold")
+    for line in others:
+        console.print(line)
+    if layer.payments:
+        console.print()
+        title = f"What travels of it and for it ({way_of(report.partition)})"
+        print_columns(console, title, payment_columns(report), layer.payments, unit)
+
+
+def layer_sentences(
+    report: ExplanationReport, layer: LayerExplanation, unit: str
+) -> Iterator[str]:
+    """Where a layer is, what it costs there, what another place would cost, and what holds it."""
+    yield f"{_name(layer)} is {_where(layer)}, held by {_hold_words(report, layer, unit)}"
+    if layer.tied:
+        yield f"{', '.join(layer.tied)} shares its weight, and so its place"
+    yield (
+        f"Here: {_size(layer.sent_bytes, unit)} of its own travel and "
+        f"{_size(layer.received_bytes, unit)} come for it, {way_of(report.partition)}; "
+        f"{100 * layer.work:.1f} % of the model's work"
+    )
+    for share in layer.shares:
+        yield (
+            f"  device {share.part}: {100 * share.of_load:.1f} % of its work, "
+            f"{_size(share.parameter_bytes, unit)} of weights, {_size(share.map_bytes, unit)} of "
+            "maps"
+        )
+    if layer.best is not None:
+        yield f"Best other place: {_consequences(report, layer.best, unit)}"
+    cheapest = layer.hold.move
+    if cheapest is not None and not cheapest.is_allowed:
+        yield f"Cheapest of all, and not allowed: {_consequences(report, cheapest, unit)}"
+    yield from _on_growth(report, layer.hold.growth, unit)
+
+
+def _where(layer: LayerExplanation) -> str:
+    if len(layer.shares) == 1:
+        return f"whole on device {layer.shares[0].part}"
+    each = [f"{share.part} ({100 * share.work:.0f} %)" for share in layer.shares]
+    if len({round(share.work, 3) for share in layer.shares}) == 1:
+        each = [f"{ranges(layer.parts)} ({100 * layer.shares[0].work:.3g} % each)"]
+    return f"on devices {', '.join(each)}"
+
+
+def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -> str:
+    move, why = layer.hold.move, layer.hold.why
+    if move is None:
+        return "nothing, as there is no other device"
+    if why == NEIGHBOURS:
+        also = ", and no other place has room" if layer.best is None else ""
+        return f"its neighbours: any other place sends at least {_more(move.more_bytes, unit)}{also}"
+    if why == BALANCE:
+        return (
+            f"the balance: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
+            f"{_no_room(report, move)}"
+        )
+    if why == MEMORY:
+        return (
+            f"memory: {_moved(move)} would send {_more(move.more_bytes, unit)}, but needs "
+            f"{_size(move.over_memory, unit)} more than a device has"
+        )
+    return f"nothing: {_moved(move)} would send {_more(move.more_bytes, unit)}"
+
+
+def _no_room(report: ExplanationReport, move: Move) -> str:
+    """How far a device would be above what it may have."""
+    rates = np.array(report.partition.problem.rates, dtype=float)
+    loads = move.partition.evaluation.loads
+    share = loads.sum() * rates[move.target] / rates.sum()
+    return (
+        f"device {move.target} would have {loads[move.target] / share:.2f} times its share of "
+        f"the work (allowed {1 + report.partition.problem.eps:g})"
+    )
+
+
+def _consequences(report: ExplanationReport, move: Move, unit: str) -> str:
+    words = [_more(move.more_bytes, unit), f"imbalance {move.imbalance:.3f}"]
+    if move.over_load:
+        words[1] = _no_room(report, move)
+    before = report.explanation.memory_bytes[move.target]
+    words.append(
+        f"{_size(int(move.memory_bytes[move.target]), unit)} of memory on device {move.target} "
+        f"(now {_size(int(before), unit)})"
+    )
+    step = report.explanation.step
+    if step is not None and move.seconds is not None:
+        words.append(f"{move.seconds:.4g} s a step (now {step.seconds:.4g}, simulated)")
+    return f"{_moved(move)}: {', '.join(words)}"
+
+
+def _on_growth(
+    report: ExplanationReport, growth: Sequence[Grown], unit: str
+) -> Iterator[str]:
+    """Which neighbours the bytes of the cheapest other place are paid for."""
+    if not growth:
+        return
+    named = report.partition.model.views
+    said = []
+    for grown in growth[:MOST_GROWTH]:
+        names = [named[at].layer.name for at in grown.layers]
+        if len(names) > MOST_NAMES + 1:
+            names[MOST_NAMES:] = [f"{len(names) - MOST_NAMES} more"]
+        listed = " and ".join(names)
+        what = f"its {grown.what}" if grown.is_own else f"the {grown.what} of {listed}"
+        if grown.is_own and names:
+            what += f" to {listed}"
+        said.append(f"{_size(grown.nbytes, unit)} for {what}")
+    more = len(growth) - MOST_GROWTH
+    rest = f", and {more} more" if more > 0 else ""
+    yield f"The cheapest other place pays {', '.join(said)}{rest}"
+
+
+# ------------------------------------------------------------------ JSON
+
+
+def explanation_json(report: ExplanationReport) -> str:
+    """All figures as a JSON object, a line for each key and layer; bytes, seconds, work."""
+    explanation, partition = report.explanation, report.partition
+    bottleneck, step = explanation.bottleneck, explanation.step
+    return report_json(
+        {
+            "model": report.model,
+            "k": partition.k,
+            "eps": partition.problem.eps,
+            "imbalance": partition.evaluation.imbalance,
+            "volume_bytes": partition.evaluation.volume,
+            "loads": partition.evaluation.loads.tolist(),
+            "memory_bytes": explanation.memory_bytes.tolist(),
+            "copies": explanation.copies,
+            "simulated_seconds": None if step is None else step.seconds,
+            "simulated_busy_seconds": None if step is None else step.busy.tolist(),
+            "simulated_for": None if step is None else step.assumed,
+            "schedule": None if step is None else step.scheduling.text,
+            "no_seconds": explanation.no_seconds or None,
+            "bottleneck": {
+                "device": bottleneck.part,
+                "load": bottleneck.load,
+                "relief": _move_fields(bottleneck.relief),
+                "moves_tried": bottleneck.tried,
+                "moves_allowed": bottleneck.possible,
+            },
+            "payments": [_paid_fields(report, paid) for paid in explanation.payments],
+            "layers": [_layer_fields(report, layer) for layer in explanation.layers],
+        }
+    )
+
+
+def _layer_fields(report: ExplanationReport, layer: LayerExplanation) -> dict[str, Any]:
+    named = report.partition.model.views
+    return {
+        "name": layer.name,
+        "tied": layer.tied,
+        "work": layer.work,
+        "sent_bytes": layer.sent_bytes,
+        "received_bytes": layer.received_bytes,
+        "shares": [vars(share) for share in layer.shares],
+        "best": _move_fields(layer.best),
+        "held_by": layer.hold.why,
+        "cheapest": _move_fields(layer.hold.move),
+        "growth": [
+            {
+                "layers": [named[at].layer.name for at in grown.layers],
+                "what": grown.what,
+                "own": grown.is_own,
+                "bytes": grown.nbytes,
+            }
+            for grown in layer.hold.growth
+        ],
+        "payments": [_paid_fields(report, paid) for paid in layer.payments],
+    }
+
+
+def _move_fields(move: Move | None) -> dict[str, Any] | None:
+    if move is None:
+        return None
+    return {
+        "layer": move.layer,
+        "from": move.source,
+        "to": move.target,
+        "volume_bytes": move.volume,
+        "more_bytes": move.more_bytes,
+        "imbalance": move.imbalance,
+        "loads": move.partition.evaluation.loads.tolist(),
+        "memory_bytes": move.memory_bytes.tolist(),
+        "allowed": move.is_allowed,
+        "simulated_seconds": move.seconds,
+    }
+
+
+def _paid_fields(report: ExplanationReport, paid: Paid) -> dict[str, Any]:
+    named = report.partition.model.views
+    return {
+        "layer": named[paid.layer].layer.name,
+        "what": paid.what,
+        "root": paid.root,
+        "others": paid.others,
+        "readers": [named[at].layer.name for at in paid.readers],
+        "bytes": paid.nbytes,
+    }
