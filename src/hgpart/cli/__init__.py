@@ -60,7 +60,7 @@ app = typer.Typer(
     epilog=f"Begin with: hgpart {FIRST}\n\nExit status: {STATUSES}",
 )
 COMMANDS = {  # each is the function of its name, in its file
-    "Divide a model": ("recommend", "partition", "compare", "show", "explain"),
+    "Divide a model": ("recommend", "partition", "compare", "show", "explain", "diff"),
     "Run it in parts": ("verify", "run", "train", "bench"),
     "Measure and simulate": ("calibrate", "profile", "predict"),
     "Look at models; other programs": ("models", "trace", "transform", "export", "export_part"),

@@ -85,7 +85,8 @@ def _relief(report: ExplanationReport, move: Move, unit: str) -> str:
         gain = f"{move.seconds:.3g} s a step"
     else:
         before, after = (
-            int(partition.evaluation.loads[part]) for partition in (report.partition, move.partition)
+            int(partition.evaluation.loads[part])
+            for partition in (report.partition, move.partition)
         )
         gain = f"{100 * (1 - after / max(1, before)):.0f} % less work"
     return f"{moved}, for {gain} and {_more(move.more_bytes, unit)}"
@@ -118,7 +119,9 @@ def explanation_notes(report: ExplanationReport, unit: str) -> Iterator[str]:
     modelling, evaluation = partition.modelling, partition.evaluation
     divided = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
     divided += f", {modelling.bands} bands of rows" if modelling.bands > 1 else ""
-    allowed = "allowed" if evaluation.imbalance <= partition.problem.eps else "more than the allowed"
+    allowed = (
+        "allowed" if evaluation.imbalance <= partition.problem.eps else "more than the allowed"
+    )
     yield (
         f"{report.model} on {counted(partition.k, 'device')}, {modelling.grain}-grain{divided}: "
         f"imbalance {evaluation.imbalance:.3f} ({allowed} {partition.problem.eps:g}), "
@@ -261,8 +264,11 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
         return
     paid = explanation.payments
     if report.named:
-        own = {(item.layer, item.what, item.root) for one in explanation.layers
-               for item in one.payments}
+        own = {
+            (item.layer, item.what, item.root)
+            for one in explanation.layers
+            for item in one.payments
+        }
         paid = tuple(item for item in paid if (item.layer, item.what, item.root) in own)
     if paid:
         console.print()
@@ -270,9 +276,7 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
         title = f"What pays most, {_first_of(len(shown), len(paid))} ({way_of(report.partition)})"
         print_columns(console, title, payment_columns(report), shown, unit)
     console.print()
-    print_columns(
-        console, layers_title(report), layer_columns(report), explanation.layers, unit
-    )
+    print_columns(console, layers_title(report), layer_columns(report), explanation.layers, unit)
     console.print(legend(report))
     console.print("hgpart explain PLAN LAYER says it in sentences")
 
@@ -298,8 +302,9 @@ def legend(report: ExplanationReport) -> str:
         "memory": "the cheapest other place has not the memory",
         "nothing": "another place costs no more",
     }
-    return "Held by: " + "; ".join(f"{word}, {text}" for word, text in meanings.items()
-                                   if word in words)
+    return "Held by: " + "; ".join(
+        f"{word}, {text}" for word, text in meanings.items() if word in words
+    )
 
 
 # ------------------------------------------------------------------ one layer
@@ -319,9 +324,7 @@ def print_layer(
         print_columns(console, title, payment_columns(report), layer.payments, unit)
 
 
-def layer_sentences(
-    report: ExplanationReport, layer: LayerExplanation, unit: str
-) -> Iterator[str]:
+def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: str) -> Iterator[str]:
     """Where a layer is, what it costs there, what another place would cost, and what holds it."""
     yield f"{_name(layer)} is {_where(layer)}, held by {_hold_words(report, layer, unit)}"
     if layer.tied:
@@ -360,7 +363,9 @@ def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -
         return "nothing, as there is no other device"
     if why == NEIGHBOURS:
         also = ", and no other place has room" if layer.best is None else ""
-        return f"its neighbours: any other place sends at least {_more(move.more_bytes, unit)}{also}"
+        return (
+            f"its neighbours: any other place sends at least {_more(move.more_bytes, unit)}{also}"
+        )
     if why == BALANCE:
         return (
             f"the balance: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
@@ -400,9 +405,7 @@ def _consequences(report: ExplanationReport, move: Move, unit: str) -> str:
     return f"{_moved(move)}: {', '.join(words)}"
 
 
-def _on_growth(
-    report: ExplanationReport, growth: Sequence[Grown], unit: str
-) -> Iterator[str]:
+def _on_growth(report: ExplanationReport, growth: Sequence[Grown], unit: str) -> Iterator[str]:
     """Which neighbours the bytes of the cheapest other place are paid for."""
     if not growth:
         return

@@ -1,0 +1,71 @@
+"""hgpart diff: two plans of a model -> what lies elsewhere, and what that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import hgpart
+from hgpart.cli.groups import StepOptions
+from hgpart.cli.outputs import Page, plain_console, unit_of
+from hgpart.cli.planned import Simulator, known_model
+from hgpart.cli.stages import Stages
+
+
+def diff(
+    context: typer.Context,
+    first: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
+    second: Annotated[
+        Path, typer.Argument(metavar="OTHER", help="Plan file of the same model to compare with.")
+    ],
+    simulator: Simulator,
+    step: StepOptions,
+    results: Page,
+    model: str | None = None,
+    trust: bool = False,
+) -> None:
+    """Compare two plans of a model: what lies elsewhere, and what that changes.
+
+    Where all devices are alike, those of the second plan are renumbered so that least work moves.
+
+    Parameters
+    ----------
+    model : MODEL
+        The plans' model. Default: the one that the first plan names; required, or --trust, if that
+        is your own code.
+    trust
+        Import and call the code that the first plan names.
+
+    Examples
+    --------
+    $ hgpart diff plan.json other.json
+    """
+    results.check()
+    with Stages() as stage:
+        with stage("import"):
+            from hgpart.explanation.differing import difference
+            from hgpart.report.explanation.differences import (
+                DifferenceReport,
+                difference_json,
+                print_difference,
+            )
+            from hgpart.report.page.differences import difference_page
+        with stage("read"):
+            loaded = [hgpart.files.load_plan(path) for path in (first, second)]
+        wanted = [step.wanted(own.scheduling) for own in loaded]
+        named, known = known_model(stage, loaded[0], first, model, trust)
+        with stage("evaluate"):
+            partitions = [hgpart.restore(own, known.graph) for own in loaded]
+        steps = [
+            simulator.steps(stage, known, own, scheduling)
+            for own, scheduling in zip(partitions, wanted, strict=True)
+        ]
+        with stage("compare"):
+            compared = difference(*partitions, *steps)
+    report = DifferenceReport(named, (str(first), str(second)), compared)
+    unit = unit_of(context)
+    results.draw(difference_page, report, unit)
+    if results.want_tables(difference_json(report)):
+        print_difference(report, plain_console(), unit)

@@ -1,0 +1,293 @@
+"""Difference -> text, tables and JSON: what differs between two plans, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+
+from hgpart.explanation.differing import Difference, LayerDifference
+from hgpart.explanation.steps import SimulatedStep
+from hgpart.files.columns import BYTES, UNITS, Column
+from hgpart.files.fields import report_json
+from hgpart.partition import Partition
+from hgpart.report.explanation.explained import way_of
+from hgpart.report.partition.slice_shares import ranges
+from hgpart.report.tables import print_columns
+
+
+@dataclass(frozen=True, eq=False)
+class DifferenceReport:
+    """A difference, and what it is of.
+
+    Attributes
+    ----------
+    model : str
+        The model spec.
+    names : tuple of two str
+        What the two plans are called.
+    """
+
+    model: str
+    names: tuple[str, str]
+    difference: Difference
+
+
+def difference_answer(report: DifferenceReport, unit: str) -> str:
+    """The most important: how much lies elsewhere, and what that changes."""
+    difference = report.difference
+    before, after = difference.before.evaluation.volume, difference.after.evaluation.volume
+    if not difference.layers and not difference.is_least:
+        same = ", with the devices renumbered" if difference.is_renumbered else ""
+        return f"The two plans divide {report.model} alike{same}"
+    least = "at least " if difference.is_least else ""
+    pieces = [f"{least}{100 * difference.elsewhere:.3g} % of the work lies elsewhere"]
+    pieces.append(f"{_size(after, unit)} travel instead of {_size(before, unit)}")
+    step, next_step = difference.step_before, difference.step_after
+    if step is not None and next_step is not None:
+        pieces.append(
+            f"a step takes {next_step.seconds:.4g} s instead of {step.seconds:.4g} (simulated)"
+        )
+    return f"From {report.names[0]} to {report.names[1]}: {', '.join(pieces)}"
+
+
+def difference_notes(report: DifferenceReport, unit: str) -> Iterator[str]:
+    """How devices were matched, what weights move, and what is not compared."""
+    difference = report.difference
+    if difference.is_renumbered:
+        pairs = [
+            f"{own} is {device}" for own, device in enumerate(difference.devices) if own != device
+        ]
+        yield (
+            f"Devices of {report.names[1]} are taken for those of {report.names[0]} with which they "
+            f"have most work in common, as all devices are alike: {', '.join(pairs)}"
+        )
+    if difference.weight_bytes is not None:
+        yield (
+            f"{_size(difference.weight_bytes, unit)} of weights are on a device that did not have "
+            "them before"
+        )
+    for line in difference.not_compared:
+        yield f"Not the same: {line}"
+    if difference.step_before is not None:
+        yield f"Seconds are simulated, for {difference.step_before.assumed}"
+    elif difference.no_seconds:
+        yield f"No seconds: {difference.no_seconds}"
+
+
+def _size(nbytes: int, unit: str) -> str:
+    return f"{nbytes / UNITS[unit]:.4g} {unit}"
+
+
+@dataclass(frozen=True, eq=False)
+class PlanRow:
+    """A plan as a row of the first table."""
+
+    name: str
+    partition: Partition
+    memory: int
+    step: SimulatedStep | None
+
+
+def plan_rows(report: DifferenceReport) -> list[PlanRow]:
+    difference = report.difference
+    return [
+        PlanRow(
+            report.names[0],
+            difference.before,
+            int(difference.memory_before.max()),
+            difference.step_before,
+        ),
+        PlanRow(
+            report.names[1],
+            difference.after,
+            int(difference.memory_after.max()),
+            difference.step_after,
+        ),
+    ]
+
+
+def plan_columns() -> list[Column[PlanRow]]:
+    """What each plan costs in all."""
+    return [
+        Column("", "plan", value=lambda row: row.name),
+        Column("", "devices", value=lambda row: row.partition.k),
+        Column("", "volume", "", BYTES, lambda row: row.partition.evaluation.volume, decimals=2),
+        Column("", "imbalance", value=lambda row: row.partition.evaluation.imbalance, decimals=3),
+        Column("", "most memory", "", BYTES, lambda row: row.memory, decimals=1),
+        Column("", "step", "", "ms", lambda row: None if row.step is None else row.step.seconds),
+        Column(
+            "", "schedule", value=lambda row: row.step and row.step.scheduling.text, detail=True
+        ),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceRow:
+    """A device in both plans, as a row of the second table; None where a plan has it not."""
+
+    name: str
+    load_before: float | None
+    load_after: float | None
+    memory_before: int | None
+    memory_after: int | None
+    busy_before: float | None
+    busy_after: float | None
+
+
+def device_rows(report: DifferenceReport) -> list[DeviceRow]:
+    """What each device has before and after, in the first plan's numbers."""
+    difference = report.difference
+    own = {device: part for part, device in enumerate(difference.devices)}
+    rows = []
+    for device in range(max(difference.before.k, *(number + 1 for number in difference.devices))):
+        first = device if device < difference.before.k else None
+        second = own.get(device)
+        if first is None and second is None:
+            continue
+        name = str(device)
+        if second is not None and second != device:
+            name += f" (then {second})"
+        rows.append(
+            DeviceRow(
+                name,
+                _load(difference.before, first),
+                _load(difference.after, second),
+                None if first is None else int(difference.memory_before[first]),
+                None if second is None else int(difference.memory_after[second]),
+                _busy(difference.step_before, first),
+                _busy(difference.step_after, second),
+            )
+        )
+    return rows
+
+
+def _load(partition: Partition, part: int | None) -> float | None:
+    loads = partition.evaluation.loads
+    return None if part is None else float(loads[part] / max(1, int(loads.sum())))
+
+
+def _busy(step: SimulatedStep | None, part: int | None) -> float | None:
+    return None if step is None or part is None else float(step.busy[part])
+
+
+def device_columns(report: DifferenceReport) -> list[Column[DeviceRow]]:
+    """Work, memory and simulated seconds of each device."""
+    columns: list[Column[DeviceRow]] = [
+        Column("", "device", value=lambda row: row.name),
+        Column("", "work", "", "%", lambda row: row.load_before, decimals=1),
+        Column("", "then", "", "%", lambda row: row.load_after, decimals=1),
+        Column("", "memory", "", BYTES, lambda row: row.memory_before, decimals=1),
+        Column("", "then", "", BYTES, lambda row: row.memory_after, decimals=1),
+    ]
+    if report.difference.step_before is not None:
+        columns += [
+            Column("", "computes", "", "ms", lambda row: row.busy_before),
+            Column("", "then", "", "ms", lambda row: row.busy_after),
+        ]
+    return columns
+
+
+def difference_columns(report: DifferenceReport) -> list[Column[LayerDifference]]:
+    """What is different of each layer."""
+    columns: list[Column[LayerDifference]] = [
+        Column("name", "layer"),
+        Column(
+            "", "on", "Devices, in the first plan's numbers.", value=lambda row: ranges(row.before)
+        ),
+        Column("", "then on", value=lambda row: ranges(row.after)),
+        Column("elsewhere", "elsewhere", "Share of it on another device.", "%", decimals=0),
+        Column("sent_before", "sends", "Bytes of its own nets.", BYTES, decimals=2),
+        Column("sent_after", "then", "", BYTES, decimals=2),
+        Column(
+            "received_before", "gets", "Bytes that come for it.", BYTES, decimals=2, detail=True
+        ),
+        Column("received_after", "then", "", BYTES, decimals=2, detail=True),
+        Column(
+            "weight_bytes",
+            "weights",
+            "Weights that come to a device.",
+            BYTES,
+            decimals=2,
+            detail=True,
+        ),
+        Column(
+            "alone_bytes",
+            "alone",
+            "What the volume would change by if only this layer lay as in the second plan.",
+            BYTES,
+            decimals=2,
+        ),
+    ]
+    if any(layer.alone_seconds is not None for layer in report.difference.layers):
+        columns.append(
+            Column("alone_seconds", "step alone", "What a step would, simulated.", "ms", decimals=1)
+        )
+    return columns
+
+
+def print_difference(report: DifferenceReport, console: Console, unit: str) -> None:
+    """Print the most important, then both plans, then devices and layers.
+
+    Parameters
+    ----------
+    unit : str
+        Unit of bytes, one of `UNITS`.
+    """
+    difference = report.difference
+    console.print(difference_answer(report, unit), style="bold")
+    for line in difference_notes(report, unit):
+        console.print(line)
+    console.print()
+    first, second = map(way_of, (difference.before, difference.after))
+    when = first if first == second else f"{first}; then {second}"
+    print_columns(console, f"Plans (volume: {when})", plan_columns(), plan_rows(report), unit)
+    console.print()
+    title = f"Devices ({report.names[0]}, then {report.names[1]})"
+    print_columns(console, title, device_columns(report), device_rows(report), unit)
+    if difference.layers:
+        console.print()
+        print_columns(
+            console, layers_title(report), difference_columns(report), difference.layers, unit
+        )
+
+
+def layers_title(report: DifferenceReport) -> str:
+    """Title of the table of layers."""
+    alone = "; alone: what only this layer's move would change"
+    known = any(layer.alone_bytes is not None for layer in report.difference.layers)
+    return f"Layers that differ, largest change of bytes first{alone if known else ''}"
+
+
+def difference_json(report: DifferenceReport) -> str:
+    """All figures as a JSON object, a line for each key and layer; bytes and seconds."""
+    difference = report.difference
+    fields: dict[str, Any] = {
+        "model": report.model,
+        "plans": report.names,
+        "devices": difference.devices,
+        "renumbered": difference.is_renumbered,
+        "elsewhere": difference.elsewhere,
+        "elsewhere_is_least": difference.is_least,
+        "weight_bytes": difference.weight_bytes,
+        "not_compared": difference.not_compared,
+        "no_seconds": difference.no_seconds or None,
+    }
+    pair = (
+        ("before", difference.before, difference.memory_before, difference.step_before),
+        ("after", difference.after, difference.memory_after, difference.step_after),
+    )
+    for name, partition, memory, step in pair:
+        fields[name] = {
+            "k": partition.k,
+            "volume_bytes": partition.evaluation.volume,
+            "imbalance": partition.evaluation.imbalance,
+            "loads": partition.evaluation.loads.tolist(),
+            "memory_bytes": memory.tolist(),
+            "simulated_seconds": None if step is None else step.seconds,
+            "simulated_busy_seconds": None if step is None else step.busy.tolist(),
+            "schedule": None if step is None else step.scheduling.text,
+        }
+    return report_json({**fields, "layers": [asdict(layer) for layer in difference.layers]})
