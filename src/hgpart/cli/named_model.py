@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hgpart
-from hgpart.cli.stages import Stages, shape_of
+from hgpart.cli.stages import Stages, shape_of, trusted_model
+from hgpart.errors import ArgumentError, TraceError
 from hgpart.layers.cache.kept_layers import graph_of, plain_layers
 from hgpart.layers.channel_graph import ChannelGraph, LayerRows
 from hgpart.terminal import warn
@@ -19,6 +21,10 @@ from hgpart.tracing.input_shape import InputShape
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from hgpart.plan import PlanFile
+
+CODE_ACCEPTED = "--model MODEL, which names the code to call, or --trust, if the plan is yours"
 
 
 class NamedModel:
@@ -103,6 +109,30 @@ class NamedModel:
 
         with redirect_stdout(sys.stderr):  # what the model prints, behind the stages as well
             return row_windows(self.traced, graph)
+
+
+def known_model(
+    stage: Stages, loaded: PlanFile, plan: Path, model: str | None, trust: bool
+) -> tuple[str, NamedModel]:
+    """The spec of a plan's model, and the model.
+
+    Raises
+    ------
+    ArgumentError
+        If the plan names code that nobody has asked to be called.
+    PlanError
+        If the model can't be traced with the plan's samples.
+    """
+    from hgpart.plan import another_model
+    from hgpart.tracing.input_shape import shape_text
+
+    if model is None and not trust:
+        model = trusted_model(loaded, plan, CODE_ACCEPTED)
+    named = model or loaded.model
+    try:
+        return named, NamedModel(stage, named, loaded.input_shape)
+    except (ArgumentError, TraceError) as error:
+        raise another_model(loaded.model, shape_text(loaded.input_shape), error) from error
 
 
 class KnownLayers(NamedTuple):

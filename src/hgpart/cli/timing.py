@@ -1,13 +1,14 @@
-"""Options of measured times -> LayerTimes, and StepTime of --objective time."""
+"""Options of measured times -> LayerTimes, StepTime of --objective time, simulators of steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import hgpart
 from hgpart.cli.forms import names
+from hgpart.cli.grouping import Options
 from hgpart.errors import ArgumentError
 from hgpart.terminal import say, warn
 from hgpart.tracing.input_shape import InputShape
@@ -16,9 +17,14 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hgpart.cli.groups import AnyCounting
+    from hgpart.cli.named_model import NamedModel
+    from hgpart.cli.stages import Stages
+    from hgpart.explanation.steps import Steps
+    from hgpart.partition import Partition
     from hgpart.partition.problem.problem import Problem
     from hgpart.partition.problem.search import Search
     from hgpart.prediction.device_times import Times
+    from hgpart.schedule_wanted import Scheduling
 
 TIME = "time"
 
@@ -44,6 +50,41 @@ def times_of(text: str, graph: hgpart.ChannelGraph) -> Times:
             )
         files[kind] = file
     return {kind: hgpart.files.load_layer_times(file, graph) for kind, file in files.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulator(Options):
+    """What steps are simulated with.
+
+    Attributes
+    ----------
+    machine : NAME|FILE
+        Devices and links: a named machine such as 10gbe, or a file of 'hgpart calibrate'. Default:
+        links of 10 Gb/s that are assumed.
+    times : FILE
+        Layer times, a file of 'hgpart profile', or KIND=FILE,KIND=FILE for each kind of device.
+        Default: in proportion to the plan's work.
+    """
+
+    panel: ClassVar[str] = "A step"
+    machine: str | None = None
+    times: str | None = None
+
+    def steps(
+        self, stage: Stages, known: NamedModel, partition: Partition, scheduling: Scheduling | None
+    ) -> Steps | None:
+        """A simulator of steps of a plan's model; None for one device."""
+        from hgpart.explanation.steps import Steps
+
+        if partition.k == 1:
+            return None
+        times = None if self.times is None else times_of(self.times, known.graph)
+        traced = known.traced
+        trainable = frozenset(
+            name for name, value in known.module.named_parameters() if value.requires_grad
+        )
+        with stage("simulate"):
+            return Steps.of(traced, partition, trainable, self.machine, times, scheduling)
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Partition -> Explanation: why each layer lies where it does; two of them -> Difference."""
+"""Partition -> Explanation: why each layer lies where it does; two of them -> PlanDifference."""

@@ -1,4 +1,4 @@
-"""Two partitions of a model -> Difference: what lies elsewhere, and what that changes."""
+"""Two partitions of a model -> PlanDifference: what lies elsewhere, and what that changes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class LayerDifference:
 
 
 @dataclass(frozen=True, eq=False)
-class Difference:
+class PlanDifference:
     """What differs between two partitions of a model.
 
     Attributes
@@ -125,7 +125,7 @@ def diff(
     machine: str | None = None,
     times: Times | None = None,
     scheduling: Scheduling | None = None,
-) -> Difference:
+) -> PlanDifference:
     """Say what differs between two partitions of a model: places, bytes, load, memory, seconds.
 
     Steps are simulated if both are PartitionedModels, which have a trace.
@@ -178,7 +178,7 @@ def difference(
     after: Partition,
     steps_before: Steps | None = None,
     steps_after: Steps | None = None,
-) -> Difference:
+) -> PlanDifference:
     """Compare two partitions, with the seconds that simulators of each say; see `diff`."""
     own, other = before.problem.graph.fingerprint, after.problem.graph.fingerprint
     if own != other:
@@ -206,7 +206,7 @@ def difference(
     if common is not None and before.k == after.k:
         single = _Single(before, *common, devices, fixed, step_before)
         layers = [single.added(layer) for layer in layers]
-    return Difference(
+    return PlanDifference(
         before=before,
         after=after,
         devices=devices,
@@ -272,7 +272,7 @@ def _overlap(
     vertices = np.zeros_like(work)
     np.add.at(work, (common.vertex_layers, first, second), common.weights)
     np.add.at(vertices, (common.vertex_layers, first, second), 1)
-    return _normalised(np.where(work.any(axis=(1, 2))[:, None, None], work, vertices))
+    return _normalised(np.where(work.sum(axis=(1, 2), keepdims=True) > 0, work, vertices))
 
 
 def _shared(before: Partition, after: Partition) -> Float64:
@@ -280,9 +280,10 @@ def _shared(before: Partition, after: Partition) -> Float64:
     shares = []
     for partition in (before, after):
         work, tasks = partition.shares.layer_work, partition.shares.layer_tasks
-        held = np.where(work.any(axis=1)[:, None], work, tasks).astype(np.float64)
+        held = np.where(work.sum(axis=1, keepdims=True) > 0, work, tasks).astype(np.float64)
         shares.append(held / np.maximum(1e-300, held.sum(axis=1))[:, None])
-    return np.minimum(shares[0][:, :, None], shares[1][:, None, :])
+    at_most: Float64 = np.minimum(shares[0][:, :, None], shares[1][:, None, :])
+    return at_most
 
 
 def _normalised(amounts: Float64) -> Float64:
@@ -404,17 +405,11 @@ class _Single:
 def _not_compared(before: Partition, after: Partition) -> Iterator[str]:
     """What two plans have not in common, and what can't be said therefore."""
     own, other = before.modelling, after.modelling
-    words = {
-        "grain": "grain {}",
-        "slices": "{} slices",
-        "bands": "{} bands",
-        "linear": "linear layers by {}",
-    }
-    for name, text in words.items():
+    for name in ("grain", "linear", "slices", "bands", "input_vertex", "output_vertex"):
         first, second = getattr(own, name), getattr(other, name)
         if first != second:
             yield (
-                f"{text.format(first)} and {text.format(second)}: what lies elsewhere is known by "
+                f"{name.replace('_', '-')}={first} and {second}: what lies elsewhere is known by "
                 "each device's share of a layer, and so at least"
             )
     if own.batch_size != other.batch_size:

@@ -12,8 +12,8 @@ from fnmatch import fnmatchcase
 import numpy as np
 
 from hgpart.arrays import Int64
-from hgpart.errors import ArgumentError, HgpartError, not_one_of
-from hgpart.explanation.moves import Move, Moves, Place
+from hgpart.errors import HgpartError, not_one_of
+from hgpart.explanation.moves import Move, Moves, OtherPlace
 from hgpart.explanation.share_nets import Grown, Paid
 from hgpart.explanation.steps import SimulatedStep, Steps
 from hgpart.hypergraph.parameters import vertex_parameters
@@ -30,7 +30,7 @@ FINE = "a fine-grain plan is only simulated once it is placed, which hgpart pred
 
 
 @dataclass(frozen=True)
-class Share:
+class HeldShare:
     """A layer's share on a part.
 
     Attributes
@@ -88,7 +88,7 @@ class LayerExplanation:
     received_bytes : int
         Bytes each way that come for it from other layers' nets; layers that read the same maps on
         the same part each count them.
-    shares : tuple of Share
+    shares : tuple of HeldShare
         What the parts have of it.
     best : Move or None
         The cheapest other place within eps and memory, if any place is.
@@ -104,7 +104,7 @@ class LayerExplanation:
     work: float
     sent_bytes: int
     received_bytes: int
-    shares: tuple[Share, ...]
+    shares: tuple[HeldShare, ...]
     best: Move | None
     hold: Hold
     payments: tuple[Paid, ...] = field(repr=False)
@@ -153,6 +153,7 @@ class Explanation:
     payments : tuple of Paid
         All nets that pay, the largest first.
     bottleneck : Bottleneck
+        The device that others wait for.
     memory_bytes : int64 array, shape (k,)
         Bytes that each part needs.
     copies : float
@@ -287,7 +288,7 @@ def _layer(
     work, loads = moves.layer_work[at], partition.evaluation.loads
     held = work if work.any() else partition.shares.layer_tasks[at]
     shares = tuple(
-        Share(
+        HeldShare(
             part=part,
             work=float(held[part] / max(1, int(held.sum()))),
             of_load=float(work[part] / max(1, int(loads[part]))),
@@ -314,7 +315,7 @@ def _layer(
     )
 
 
-def _hold(moves: Moves, places: Sequence[Place], best: Move | None) -> Hold:
+def _hold(moves: Moves, places: Sequence[OtherPlace], best: Move | None) -> Hold:
     """What holds a layer: limits, if the cheapest other place saves, or else its neighbours."""
     if not places:
         return Hold(NOTHING, None, ())
@@ -362,11 +363,11 @@ def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -
     return Bottleneck(part, float(loads[part] / share) if share else 1.0, relief, tried, len(away))
 
 
-def _estimated(moves: Moves, away: list[Place], steps: Steps) -> list[Place]:
+def _estimated(moves: Moves, away: list[OtherPlace], steps: Steps) -> list[OtherPlace]:
     """Moves in the order of the step's seconds by the objective "time", which takes no time."""
     objective = steps.objective(moves.partition)
 
-    def value(place: Place) -> float:
+    def value(place: OtherPlace) -> float:
         traffic = moves.nets.traffic_of(place.layer, place.source, place.target)
         work = moves.layer_work.copy()
         sources = slice(None) if place.source is None else [place.source]

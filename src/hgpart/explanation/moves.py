@@ -73,7 +73,7 @@ class Move:
         return not self.over_load and not self.over_memory
 
 
-class Place(NamedTuple):
+class OtherPlace(NamedTuple):
     """A move before it is evaluated.
 
     Attributes
@@ -146,11 +146,11 @@ class Moves:
         held: list[int] = self.nets.parts[self.nets.layers == layer].tolist()
         return held
 
-    def places(self, layer: int) -> list[Place]:
+    def places(self, layer: int) -> list[OtherPlace]:
         """All other places of a layer, those of the least objective first."""
         return sorted(self._places(layer), key=lambda place: place.order)
 
-    def _places(self, layer: int) -> Iterator[Place]:
+    def _places(self, layer: int) -> Iterator[OtherPlace]:
         k, held = self.partition.k, self.parts_of(layer)
         loads, work = self.partition.evaluation.loads, self.layer_work[layer]
         whole, shares = self.nets.changes(layer)
@@ -168,7 +168,7 @@ class Moves:
                     after[source] -= work[source]
                     after[target] += work[source]
                     change = int(shares[source, target])
-                yield Place(
+                yield OtherPlace(
                     layer,
                     source,
                     target,
@@ -191,7 +191,7 @@ class Moves:
             work[layer, source] = 0
         return objective.value(traffic, work) - self.partition.objective_value
 
-    def move(self, place: Place) -> Move:
+    def move(self, place: OtherPlace) -> Move:
         """Make a move, and compute what the partition then costs."""
         before, moved = self.partition, moved_partition(self.partition, place)
         needed = memory_of(moved)
@@ -208,7 +208,7 @@ class Moves:
             over_memory=0 if limits is None else max(0, int((needed - limits).max())),
         )
 
-    def first_allowed(self, places: list[Place]) -> Move | None:
+    def first_allowed(self, places: list[OtherPlace]) -> Move | None:
         """The first of some moves that is within eps and memory."""
         for place in places:
             if not place.over_load:
@@ -218,7 +218,7 @@ class Moves:
         return None
 
 
-def moved_partition(partition: Partition, place: Place) -> Partition:
+def moved_partition(partition: Partition, place: OtherPlace) -> Partition:
     """The partition with a move made, and its figures by their definitions."""
     moves = partition.model.vertex_layers == place.layer
     if place.source is not None:

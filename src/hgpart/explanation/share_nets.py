@@ -126,7 +126,9 @@ class ShareNets:
     @cached_property
     def paid(self) -> Int64:
         """Bytes that travel for each net."""
-        return self.nets.costs * (self._pinned(np.ones(len(self.layers), np.bool_)).sum(axis=1) - 1)
+        pinned = self._pinned(np.ones(len(self.layers), np.bool_))
+        paid: Int64 = self.nets.costs * (pinned.sum(axis=1) - 1)
+        return paid
 
     def sent_by(self) -> Int64:
         """Bytes that travel for nets of each layer; they add up to the volume."""

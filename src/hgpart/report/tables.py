@@ -123,8 +123,13 @@ def print_columns(
     columns: Sequence[Column[Record]],
     records: Sequence[Record],
     unit: str,
+    *,
+    texts_left: bool = False,
 ) -> None:
-    """Print a row for each record, without the details where these don't fit."""
+    """Print a row for each record, without the details where these don't fit.
+
+    Texts are aligned like figures, to the right, unless `texts_left`.
+    """
     known = [column for column in columns if column.heading]
     plain = [column for column in known if not column.detail]
     for shown in (known, plain):
@@ -132,7 +137,12 @@ def print_columns(
         headings = [column.title(unit) for column in shown]
         if _fits(table_lines([*zip(headings, *rows, strict=True)]), console.width):
             break
-    print_table(console, title, headings, rows)
+    left = [
+        at
+        for at, column in enumerate(shown)
+        if at == 0 or (texts_left and _is_text(column, records))
+    ]
+    print_table(console, title, headings, rows, left)
 
 
 def print_ways(

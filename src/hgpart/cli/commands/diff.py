@@ -9,9 +9,10 @@ import typer
 
 import hgpart
 from hgpart.cli.groups import StepOptions
+from hgpart.cli.named_model import known_model
 from hgpart.cli.outputs import Page, plain_console, unit_of
-from hgpart.cli.planned import Simulator, known_model
 from hgpart.cli.stages import Stages
+from hgpart.cli.timing import Simulator
 
 
 def diff(
@@ -54,16 +55,15 @@ def diff(
             from hgpart.report.page.differences import difference_page
         with stage("read"):
             loaded = [hgpart.files.load_plan(path) for path in (first, second)]
-        wanted = [step.wanted(own.scheduling) for own in loaded]
         named, known = known_model(stage, loaded[0], first, model, trust)
         with stage("evaluate"):
-            partitions = [hgpart.restore(own, known.graph) for own in loaded]
-        steps = [
-            simulator.steps(stage, known, own, scheduling)
-            for own, scheduling in zip(partitions, wanted, strict=True)
+            before, after = (hgpart.restore(own, known.graph) for own in loaded)
+        simulators = [
+            simulator.steps(stage, known, partition, step.wanted(own.scheduling))
+            for partition, own in zip((before, after), loaded, strict=True)
         ]
         with stage("compare"):
-            compared = difference(*partitions, *steps)
+            compared = difference(before, after, *simulators)
     report = DifferenceReport(named, (str(first), str(second)), compared)
     unit = unit_of(context)
     results.draw(difference_page, report, unit)

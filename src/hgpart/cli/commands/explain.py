@@ -9,9 +9,10 @@ import typer
 
 import hgpart
 from hgpart.cli.groups import StepOptions
-from hgpart.cli.outputs import Page, lead_on, plain_console, unit_of
-from hgpart.cli.planned import Simulator, known_model
+from hgpart.cli.named_model import known_model
+from hgpart.cli.outputs import Page, plain_console, unit_of
 from hgpart.cli.stages import Stages
+from hgpart.cli.timing import Simulator
 
 
 def explain(

@@ -10,6 +10,7 @@ import typer
 
 import hgpart
 from hgpart.cli.groups import StepOptions
+from hgpart.cli.named_model import known_model
 from hgpart.cli.outputs import (
     GraphFile,
     Table,
@@ -19,7 +20,6 @@ from hgpart.cli.outputs import (
     show_report,
     unit_of,
 )
-from hgpart.cli.planned import known_model
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError
 

@@ -1,1 +1,1 @@
-"""Explanation, Difference -> text, tables and JSON."""
+"""Explanation, PlanDifference -> text, tables and JSON."""

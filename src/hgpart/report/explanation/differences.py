@@ -1,4 +1,4 @@
-"""Difference -> text, tables and JSON: what differs between two plans, for people."""
+"""PlanDifference -> text, tables and JSON: what differs between two plans, for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hgpart.explanation.differing import Difference, LayerDifference
+from hgpart.explanation.differing import LayerDifference, PlanDifference
 from hgpart.explanation.steps import SimulatedStep
 from hgpart.files.columns import BYTES, UNITS, Column
 from hgpart.files.fields import report_json
@@ -32,7 +32,7 @@ class DifferenceReport:
 
     model: str
     names: tuple[str, str]
-    difference: Difference
+    difference: PlanDifference
 
 
 def difference_answer(report: DifferenceReport, unit: str) -> str:
@@ -58,11 +58,13 @@ def difference_notes(report: DifferenceReport, unit: str) -> Iterator[str]:
     difference = report.difference
     if difference.is_renumbered:
         pairs = [
-            f"{own} is {device}" for own, device in enumerate(difference.devices) if own != device
+            f"its {own} is {device}"
+            for own, device in enumerate(difference.devices)
+            if own != device
         ]
         yield (
-            f"Devices of {report.names[1]} are taken for those of {report.names[0]} with which they "
-            f"have most work in common, as all devices are alike: {', '.join(pairs)}"
+            f"Devices are alike, so those of {report.names[1]} are renumbered, for least work to "
+            f"move: {', '.join(pairs)}"
         )
     if difference.weight_bytes is not None:
         yield (
@@ -92,6 +94,7 @@ class PlanRow:
 
 
 def plan_rows(report: DifferenceReport) -> list[PlanRow]:
+    """The two plans."""
     difference = report.difference
     return [
         PlanRow(
@@ -243,14 +246,23 @@ def print_difference(report: DifferenceReport, console: Console, unit: str) -> N
     console.print()
     first, second = map(way_of, (difference.before, difference.after))
     when = first if first == second else f"{first}; then {second}"
-    print_columns(console, f"Plans (volume: {when})", plan_columns(), plan_rows(report), unit)
+    print_columns(
+        console, f"Plans (volume: {when})", plan_columns(), plan_rows(report), unit, texts_left=True
+    )
     console.print()
     title = f"Devices ({report.names[0]}, then {report.names[1]})"
-    print_columns(console, title, device_columns(report), device_rows(report), unit)
+    print_columns(
+        console, title, device_columns(report), device_rows(report), unit, texts_left=True
+    )
     if difference.layers:
         console.print()
         print_columns(
-            console, layers_title(report), difference_columns(report), difference.layers, unit
+            console,
+            layers_title(report),
+            difference_columns(report),
+            difference.layers,
+            unit,
+            texts_left=True,
         )
 
 

@@ -23,7 +23,7 @@ from hgpart.files.columns import BYTES, UNITS, Column
 from hgpart.files.fields import report_json
 from hgpart.partition import Partition
 from hgpart.report.partition.slice_shares import ranges
-from hgpart.report.tables import counted, even_decimals, print_columns
+from hgpart.report.tables import counted, print_columns
 
 MOST_PAYMENTS = 5  # of all nets that are listed, the largest
 MOST_GROWTH = 3  # neighbours that a sentence names
@@ -190,7 +190,7 @@ def layer_columns(report: ExplanationReport) -> list[Column[LayerExplanation]]:
     ]
     if step is not None:
         meaning = "How much longer a step would be, simulated."
-        columns.append(Column("", "step", meaning, "%", more_seconds, decimals=1, detail=True))
+        columns.append(Column("", "more time", meaning, "%", more_seconds, decimals=1, detail=True))
     columns.append(Column("", "held by", "What keeps it where it is.", value=held_by))
     return columns
 
@@ -264,25 +264,28 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
         return
     paid = explanation.payments
     if report.named:
-        own = {
-            (item.layer, item.what, item.root)
-            for one in explanation.layers
-            for item in one.payments
-        }
-        paid = tuple(item for item in paid if (item.layer, item.what, item.root) in own)
+        own = {item[:4] for layer in explanation.layers for item in layer.payments}
+        paid = tuple(item for item in paid if item[:4] in own)
     if paid:
         console.print()
         shown = paid[:MOST_PAYMENTS]
-        title = f"What pays most, {_first_of(len(shown), len(paid))} ({way_of(report.partition)})"
-        print_columns(console, title, payment_columns(report), shown, unit)
+        title = f"Most bytes, {_first_of(len(shown), len(paid))} ({way_of(report.partition)})"
+        print_columns(console, title, payment_columns(report), shown, unit, texts_left=True)
     console.print()
-    print_columns(console, layers_title(report), layer_columns(report), explanation.layers, unit)
+    print_columns(
+        console,
+        layers_title(report),
+        layer_columns(report),
+        explanation.layers,
+        unit,
+        texts_left=True,
+    )
     console.print(legend(report))
-    console.print("hgpart explain PLAN LAYER says it in sentences")
+    console.print("More, and in sentences: hgpart explain PLAN LAYER")
 
 
 def _first_of(shown: int, count: int) -> str:
-    return f"{shown} of {count}" if shown < count else "all"
+    return f"the first {shown} of {count}" if shown < count else f"all {count}"
 
 
 def layers_title(report: ExplanationReport) -> str:
@@ -302,9 +305,11 @@ def legend(report: ExplanationReport) -> str:
         "memory": "the cheapest other place has not the memory",
         "nothing": "another place costs no more",
     }
-    return "Held by: " + "; ".join(
-        f"{word}, {text}" for word, text in meanings.items() if word in words
-    )
+    known = (f"{word}, {text}" for word, text in meanings.items() if word in words)
+    adds = "bytes that the best other place adds"
+    if report.explanation.step is not None:
+        adds = "bytes and simulated seconds that the best other place adds"
+    return f"More: {adds}. Held by: {'; '.join(known)}"
 
 
 # ------------------------------------------------------------------ one layer
@@ -321,7 +326,9 @@ def print_layer(
     if layer.payments:
         console.print()
         title = f"What travels of it and for it ({way_of(report.partition)})"
-        print_columns(console, title, payment_columns(report), layer.payments, unit)
+        print_columns(
+            console, title, payment_columns(report), layer.payments, unit, texts_left=True
+        )
 
 
 def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: str) -> Iterator[str]:
@@ -330,8 +337,8 @@ def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: st
     if layer.tied:
         yield f"{', '.join(layer.tied)} shares its weight, and so its place"
     yield (
-        f"Here: {_size(layer.sent_bytes, unit)} of its own travel and "
-        f"{_size(layer.received_bytes, unit)} come for it, {way_of(report.partition)}; "
+        f"Here it sends {_size(layer.sent_bytes, unit)} and gets "
+        f"{_size(layer.received_bytes, unit)}, {way_of(report.partition)}; it is "
         f"{100 * layer.work:.1f} % of the model's work"
     )
     for share in layer.shares:
@@ -351,10 +358,10 @@ def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: st
 def _where(layer: LayerExplanation) -> str:
     if len(layer.shares) == 1:
         return f"whole on device {layer.shares[0].part}"
-    each = [f"{share.part} ({100 * share.work:.0f} %)" for share in layer.shares]
+    named = [f"{share.part} ({100 * share.work:.0f} %)" for share in layer.shares]
     if len({round(share.work, 3) for share in layer.shares}) == 1:
-        each = [f"{ranges(layer.parts)} ({100 * layer.shares[0].work:.3g} % each)"]
-    return f"on devices {', '.join(each)}"
+        named = [f"{ranges(layer.parts)} ({100 * layer.shares[0].work:.3g} % each)"]
+    return f"on devices {', '.join(named)}"
 
 
 def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -> str:
@@ -406,7 +413,7 @@ def _consequences(report: ExplanationReport, move: Move, unit: str) -> str:
 
 
 def _on_growth(report: ExplanationReport, growth: Sequence[Grown], unit: str) -> Iterator[str]:
-    """Which neighbours the bytes of the cheapest other place are paid for."""
+    """The neighbours that the bytes of the cheapest other place are for."""
     if not growth:
         return
     named = report.partition.model.views
