@@ -316,7 +316,10 @@ def _layer(
 
 
 def _hold(moves: Moves, places: Sequence[OtherPlace], best: Move | None) -> Hold:
-    """What holds a layer: limits, if the cheapest other place saves, or else its neighbours."""
+    """What holds a layer: limits, if the cheapest other place saves, or else its neighbours.
+
+    A constraint on where a layer may lie is a limit, too: `Move.is_allowed` is where to ask for it.
+    """
     if not places:
         return Hold(NOTHING, None, ())
     cheapest = places[0]

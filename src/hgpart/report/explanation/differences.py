@@ -202,18 +202,15 @@ def difference_columns(report: DifferenceReport) -> list[Column[LayerDifference]
         ),
         Column("", "then on", value=lambda row: ranges(row.after)),
         Column("elsewhere", "elsewhere", "Share of it on another device.", "%", decimals=0),
-        Column("sent_before", "sends", "Bytes of its own nets.", BYTES, decimals=2),
-        Column("sent_after", "then", "", BYTES, decimals=2),
-        Column(
-            "received_before", "gets", "Bytes that come for it.", BYTES, decimals=2, detail=True
-        ),
-        Column("received_after", "then", "", BYTES, decimals=2, detail=True),
+        Column("sent_before", "sends", "Bytes of its own nets.", BYTES),
+        Column("sent_after", "then", "", BYTES),
+        Column("received_before", "gets", "Bytes that come for it.", BYTES, detail=True),
+        Column("received_after", "then", "", BYTES, detail=True),
         Column(
             "weight_bytes",
             "weights",
             "Weights that come to a device.",
             BYTES,
-            decimals=2,
             detail=True,
         ),
         Column(
@@ -221,7 +218,6 @@ def difference_columns(report: DifferenceReport) -> list[Column[LayerDifference]
             "alone",
             "What the volume would change by if only this layer lay as in the second plan.",
             BYTES,
-            decimals=2,
         ),
     ]
     if any(layer.alone_seconds is not None for layer in report.difference.layers):

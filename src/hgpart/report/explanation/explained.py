@@ -65,10 +65,10 @@ def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
     else:
         step = explanation.step
         busy = float(step.busy[part])
-        waits = " and waits for others the rest of it" if busy < 0.5 * step.seconds else ""
+        waits = " and waits for others for the rest" if busy < 0.5 * step.seconds else ""
         first = (
-            f"Device {part} is the bottleneck: it computes for {busy:.3g} s of a step of "
-            f"{step.seconds:.3g} s{waits} (simulated)"
+            f"Device {part} is the bottleneck: it computes for {_time(busy)} of a step of "
+            f"{_time(step.seconds)}{waits} (simulated)"
         )
         none = f"no single move within eps {eps:g} makes the step shorter"
     if relief is not None:
@@ -82,7 +82,7 @@ def _relief(report: ExplanationReport, move: Move, unit: str) -> str:
     step, part = report.explanation.step, report.explanation.bottleneck.part
     moved = _moved(move)
     if step is not None and move.seconds is not None:
-        gain = f"{move.seconds:.3g} s a step"
+        gain = f"{_time(move.seconds)} a step"
     else:
         before, after = (
             int(partition.evaluation.loads[part])
@@ -107,6 +107,15 @@ def _more(nbytes: int, unit: str) -> str:
     if not nbytes:
         return "as many bytes"
     return f"{_size(abs(nbytes), unit)} {'more' if nbytes > 0 else 'fewer'}"
+
+
+def _time(seconds: float) -> str:
+    """Seconds as text.
+
+    >>> _time(10.9384), _time(0.000598)
+    ('10.94 s', '0.598 ms')
+    """
+    return f"{seconds:.4g} s" if seconds >= 0.1 else f"{1000 * seconds:.4g} ms"
 
 
 def _size(nbytes: int, unit: str) -> str:
@@ -168,14 +177,12 @@ def layer_columns(report: ExplanationReport) -> list[Column[LayerExplanation]]:
             "sends",
             "What travels of its own: maps, partial sums, gradients, statistics.",
             BYTES,
-            decimals=2,
         ),
         Column(
             "received_bytes",
             "gets",
             "What comes for it from other layers; two that read the same both count it.",
             BYTES,
-            decimals=2,
             detail=True,
         ),
         Column("", "best other", "The cheapest other place that is allowed.", value=_instead),
@@ -185,7 +192,6 @@ def layer_columns(report: ExplanationReport) -> list[Column[LayerExplanation]]:
             "Bytes that it would add there; below 0 where it saves.",
             BYTES,
             lambda layer: None if layer.best is None else layer.best.more_bytes,
-            decimals=2,
         ),
     ]
     if step is not None:
@@ -239,7 +245,7 @@ def payment_columns(report: ExplanationReport) -> list[Column[Paid]]:
         Column("", "of", value=lambda paid: named[paid.layer].layer.name),
         Column("", "what", value=lambda paid: paid.what),
         Column("", "devices", value=route),
-        Column("", "bytes", "", BYTES, lambda paid: paid.nbytes, decimals=2),
+        Column("", "bytes", "", BYTES, lambda paid: paid.nbytes),
         Column("", "of all", "", "%", lambda paid: paid.nbytes / volume, decimals=1),
         Column("", "read by", value=readers),
     ]
@@ -333,7 +339,7 @@ def print_layer(
 
 def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: str) -> Iterator[str]:
     """Where a layer is, what it costs there, what another place would cost, and what holds it."""
-    yield f"{_name(layer)} is {_where(layer)}, held by {_hold_words(report, layer, unit)}"
+    yield f"{_name(layer)} is {_where(layer)}. {_hold_words(report, layer, unit)}"
     if layer.tied:
         yield f"{', '.join(layer.tied)} shares its weight, and so its place"
     yield (
@@ -367,7 +373,7 @@ def _where(layer: LayerExplanation) -> str:
 def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -> str:
     move, why = layer.hold.move, layer.hold.why
     if move is None:
-        return "nothing, as there is no other device"
+        return "There is no other device"
     if why == NEIGHBOURS:
         also = ", and no other place has room" if layer.best is None else ""
         return (
@@ -375,15 +381,15 @@ def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -
         )
     if why == BALANCE:
         return (
-            f"the balance: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
+            f"The balance holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
             f"{_no_room(report, move)}"
         )
     if why == MEMORY:
         return (
-            f"memory: {_moved(move)} would send {_more(move.more_bytes, unit)}, but needs "
+            f"Memory holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but needs "
             f"{_size(move.over_memory, unit)} more than a device has"
         )
-    return f"nothing: {_moved(move)} would send {_more(move.more_bytes, unit)}"
+    return f"Nothing holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}"
 
 
 def _no_room(report: ExplanationReport, move: Move) -> str:
@@ -408,7 +414,7 @@ def _consequences(report: ExplanationReport, move: Move, unit: str) -> str:
     )
     step = report.explanation.step
     if step is not None and move.seconds is not None:
-        words.append(f"{move.seconds:.4g} s a step (now {step.seconds:.4g}, simulated)")
+        words.append(f"{_time(move.seconds)} a step (now {_time(step.seconds)}, simulated)")
     return f"{_moved(move)}: {', '.join(words)}"
 
 
