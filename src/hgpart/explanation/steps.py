@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError, HgpartError
 from hgpart.machines.machine import Machine
+from hgpart.machines.machine_files import load_machine
+from hgpart.machines.named import ASSUMED_LINKS
 from hgpart.partition import Partition
 from hgpart.partition.problem.objectives import Objective
 from hgpart.partition.problem.topology import time_objective
@@ -16,6 +18,7 @@ from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.of_partition import assumed_devices, fastest_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
+from hgpart.work.estimated_times import RATE, estimated_times
 from hgpart.work.layer_times import step_seconds
 
 
@@ -69,33 +72,46 @@ class Steps:
         machine: str | None = None,
         times: Times | None = None,
         scheduling: Scheduling | None = None,
-    ) -> Steps:
-        """Make a simulator of a model.
+    ) -> Steps | None:
+        """Make a simulator of a model; None if no machine is given, and none assumed is so large.
 
         Parameters
         ----------
         machine : str, optional
-            A named machine, or a file. Default: assumed links.
+            A named machine, or a file, whose fastest devices are taken, as `predict` does. Default:
+            devices that are assumed, with the speeds of the partition.
         times : Times, optional
             Measured times of layers. Default: by the partition's work.
 
         Raises
         ------
         ArgumentError
-            If the machine has fewer devices than parts.
+            If the machine has fewer devices than parts, or a kind of device has no times.
         FormatError
             If the file of the machine is malformed.
         """
-        devices = assumed_devices(partition, machine)
-        if devices is None:
-            raise ArgumentError(f"a machine for {partition.k} parts: it has fewer devices")
-        words = devices.words
-        if times is not None:
-            name = words if machine is None else machine
-            words = f"{name.partition(' and ')[0]} and {sources(devices.machine, times)}"
+        devices = assumed_devices(partition)
+        if machine is not None:
+            own = load_machine(machine, partition.k)
+            if own.k < partition.k:
+                raise ArgumentError(
+                    f"--machine {machine} of {own.k} devices: accepted are {partition.k} or more"
+                )
+            on, name = own.of_fastest(partition.k), machine
+        elif devices is not None:
+            on, name = devices.machine, ASSUMED_LINKS
+        else:
+            return None
+        if times is None:
+            problem, size = partition.problem, partition.modelling.batch_size
+            times = estimated_times(problem.work, problem.graph, size)
+            rate = f"{RATE / 1e9:g} GMAC/s a device"
+            words = f"{name} and {rate if problem.work.unit == 'MAC' else problem.work.source}"
+        else:
+            words = f"{name} and {sources(on, times)}"
         trains = partition.modelling.training and traced.training
         facts = LayerFacts.of(traced, partition, trainable, trains)
-        return cls(facts, devices.machine, times or devices.times, words, scheduling)
+        return cls(facts, on, times, words, scheduling)
 
     def of_partition(self, partition: Partition) -> SimulatedStep:
         """Simulate a step.

@@ -376,9 +376,8 @@ def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -
         return "There is no other device"
     if why == NEIGHBOURS:
         also = ", and no other place has room" if layer.best is None else ""
-        return (
-            f"its neighbours: any other place sends at least {_more(move.more_bytes, unit)}{also}"
-        )
+        more = _more(move.more_bytes, unit)
+        return f"Its neighbours hold it: any other place sends at least {more}{also}"
     if why == BALANCE:
         return (
             f"The balance holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
