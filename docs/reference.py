@@ -41,6 +41,17 @@ RECORDS = (
     "placement.exporting.part_stages.StageMessage",
     "placement.exporting.part_stages.ModelPiece",
     "recommendation.ranking.Ranked",
+    "explanation.explaining.Explanation",
+    "explanation.explaining.LayerExplanation",
+    "explanation.explaining.HeldShare",
+    "explanation.explaining.Hold",
+    "explanation.explaining.Bottleneck",
+    "explanation.moves.Move",
+    "explanation.share_nets.Paid",
+    "explanation.share_nets.Grown",
+    "explanation.steps.SimulatedStep",
+    "explanation.differing.PlanDifference",
+    "explanation.differing.LayerDifference",
 )
 
 

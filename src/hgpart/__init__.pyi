@@ -62,9 +62,7 @@ from .run.training.part_sampler import PartSampler as PartSampler
 from .recommendation.ranking import Recommendation as Recommendation
 from .recommendation.ways import rank_ways as rank_ways
 from .recommendation.recommend import recommend as recommend
-from .explanation.differing import PlanDifference as PlanDifference
 from .explanation.differing import diff as diff
-from .explanation.explaining import Explanation as Explanation
 from .explanation.explaining import explain as explain
 from .plotting import plot as plot
 from .errors import HgpartError as HgpartError
