@@ -96,6 +96,20 @@ def test_measured_times_and_a_machine_say_other_seconds(
     assert "nvlink-8" in measured["simulated_for"]
 
 
+def test_seconds_are_those_of_predict(
+    files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    graph, plan = graph_of(), files / "plan.json"
+    save_layer_times(in_proportion(graph, update=1e-3), graph, tmp_path / "times.json")
+    options = ["--machine", "nvlink-8", "--times", tmp_path / "times.json", "--json", "-"]
+    options += ["--schedule", "gpipe", "--micro-batches", 4]
+    explained = json.loads(printed(capsys, "explain", plan, *options))
+    predicted = json.loads(printed(capsys, "predict", "lenet5", "--plan", plan, *options))
+    seconds = predicted["simulated_seconds"] + predicted["update_seconds"]
+    assert explained["simulated_seconds"] == pytest.approx(seconds, rel=0.01)
+    assert explained["schedule"] == "gpipe, 4 micro-batches"
+
+
 def test_two_plans_are_compared(
     files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

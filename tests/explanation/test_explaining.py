@@ -17,6 +17,7 @@ from hgpart.errors import ArgumentError
 from hgpart.explanation.explaining import FINE, explained
 from hgpart.explanation.moves import Moves
 from hgpart.explanation.share_nets import ShareNets
+from hgpart.explanation.steps import Steps
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
@@ -210,6 +211,32 @@ def test_the_bottleneck_is_what_computes_longest_and_its_relief_makes_the_step_s
     assert by_load.part == 1
     assert by_load.relief is not None
     assert max(by_load.relief.partition.evaluation.loads) < max(result.partition.evaluation.loads)
+
+
+def test_no_other_move_off_the_bottleneck_makes_the_step_shorter() -> None:
+    _, result = cut({"0": 0, "2": 1, "4": 1})
+    partition = result.partition
+    names = frozenset(result.traced.parameters.values())
+    steps = Steps.of(result.traced, partition, names)
+    assert steps is not None
+    now = steps.of_partition(partition)
+    steps = steps.fixed(now.scheduling)
+    bottleneck = explained(partition, steps=steps).bottleneck
+    most = np.maximum(partition.problem.capacities, partition.evaluation.loads)
+    seconds = [now.seconds]
+    for layer in set(partition.model.vertex_layers.tolist()):
+        for source, target in all_moves(partition, layer):
+            parts = moved(partition, layer, source, target)
+            held = np.array(loads(partition, parts))
+            if held[bottleneck.part] < partition.evaluation.loads[bottleneck.part]:
+                anew = evaluated(
+                    partition.problem, partition.model, parts, seed=0, backend="", start="", bound=0
+                )
+                if (held <= most).all():
+                    seconds.append(steps.of_partition(anew).seconds)
+    relieved = now.seconds if bottleneck.relief is None else bottleneck.relief.seconds
+    assert relieved == pytest.approx(min(seconds), rel=2e-3)
+    assert len(seconds) > 1
 
 
 def test_a_fine_grain_plan_has_no_seconds_and_says_why() -> None:

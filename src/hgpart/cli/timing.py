@@ -73,11 +73,9 @@ class Simulator(Options):
     def steps(
         self, stage: Stages, known: NamedModel, partition: Partition, scheduling: Scheduling | None
     ) -> Steps | None:
-        """A simulator of steps of a plan's model; None for one device."""
+        """A simulator of steps of a plan's model; None if none is assumed for so many devices."""
         from hgpart.explanation.steps import Steps
 
-        if partition.k == 1:
-            return None
         times = None if self.times is None else times_of(self.times, known.graph)
         traced = known.traced
         trainable = frozenset(

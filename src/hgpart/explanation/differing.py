@@ -203,7 +203,8 @@ def difference(
         except HgpartError as error:
             step_before, no_seconds = None, str(error)
     layers = [*_layers(before, after, places, work, devices)]
-    if common is not None and before.k == after.k:
+    is_counted = common is not None and before.k == after.k
+    if common is not None and is_counted:
         single = _Single(before, *common, devices, fixed, step_before)
         layers = [single.added(layer) for layer in layers]
     return PlanDifference(
@@ -214,7 +215,7 @@ def difference(
         elsewhere=sum(layer.work for layer in layers),
         is_least=common is None,
         layers=tuple(sorted(layers, key=lambda layer: layer.importance, reverse=True)),
-        weight_bytes=None if common is None else sum(layer.weight_bytes or 0 for layer in layers),
+        weight_bytes=sum(layer.weight_bytes or 0 for layer in layers) if is_counted else None,
         not_compared=tuple(_not_compared(before, after)),
         memory_before=memory_of(before),
         memory_after=memory_of(after),

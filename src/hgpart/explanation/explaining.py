@@ -233,7 +233,7 @@ def explained(
     chosen = layers_named(partition, layers)
     moves = Moves(partition)
     step, no_seconds = None, ""
-    if steps is not None:
+    if steps is not None and partition.k > 1:
         try:
             step = steps.of_partition(partition)
             steps = steps.fixed(step.scheduling)

@@ -10,10 +10,10 @@ from rich.console import Console
 
 from hgpart.explanation.differing import LayerDifference, PlanDifference
 from hgpart.explanation.steps import SimulatedStep
-from hgpart.files.columns import BYTES, UNITS, Column
+from hgpart.files.columns import BYTES, Column
 from hgpart.files.fields import report_json
 from hgpart.partition import Partition
-from hgpart.report.explanation.explained import way_of
+from hgpart.report.explanation.explained import size_text, time_text, way_of
 from hgpart.report.partition.slice_shares import ranges
 from hgpart.report.tables import print_columns
 
@@ -44,11 +44,12 @@ def difference_answer(report: DifferenceReport, unit: str) -> str:
         return f"The two plans divide {report.model} alike{same}"
     least = "at least " if difference.is_least else ""
     pieces = [f"{least}{100 * difference.elsewhere:.3g} % of the work lies elsewhere"]
-    pieces.append(f"{_size(after, unit)} travel instead of {_size(before, unit)}")
+    pieces.append(f"{size_text(after, unit)} travel instead of {size_text(before, unit)}")
     step, next_step = difference.step_before, difference.step_after
     if step is not None and next_step is not None:
         pieces.append(
-            f"a step takes {next_step.seconds:.4g} s instead of {step.seconds:.4g} (simulated)"
+            f"a step takes {time_text(next_step.seconds)} instead of {time_text(step.seconds)} "
+            "(simulated)"
         )
     return f"From {report.names[0]} to {report.names[1]}: {', '.join(pieces)}"
 
@@ -68,8 +69,8 @@ def difference_notes(report: DifferenceReport, unit: str) -> Iterator[str]:
         )
     if difference.weight_bytes is not None:
         yield (
-            f"{_size(difference.weight_bytes, unit)} of weights are on a device that did not have "
-            "them before"
+            f"{size_text(difference.weight_bytes, unit)} of weights are on a device that did not "
+            "have them before"
         )
     for line in difference.not_compared:
         yield f"Not the same: {line}"
@@ -77,10 +78,6 @@ def difference_notes(report: DifferenceReport, unit: str) -> Iterator[str]:
         yield f"Seconds are simulated, for {difference.step_before.assumed}"
     elif difference.no_seconds:
         yield f"No seconds: {difference.no_seconds}"
-
-
-def _size(nbytes: int, unit: str) -> str:
-    return f"{nbytes / UNITS[unit]:.4g} {unit}"
 
 
 @dataclass(frozen=True, eq=False)

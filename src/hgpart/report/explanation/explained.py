@@ -22,6 +22,7 @@ from hgpart.explanation.share_nets import Grown, Paid
 from hgpart.files.columns import BYTES, UNITS, Column
 from hgpart.files.fields import report_json
 from hgpart.partition import Partition
+from hgpart.report.partition.printing import beside
 from hgpart.report.partition.slice_shares import ranges
 from hgpart.report.tables import counted, print_columns
 
@@ -67,8 +68,8 @@ def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
         busy = float(step.busy[part])
         waits = " and waits for others for the rest" if busy < 0.5 * step.seconds else ""
         first = (
-            f"Device {part} is the bottleneck: it computes for {_time(busy)} of a step of "
-            f"{_time(step.seconds)}{waits} (simulated)"
+            f"Device {part} is the bottleneck: it computes for {time_text(busy)} of a step of "
+            f"{time_text(step.seconds)}{waits} (simulated)"
         )
         none = f"no single move within eps {eps:g} makes the step shorter"
     if relief is not None:
@@ -82,7 +83,7 @@ def _relief(report: ExplanationReport, move: Move, unit: str) -> str:
     step, part = report.explanation.step, report.explanation.bottleneck.part
     moved = _moved(move)
     if step is not None and move.seconds is not None:
-        gain = f"{_time(move.seconds)} a step"
+        gain = f"{time_text(move.seconds)} a step"
     else:
         before, after = (
             int(partition.evaluation.loads[part])
@@ -106,35 +107,34 @@ def _more(nbytes: int, unit: str) -> str:
     """
     if not nbytes:
         return "as many bytes"
-    return f"{_size(abs(nbytes), unit)} {'more' if nbytes > 0 else 'fewer'}"
+    return f"{size_text(abs(nbytes), unit)} {'more' if nbytes > 0 else 'fewer'}"
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
     """Seconds as text.
 
-    >>> _time(10.9384), _time(0.000598)
+    >>> time_text(10.9384), time_text(0.000598)
     ('10.94 s', '0.598 ms')
     """
     return f"{seconds:.4g} s" if seconds >= 0.1 else f"{1000 * seconds:.4g} ms"
 
 
-def _size(nbytes: int, unit: str) -> str:
+def size_text(nbytes: int, unit: str) -> str:
+    """Bytes in one of `UNITS`, with four digits."""
     return f"{nbytes / UNITS[unit]:.4g} {unit}"
 
 
 def explanation_notes(report: ExplanationReport, unit: str) -> Iterator[str]:
     """What is explained, and what the seconds are simulated with."""
     partition, explanation = report.partition, report.explanation
-    modelling, evaluation = partition.modelling, partition.evaluation
+    modelling, evaluation, eps = partition.modelling, partition.evaluation, partition.problem.eps
     divided = f", {modelling.slices} slices of the batch" if modelling.slices > 1 else ""
     divided += f", {modelling.bands} bands of rows" if modelling.bands > 1 else ""
-    allowed = (
-        "allowed" if evaluation.imbalance <= partition.problem.eps else "more than the allowed"
-    )
+    allowed = "allowed" if evaluation.imbalance <= eps else "more than the allowed"
     yield (
         f"{report.model} on {counted(partition.k, 'device')}, {modelling.grain}-grain{divided}: "
-        f"imbalance {evaluation.imbalance:.3f} ({allowed} {partition.problem.eps:g}), "
-        f"{_size(evaluation.volume, unit)} {way_of(partition)}"
+        f"imbalance {beside(eps, evaluation.imbalance)} ({allowed} {eps:g}), "
+        f"{size_text(evaluation.volume, unit)} {way_of(partition)}"
     )
     if explanation.step is not None:
         step = explanation.step
@@ -142,7 +142,7 @@ def explanation_notes(report: ExplanationReport, unit: str) -> Iterator[str]:
     elif explanation.no_seconds:
         yield f"No seconds: {explanation.no_seconds}"
     needed = int(explanation.memory_bytes.argmax())
-    most = _size(int(explanation.memory_bytes[needed]), unit)
+    most = size_text(int(explanation.memory_bytes[needed]), unit)
     copies = f"{explanation.copies:g} copies of its parameters, and its maps"
     yield f"Device {needed} needs most memory: {most} ({copies})"
 
@@ -343,15 +343,15 @@ def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: st
     if layer.tied:
         yield f"{', '.join(layer.tied)} shares its weight, and so its place"
     yield (
-        f"Here it sends {_size(layer.sent_bytes, unit)} and gets "
-        f"{_size(layer.received_bytes, unit)}, {way_of(report.partition)}; it is "
+        f"Here it sends {size_text(layer.sent_bytes, unit)} and gets "
+        f"{size_text(layer.received_bytes, unit)}, {way_of(report.partition)}; it is "
         f"{100 * layer.work:.1f} % of the model's work"
     )
     for share in layer.shares:
         yield (
             f"  device {share.part}: {100 * share.of_load:.1f} % of its work, "
-            f"{_size(share.parameter_bytes, unit)} of weights, {_size(share.map_bytes, unit)} of "
-            "maps"
+            f"{size_text(share.parameter_bytes, unit)} of weights, "
+            f"{size_text(share.map_bytes, unit)} of maps"
         )
     if layer.best is not None:
         yield f"Best other place: {_consequences(report, layer.best, unit)}"
@@ -386,7 +386,7 @@ def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -
     if why == MEMORY:
         return (
             f"Memory holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but needs "
-            f"{_size(move.over_memory, unit)} more than a device has"
+            f"{size_text(move.over_memory, unit)} more than a device has"
         )
     return f"Nothing holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}"
 
@@ -396,24 +396,26 @@ def _no_room(report: ExplanationReport, move: Move) -> str:
     rates = np.array(report.partition.problem.rates, dtype=float)
     loads = move.partition.evaluation.loads
     share = loads.sum() * rates[move.target] / rates.sum()
+    allowed = 1 + report.partition.problem.eps
     return (
-        f"device {move.target} would have {loads[move.target] / share:.2f} times its share of "
-        f"the work (allowed {1 + report.partition.problem.eps:g})"
+        f"device {move.target} would have {beside(allowed, loads[move.target] / share)} times its "
+        f"share of the work (allowed {allowed:g})"
     )
 
 
 def _consequences(report: ExplanationReport, move: Move, unit: str) -> str:
-    words = [_more(move.more_bytes, unit), f"imbalance {move.imbalance:.3f}"]
+    imbalance = beside(report.partition.problem.eps, move.imbalance)
+    words = [_more(move.more_bytes, unit), f"imbalance {imbalance}"]
     if move.over_load:
         words[1] = _no_room(report, move)
     before = report.explanation.memory_bytes[move.target]
     words.append(
-        f"{_size(int(move.memory_bytes[move.target]), unit)} of memory on device {move.target} "
-        f"(now {_size(int(before), unit)})"
+        f"{size_text(int(move.memory_bytes[move.target]), unit)} of memory on device {move.target} "
+        f"(now {size_text(int(before), unit)})"
     )
     step = report.explanation.step
     if step is not None and move.seconds is not None:
-        words.append(f"{_time(move.seconds)} a step (now {_time(step.seconds)}, simulated)")
+        words.append(f"{time_text(move.seconds)} a step (now {time_text(step.seconds)}, simulated)")
     return f"{_moved(move)}: {', '.join(words)}"
 
 
@@ -431,7 +433,7 @@ def _on_growth(report: ExplanationReport, growth: Sequence[Grown], unit: str) ->
         what = f"its {grown.what}" if grown.is_own else f"the {grown.what} of {listed}"
         if grown.is_own and names:
             what += f" to {listed}"
-        said.append(f"{_size(grown.nbytes, unit)} for {what}")
+        said.append(f"{size_text(grown.nbytes, unit)} for {what}")
     more = len(growth) - MOST_GROWTH
     rest = f", and {more} more" if more > 0 else ""
     yield f"The cheapest other place pays {', '.join(said)}{rest}"
