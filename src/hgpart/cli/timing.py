@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import hgpart
 from hgpart.cli.forms import names
-from hgpart.cli.grouping import Options
+from hgpart.cli.groups import StepOptions
 from hgpart.errors import ArgumentError
 from hgpart.terminal import say, warn
 from hgpart.tracing.input_shape import InputShape
@@ -53,11 +53,13 @@ def times_of(text: str, graph: hgpart.ChannelGraph) -> Times:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Simulator(Options):
-    """What steps are simulated with.
+class Simulator(StepOptions):
+    """What steps of a plan are simulated with.
 
     Attributes
     ----------
+    micro_batches : M
+        Micro-batches per batch. Default: those of the plan, or as many as make a step fastest.
     machine : NAME|FILE
         Devices and links: a named machine such as 10gbe, or a file of 'hgpart calibrate'. Default:
         links of 10 Gb/s that are assumed.
@@ -66,16 +68,16 @@ class Simulator(Options):
         Default: in proportion to the plan's work.
     """
 
-    panel: ClassVar[str] = "A step"
     machine: str | None = None
     times: str | None = None
 
     def steps(
-        self, stage: Stages, known: NamedModel, partition: Partition, scheduling: Scheduling | None
+        self, stage: Stages, known: NamedModel, partition: Partition, planned: Scheduling | None
     ) -> Steps | None:
         """A simulator of steps of a plan's model; None if none is assumed for so many devices."""
         from hgpart.explanation.steps import Steps
 
+        scheduling = self.wanted(planned)
         times = None if self.times is None else times_of(self.times, known.graph)
         traced = known.traced
         trainable = frozenset(

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 import hgpart
-from hgpart.cli.groups import StepOptions
 from hgpart.cli.named_model import known_model
 from hgpart.cli.outputs import Page, plain_console, unit_of
 from hgpart.cli.stages import Stages
@@ -22,7 +21,6 @@ def diff(
         Path, typer.Argument(metavar="OTHER", help="Plan file of the same model to compare with.")
     ],
     simulator: Simulator,
-    step: StepOptions,
     results: Page,
     model: str | None = None,
     trust: bool = False,
@@ -59,7 +57,7 @@ def diff(
         with stage("evaluate"):
             before, after = (hgpart.restore(own, known.graph) for own in loaded)
         simulators = [
-            simulator.steps(stage, known, partition, step.wanted(own.scheduling))
+            simulator.steps(stage, known, partition, own.scheduling)
             for partition, own in zip((before, after), loaded, strict=True)
         ]
         with stage("compare"):

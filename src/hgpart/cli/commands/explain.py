@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 import hgpart
-from hgpart.cli.groups import StepOptions
 from hgpart.cli.named_model import known_model
 from hgpart.cli.outputs import Page, plain_console, unit_of
 from hgpart.cli.stages import Stages
@@ -21,7 +20,6 @@ def explain(
         Path, typer.Argument(metavar="PLAN", help="Plan file, written by 'hgpart partition -o'.")
     ],
     simulator: Simulator,
-    step: StepOptions,
     results: Page,
     layer: Annotated[
         str,
@@ -36,8 +34,7 @@ def explain(
 ) -> None:
     """Explain a plan: what each layer costs where it is, what holds it, what is the bottleneck.
 
-    For each layer all other places are tried, whole or its share on one device, by bytes, load and
-    memory; the best is simulated.
+    All other places of each layer are tried, by bytes, load and memory; the best is simulated.
 
     Parameters
     ----------
@@ -63,12 +60,12 @@ def explain(
             from hgpart.report.page.explained import explanation_page
         with stage("read"):
             loaded = hgpart.files.load_plan(plan)
-        scheduling = step.wanted(loaded.scheduling)
+        simulator.wanted(loaded.scheduling)  # before the model is traced
         named, known = known_model(stage, loaded, plan, model, trust)
         with stage("evaluate"):
             partition = hgpart.restore(loaded, known.graph)
         layers_named(partition, layer or "*")  # before anything is simulated
-        steps = simulator.steps(stage, known, partition, scheduling)
+        steps = simulator.steps(stage, known, partition, loaded.scheduling)
         with stage("explain"):
             explanation = explained(partition, layer or "*", steps)
     report = ExplanationReport(named, explanation, layer)
