@@ -14,10 +14,10 @@ from torch import nn
 
 import hgpart
 from hgpart.errors import ArgumentError
-from hgpart.explanation.explaining import FINE, explained
+from hgpart.explanation.explaining import explained
 from hgpart.explanation.moves import Moves
 from hgpart.explanation.share_nets import ShareNets
-from hgpart.explanation.steps import Steps
+from hgpart.explanation.steps import FINE, Steps
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition

@@ -26,7 +26,6 @@ from hgpart.schedule_wanted import Scheduling
 NEIGHBOURS, BALANCE, MEMORY, NOTHING = "neighbours", "balance", "memory", "nothing"
 TRIED = 24  # moves off the bottleneck that are simulated: those that should save most
 GAIN = 0.999  # share of a step's seconds above which a move saves nothing
-FINE = "a fine-grain plan is only simulated once it is placed, which hgpart predict does"
 
 
 @dataclass(frozen=True)
@@ -239,8 +238,6 @@ def explained(
             steps = steps.fixed(step.scheduling)
         except HgpartError as error:
             steps, no_seconds = None, str(error)
-            if partition.modelling.grain == "fine":
-                no_seconds = FINE
     bottleneck = _bottleneck(moves, step, steps)
     held = _held_bytes(partition)
     explanations = []

@@ -22,6 +22,9 @@ from hgpart.work.estimated_times import RATE, estimated_times
 from hgpart.work.layer_times import step_seconds
 
 
+FINE = "a fine-grain plan is only simulated once it is placed, which hgpart predict does"
+
+
 @dataclass(frozen=True, eq=False)
 class SimulatedStep:
     """A step of a partition, simulated.
@@ -121,6 +124,8 @@ class Steps:
         HgpartError
             If it can't be simulated without placing it, as a fine-grain plan can't.
         """
+        if partition.modelling.grain == "fine":
+            raise ArgumentError(FINE)
         sketched = Sketched.of(self.facts, partition)
         scheduling = self.scheduling or fastest_schedule(sketched, self.machine, self.times)[0]
         step = estimate(sketched, scheduling, self.machine, self.times)
