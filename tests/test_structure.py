@@ -58,7 +58,14 @@ ORDER = [
     *("run.processes", "run", "run.servers", "run.loops"),
     *("run.training.sources", "run.training", "calibration"),
     *("bench.ways", "bench", "recommendation", "explanation"),
-    *("compare", "report", "report.partition", "report.explanation", "report.page.drawing", "report.page"),
+    *(
+        "compare",
+        "report",
+        "report.partition",
+        "report.explanation",
+        "report.page.drawing",
+        "report.page",
+    ),
     *("plotting", "cli", "cli.training", "cli.commands", "__main__"),
 ]
 

@@ -21,7 +21,6 @@ from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.estimated_times import RATE, estimated_times
 from hgpart.work.layer_times import step_seconds
 
-
 FINE = "a fine-grain plan is only simulated once it is placed, which hgpart predict does"
 
 
