@@ -21,6 +21,7 @@ from hgpart.partition.problem.start import lost_bytes, moved_bytes, start_of
 STEPS = 5  # of the bisection, after the least and the largest price
 EFFORT = 0.4  # of each search
 DEAREST = 2.0**16  # bytes of volume for a byte of weights
+USUAL = -5.0, 5.0  # powers of two between which prices are bisected
 
 Solve = Callable[[Problem, Search], Partition]
 
@@ -121,7 +122,7 @@ def _prices(tried: Sequence[tuple[Partition, int]], most: int | None) -> Iterato
     yield DEAREST
     if tried[-1][1] > most:
         return
-    low, high = -10.0, math.log2(DEAREST)
+    low, high = USUAL
     for _ in range(STEPS):
         middle = (low + high) / 2
         yield 2.0**middle
