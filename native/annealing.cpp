@@ -41,6 +41,12 @@ class Annealing {
       const auto type = model_.tiles[at];
       if (type >= 0) place_of_type_[type] = static_cast<std::int32_t>(at);
     }
+    for (std::int32_t type = 0; type < model_.types(); ++type) {
+      const auto group = model_.group(type);
+      if (group < 0) continue;
+      if (group >= static_cast<std::int32_t>(group_types_.size())) group_types_.resize(group + 1);
+      group_types_[group].push_back(type);
+    }
     if (model_.bands > 1) {
       const auto most = *std::max_element(goal.capacities.begin(), goal.capacities.end());
       clusters_ = clusters_of(model, most, options.seed);
@@ -77,7 +83,7 @@ class Annealing {
     const Rank left = rank();
     division_.begin();
     touched_.clear();
-    if (!propose()) {
+    if (!propose() || division_.conflicts() > 0) {
       division_.undo();
       return;
     }
@@ -129,23 +135,33 @@ class Annealing {
     }
   }
 
-  // A part for a vertex: where what it exchanges maps with lies, or any.
+  bool may_lie(std::int32_t v, std::int32_t part) const {
+    return model_.may_lie(division_.vertex(v).type, part, k_);
+  }
+
+  // A part for a vertex: where what it exchanges maps with lies, or any. Its own, where it may lie in
+  // no other.
   std::int32_t some_part(std::int32_t v) {
     const auto from = division_.part(v);
     if (random_.below(8) > 0) {
       for (int attempt = 0; attempt < kAttempts; ++attempt) {
         const auto part = division_.neighbour(v, random_.next());
-        if (part != from) return part;
+        if (part != from && may_lie(v, part)) return part;
       }
     }
-    const auto part = static_cast<std::int32_t>(random_.below(k_ - 1));
-    return part < from ? part : part + 1;
+    const auto chosen = static_cast<std::int32_t>(random_.below(k_ - 1));
+    auto part = chosen < from ? chosen : chosen + 1;
+    for (std::int32_t step = 0; step < k_; ++step, part = (part + 1) % k_) {
+      if (part != from && may_lie(v, part)) return part;
+    }
+    return from;
   }
 
   bool propose() {
     const auto v = some_vertex();
     const auto from = division_.part(v);
     auto to = some_part(v);
+    if (to == from) return false;
     shares_.clear();
     if (clusters_.levels() > 0 && random_.below(2) == 0) {
       to = move_clusters(v, to);
@@ -303,7 +319,8 @@ class Annealing {
     for (std::size_t at = 0; at < shares_.size() && at < kMostNeighbours; ++at) {
       const Share share = shares_[at];
       for (const auto type : division_.adjacent(share.type)) {
-        if (model_.type_weights[type] > 0) continue;
+        if (model_.type_weights[type] > 0 || model_.group(type) >= 0) continue;
+        if (!model_.may_lie(type, share.to, k_)) continue;
         for_each_in(type, share.from, [&](std::int32_t v) {
           const auto cost = division_.smooth_cost();
           division_.move(v, share.to);
@@ -339,9 +356,22 @@ class Annealing {
     shares_.push_back({type, from, to});
   }
 
+  // A vertex to a part where it may lie, with all others of its group.
   void move(std::int32_t v, std::int32_t to) {
-    division_.move(v, to);
-    touch(v);
+    if (!may_lie(v, to) || division_.part(v) == to) return;
+    const auto group = model_.group(division_.vertex(v).type);
+    if (group < 0) {
+      division_.move(v, to);
+      touch(v);
+      return;
+    }
+    const auto from = division_.part(v);
+    for (const auto type : group_types_[group]) {
+      for_each_in(type, from, [&](std::int32_t other) {
+        division_.move(other, to);
+        touch(other);
+      });
+    }
   }
 
   void touch(std::int32_t v) {
@@ -439,6 +469,7 @@ class Annealing {
   Rank best_rank_;
   Rows best_;
   std::vector<std::int32_t> place_of_type_;  // among the tiles
+  std::vector<std::vector<std::int32_t>> group_types_;
   Clusters clusters_;
   std::vector<std::int32_t> touched_, chosen_;
   std::vector<Share> shares_;

@@ -93,6 +93,18 @@ void check_types(const SymmetricModel& model) {
     }
   }
   check_tiles(model);
+  if (model.type_groups.size > 0) {
+    check_length("type_groups", model.type_groups.size, model.types(), "one per type, or none");
+  }
+  for (std::int64_t type = 0; type < model.type_groups.size; ++type) {
+    if (model.type_groups[type] < -1 || model.type_groups[type] >= model.types()) {
+      fail("type_groups", type, model.type_groups[type], "-1 or a number below that of the types");
+    }
+  }
+  if (model.type_sides.size % (2 * model.types()) != 0) {
+    throw InvalidHypergraph("type_sides has length " + std::to_string(model.type_sides.size) +
+                            ", expected a multiple of two per type");
+  }
   total_of_types(model, model.type_weights, "total weight");
   total_of_types(model, model.type_memory, kMemory);
 }
@@ -216,6 +228,13 @@ void check_rows(const SymmetricModel& model, const Goal& goal, const Rows& start
     check_length(own, start.parts[type].size(), of_type(model, type, rows, "number of rows"),
                  "one per row, or pair of rows");
     check_below(own, span_of(start.parts[type]), goal.capacities.size);
+    for (std::size_t at = 0; at < start.parts[type].size(); ++at) {
+      const auto part = start.parts[type][at];
+      if (!model.may_lie(static_cast<std::int32_t>(type), part,
+                         static_cast<std::int32_t>(goal.capacities.size))) {
+        fail(own, at, part, "a part that the type may lie in");
+      }
+    }
   }
 }
 
@@ -302,6 +321,10 @@ void check_model(const SymmetricModel& model) {
 
 void check_goal(const Goal& goal, const SymmetricModel& model) {
   check_capacities(goal.capacities);
+  if (model.type_parts.size > 0) {
+    check_length("type_parts", model.type_parts.size, model.types() * goal.capacities.size,
+                 "one per type and part, or none");
+  }
   const auto k = goal.capacities.size;
   if (goal.memory.size > 0) check_length("memory", goal.memory.size, k, "one per part, or none");
   check_not_negative("memory", goal.memory);
@@ -322,6 +345,17 @@ void check_goal(const Goal& goal, const SymmetricModel& model) {
         of_net(model, net, [&](std::int32_t c) { return model.class_units[c]; }, what);
     add_checked(once, multiply_checked(model.net_costs[net], units, what), what);
     add_checked(kept, multiply_checked(model.net_memory[net], units, kMemory), kMemory);
+  }
+  if (model.type_prices.size > 0) {
+    check_length("type_prices", model.type_prices.size, model.types() * k,
+                 "one per type and part, or none");
+    check_not_negative("type_prices", model.type_prices);
+    const auto units = [&](std::int32_t c) { return model.class_units[c]; };
+    for (std::int64_t type = 0; type < model.types(); ++type) {
+      const auto* prices = &model.type_prices[type * k];
+      const auto dearest = *std::max_element(prices, prices + k);
+      add_checked(once, multiply_checked(dearest, of_type(model, type, units, what), what), what);
+    }
   }
   if (!has_traffic(goal)) {
     multiply_checked(once, std::max<std::int64_t>(1, k - 1), what);

@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,11 +120,13 @@ auto compute(Metric metric, nb::handle hypergraph, nb::handle parts, std::int64_
 }
 
 nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities,
-                  std::uint64_t seed, double seconds) {
+                  std::uint64_t seed, double seconds, nb::handle may_lie) {
   using Clock = std::chrono::steady_clock;
   const HypergraphInput arrays(hypergraph);
   const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
   const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
+  std::optional<Input<bool>> allowed;
+  if (!may_lie.is_none()) allowed.emplace(may_lie.attr("ravel")(), "may_lie", "bool");
   std::vector<std::int32_t> refined(part_of_vertex.span().begin(), part_of_vertex.span().end());
   const auto start = Clock::now();
   bool interrupted = false;
@@ -134,7 +137,9 @@ nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities
   };
   {
     nb::gil_scoped_release without_gil;
-    hgpart::refine(arrays.view(), refined, capacity_of_part.span(), seed, go_on);
+    const hgpart::Span<bool> anywhere{nullptr, 0};
+    hgpart::refine(arrays.view(), refined, capacity_of_part.span(),
+                   allowed ? allowed->span() : anywhere, seed, go_on);
   }
   if (interrupted) throw nb::python_error();
   return to_numpy(std::move(refined));
@@ -160,6 +165,10 @@ class SymmetryInput {
         net_pointers_(record.attr("net_pointers"), "net_pointers", "int64"),
         net_pins_(record.attr("net_pins"), "net_pins", "int32"),
         tiles_(record.attr("tiles").attr("ravel")(), "tiles", "int32"),
+        type_parts_(limit(record, "parts").attr("ravel")(), "type_parts", "bool"),
+        type_groups_(limit(record, "groups"), "type_groups", "int32"),
+        type_sides_(limit(record, "sides").attr("ravel")(), "type_sides", "bool"),
+        type_prices_(limit(record, "prices").attr("ravel")(), "type_prices", "int64"),
         slices_(of_tiles(record, 0)),
         bands_(of_tiles(record, 1)) {}
 
@@ -168,10 +177,15 @@ class SymmetryInput {
             set_pointers_.span(), set_types_.span(),    net_classes_.span(),  net_crossings_.span(),
             net_sets_.span(),     net_costs_.span(),    net_gathers_.span(),  net_keeps_.span(),
             net_memory_.span(),   net_pointers_.span(), net_pins_.span(),     tiles_.span(),
-            slices_,              bands_};
+            slices_,              bands_,               type_parts_.span(),   type_groups_.span(),
+            type_sides_.span(),  type_prices_.span()};
   }
 
  private:
+  static nb::object limit(nb::handle record, const char* name) {
+    return record.attr("limits").attr(name);
+  }
+
   static std::int64_t of_tiles(nb::handle record, std::size_t dimension) {
     const nb::object shape = record.attr("tiles").attr("shape");
     if (nb::len(shape) != 3) {
@@ -190,6 +204,10 @@ class SymmetryInput {
   Input<std::int64_t> net_memory_;
   Input<std::int64_t> net_pointers_;
   Input<std::int32_t> net_pins_, tiles_;
+  Input<bool> type_parts_;
+  Input<std::int32_t> type_groups_;
+  Input<bool> type_sides_;
+  Input<std::int64_t> type_prices_;
   std::int64_t slices_, bands_;
 };
 
@@ -556,7 +574,7 @@ NB_MODULE(_native, module) {
   module.def("anneal_counts", &anneal_counts, "layers"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
-             "seconds"_a = std::numeric_limits<double>::infinity());
+             "seconds"_a = std::numeric_limits<double>::infinity(), "may_lie"_a = nb::none());
   module.def("joined", &joined, "parts"_a, "seconds"_a, "once"_a, "alike"_a, "pointers"_a,
              "needs"_a, "travels"_a, "most"_a, "rounding"_a);
   module.def("list_schedule", &list_schedule, "graph"_a, "micro_batches"_a);

@@ -61,6 +61,7 @@ Division::Division(const SymmetricModel& model, const Goal& goal, const Rows& st
   supports_.assign(sets, 0);
   set_cost_.assign(sets, 0);
   part_cost_.assign(sets * k_, 0);
+  side_counts_.assign(model.sides() * k_, 0);
 
   for (std::int64_t t = 0; t < model.types(); ++t) {
     const auto row_class = model.type_classes[2 * t], column_class = model.type_classes[2 * t + 1];
@@ -94,6 +95,11 @@ std::int64_t Division::index() {
   class_nets_.resize(model_.classes());
   type_nets_.resize(model_.types());
   type_sets_.resize(model_.types());
+  type_sides_.resize(model_.types());
+  for (std::int32_t at = 0; at < model_.type_sides.size; ++at) {
+    const auto types = static_cast<std::int32_t>(model_.types());
+    if (model_.type_sides[at]) type_sides_[at % types].push_back(at / types);
+  }
   rooted_nets_.resize(model_.types());
   set_nets_.resize(model_.sets());
   class_of_row_.resize(first_row_.back());
@@ -230,8 +236,19 @@ void Division::add_load(std::int32_t v, std::int64_t units) {
   ++touches_;
   const auto type = vertices_[v].type;
   work_.add(part_[v], model_.type_weights[type] * units);
+  if (model_.type_prices.size > 0) {
+    volume_ += model_.type_prices[std::int64_t{type} * k_ + part_[v]] * units;
+  }
   if (time_) time_->add_work(type, part_[v], model_.type_weights[type] * units);
   if (memory_.limited()) memory_.add(part_[v], model_.type_memory[type] * units);
+}
+
+void Division::count_side(std::int32_t side, std::int32_t part, std::int32_t change) {
+  const auto other = side_counts_[static_cast<std::size_t>(side ^ 1) * k_ + part];
+  auto& count = side_counts_[static_cast<std::size_t>(side) * k_ + part];
+  const bool was = count > 0;
+  count += change;
+  if (other > 0) conflicts_ += (count > 0) - was;
 }
 
 void Division::enter_set(std::int32_t set, std::int32_t part) {
@@ -363,6 +380,7 @@ void Division::attach(std::int32_t v) {
   if (at.column >= 0) hash_[at.column] ^= key(2 * at.type + 1, at.row, part);
   for (const auto net : type_nets_[at.type]) enter_net(net_of(net, at), part);
   for (const auto set : type_sets_[at.type]) enter_set(set, part);
+  for (const auto side : type_sides_[at.type]) count_side(side, part, 1);
 }
 
 void Division::detach(std::int32_t v) {
@@ -377,6 +395,7 @@ void Division::detach(std::int32_t v) {
   if (at.column >= 0) hash_[at.column] ^= key(2 * at.type + 1, at.row, part);
   for (const auto net : type_nets_[at.type]) leave_net(net_of(net, at), part);
   for (const auto set : type_sets_[at.type]) leave_set(set, part);
+  for (const auto side : type_sides_[at.type]) count_side(side, part, -1);
 }
 
 void Division::relocate(std::int32_t v, std::int32_t to) {

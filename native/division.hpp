@@ -50,6 +50,8 @@ class Division {
   double excess() const;
   std::int64_t room(std::int32_t part) const { return work_.room(part); }
   std::int32_t parts() const { return k_; }
+  // Pairs of sides that must lie apart, and parts that have vertices of both.
+  std::int64_t conflicts() const { return conflicts_; }
   Rows rows() const;
   // Vertices that changes have touched so far, each time: what the changes have taken.
   std::int64_t touches() const { return touches_; }
@@ -134,6 +136,8 @@ class Division {
   void add_load(std::int32_t v, std::int64_t units);
   void attach(std::int32_t v);
   void detach(std::int32_t v);
+  // A vertex of a side comes (1) to a part, or leaves it (-1).
+  void count_side(std::int32_t side, std::int32_t part, std::int32_t change);
   void enter_set(std::int32_t set, std::int32_t part);
   void leave_set(std::int32_t set, std::int32_t part);
   // A net of a row, or of a row and another one that it crosses; else that one is -1.
@@ -177,6 +181,7 @@ class Division {
   std::vector<std::vector<std::int32_t>> class_nets_;       // 2 net type + axis
   std::vector<std::vector<std::int32_t>> type_nets_;        // 2 net type + axis
   std::vector<std::vector<std::int32_t>> type_sets_;
+  std::vector<std::vector<std::int32_t>> type_sides_;
   std::vector<std::vector<std::int32_t>> rooted_nets_;      // net types, of each type
   std::vector<std::vector<std::int32_t>> set_nets_;
   std::vector<std::vector<std::int32_t>> adjacent_;         // types, of each type
@@ -200,7 +205,8 @@ class Division {
   Budget work_, memory_;
   std::optional<Traffic> traffic_;                          // where volume and work don't do
   std::optional<StepTime> time_;                            // where that is the objective
-  std::int64_t volume_ = 0, touches_ = 0;
+  std::vector<std::int32_t> side_counts_;                   // vertices of each side in each part
+  std::int64_t volume_ = 0, touches_ = 0, conflicts_ = 0;
   std::vector<Change> log_;
 };
 

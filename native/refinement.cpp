@@ -19,10 +19,12 @@ constexpr std::int64_t kMaxCounts = std::int64_t{1} << 29;  // 2 GiB of int32
 class Refinement {
  public:
   Refinement(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
-             Span<std::int64_t> capacities, const std::function<bool()>& go_on)
+             Span<std::int64_t> capacities, Span<bool> may_lie,
+             const std::function<bool()>& go_on)
       : hypergraph_(hypergraph),
         parts_(parts),
         capacities_(capacities),
+        may_lie_(may_lie),
         go_on_(go_on),
         k_(capacities.size),
         loads_(k_, 0),
@@ -104,6 +106,10 @@ class Refinement {
 
   std::int64_t room(std::int64_t part) const { return capacities_[part] - loads_[part]; }
 
+  bool may_lie(std::int64_t vertex, std::int64_t part) const {
+    return may_lie_.size == 0 || may_lie_[vertex * k_ + part];
+  }
+
   std::int64_t most_overloaded() const {
     std::int64_t worst = -1;
     for (std::int64_t part = 0; part < k_; ++part) {
@@ -134,6 +140,7 @@ class Refinement {
     Move best;
     for (std::int64_t part = 0; part < k_; ++part) {
       if (part == from || room(part) < hypergraph_.weights[vertex]) continue;
+      if (!may_lie(vertex, part)) continue;
       const auto gain = leaving - absent_[part];
       if (gain > best.gain || (gain == best.gain && room(part) > room(best.to))) {
         best = {static_cast<std::int32_t>(part), gain};
@@ -191,10 +198,12 @@ class Refinement {
     const auto overload = -room(from);
     std::int64_t relief = 0;
     std::int32_t heavy = -1, light = -1;
-    const auto out = one_of_each_weight(from);
+    const bool limited = may_lie_.size > 0;
+    auto out = limited ? std::vector<std::int32_t>{} : one_of_each_weight(from, from);
     for (std::int64_t to = 0; to < k_; ++to) {
       if (to == from || room(to) <= 0) continue;
-      for (const auto other : one_of_each_weight(to)) {
+      if (limited) out = one_of_each_weight(from, to);
+      for (const auto other : one_of_each_weight(to, from)) {
         for (const auto vertex : out) {
           const auto difference = hypergraph_.weights[vertex] - hypergraph_.weights[other];
           if (difference <= 0 || difference > room(to)) continue;
@@ -213,8 +222,11 @@ class Refinement {
     return true;
   }
 
-  std::vector<std::int32_t> one_of_each_weight(std::int64_t part) const {
+  // Of a part's vertices that may lie in another one.
+  std::vector<std::int32_t> one_of_each_weight(std::int64_t part, std::int64_t other_part) const {
     auto members = members_[part];
+    const auto stays = [&](std::int32_t own) { return !may_lie(own, other_part); };
+    members.erase(std::remove_if(members.begin(), members.end(), stays), members.end());
     const auto weight = [&](std::int32_t vertex) { return hypergraph_.weights[vertex]; };
     std::sort(members.begin(), members.end(), [&](std::int32_t one, std::int32_t other) {
       return weight(one) != weight(other) ? weight(one) < weight(other) : one < other;
@@ -230,6 +242,7 @@ class Refinement {
   const Hypergraph& hypergraph_;
   std::vector<std::int32_t>& parts_;
   const Span<std::int64_t> capacities_;
+  const Span<bool> may_lie_;                        // by vertex and part; empty: anywhere
   const std::function<bool()>& go_on_;
   std::int64_t steps_ = 0;  // since go_on_ was asked
   bool stopped_ = false;
@@ -245,13 +258,17 @@ class Refinement {
 }  // namespace
 
 void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
-            Span<std::int64_t> capacities, std::uint64_t seed,
+            Span<std::int64_t> capacities, Span<bool> may_lie, std::uint64_t seed,
             const std::function<bool()>& go_on) {
   check_all_but_pins(hypergraph);
   check_pins(hypergraph, 0, hypergraph.pins.size);
   check_capacities(capacities);
   const Span<std::int32_t> given{parts.data(), static_cast<std::int64_t>(parts.size())};
   check_partition({given, capacities.size}, hypergraph);
+  if (may_lie.size > 0) {
+    check_length("may_lie", may_lie.size, hypergraph.vertices() * capacities.size,
+                 "one per vertex and part, or none");
+  }
   // No load is above the one, no gain above the other.
   std::int64_t weight = 0, cost = 0;
   for (const auto own : hypergraph.weights) add_checked(weight, own, "total weight");
@@ -261,7 +278,7 @@ void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
                             std::to_string(capacities.size) +
                             ", expected nets * k of at most 2^29");
   }
-  Refinement refinement(hypergraph, parts, capacities, go_on);
+  Refinement refinement(hypergraph, parts, capacities, may_lie, go_on);
   bool moved = false;
   do {  // what has moved may have made room for what did not fit
     refinement.rebalance();

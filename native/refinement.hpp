@@ -15,8 +15,10 @@ namespace hgpart {
 // that lowers the volume without exceeding a capacity, until a round changes nothing; and all that
 // again where it has made room for what was too much. A load that can't be brought below its
 // capacity stays: the caller judges the balance. `go_on` is asked now and then; when it says no, the
-// partition stays as it is by then.
+// partition stays as it is by then. `may_lie` says by vertex and part where vertices may move to;
+// empty, they may move anywhere.
 void refine(const Hypergraph& hypergraph, std::vector<std::int32_t>& parts,
-            Span<std::int64_t> capacities, std::uint64_t seed, const std::function<bool()>& go_on);
+            Span<std::int64_t> capacities, Span<bool> may_lie, std::uint64_t seed,
+            const std::function<bool()>& go_on);
 
 }  // namespace hgpart

@@ -35,6 +35,21 @@ struct SymmetricModel {
   Span<std::int32_t> tiles;
   std::int64_t slices, bands;
 
+  // Constraints; each empty where there are none. Parts that a type's vertices may lie in, type by
+  // type; the group of each type, all of whose vertices lie in one part, or -1; and by side and type
+  // whether it is on that side: no part has vertices of both the sides 2 i and 2 i + 1.
+  Span<bool> type_parts;
+  Span<std::int32_t> type_groups;
+  Span<bool> type_sides;
+  Span<std::int64_t> type_prices;  // what a vertex costs in each part, type by type; or empty
+
+  std::int64_t sides() const { return type_sides.size / types(); }
+  bool may_lie(std::int32_t type, std::int32_t part, std::int32_t k) const {
+    return type_parts.size == 0 || type_parts[std::int64_t{type} * k + part];
+  }
+  std::int32_t group(std::int32_t type) const {
+    return type_groups.size == 0 ? -1 : type_groups[type];
+  }
   std::int64_t first_types() const { return tiles.size / (slices * bands); }
   bool has_tiles() const { return slices * bands > 1; }
   std::int64_t classes() const { return class_units.size; }

@@ -33,7 +33,7 @@ ORDER = [
     ),
     *("machines", "hypergraph", "hypergraph.formats"),
     *("partition.problem.objectives", "partition.problem", "partition.external"),
-    *("partition.baselines", "partition.symmetry"),
+    *("partition.baselines", "partition.symmetry", "partition.steering"),
     *("partition.native", "partition.bounds", "partition.exact", "partition", "partition.ways"),
     *(
         "schedules",

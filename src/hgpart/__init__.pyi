@@ -24,6 +24,9 @@ from .partition.problem.objectives import LARGEST as LARGEST
 from .partition.problem.objectives import VOLUME as VOLUME
 from .partition.problem.objectives import over_links as over_links
 from .partition.problem.memory import memory_limits as memory_limits
+from .partition.problem.constraints import Constraints as Constraints
+from .partition.problem.constraints import Pin as Pin
+from .partition.problem.constraints import constraints as constraints
 from .partition import Partition as Partition
 from .partition import partition_graph as partition_graph
 from .partition.ways.catalogue import partition_by as partition_by

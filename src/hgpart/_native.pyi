@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hgpart.arrays import Float64, Int32, Int64
 from hgpart.hypergraph.hypergraph import Hypergraph
 
@@ -26,7 +29,12 @@ def part_loads(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64: ...
 def traffic(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64: ...
 def messages(hypergraph: Hypergraph, parts: Int32, k: int) -> Int64: ...
 def refine(
-    hypergraph: Hypergraph, parts: Int32, capacities: Int64, seed: int, seconds: float = ...
+    hypergraph: Hypergraph,
+    parts: Int32,
+    capacities: Int64,
+    seed: int,
+    seconds: float = ...,
+    may_lie: NDArray[np.bool_] | None = None,
 ) -> Int32: ...
 def anneal(
     symmetry: Any,

@@ -24,6 +24,7 @@ from hgpart.partition.backends import Backend
 from hgpart.partition.baselines.layerwise import layerwise, layerwise_within
 from hgpart.partition.given_parts import Parts, number_of_parts, partition_of_parts
 from hgpart.partition.partition import MB
+from hgpart.partition.problem.constraints import Constraints
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
@@ -151,6 +152,7 @@ def partition_model(
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
+    constraints: Constraints | Mapping[str, Any] | None = None,
     time_limit: float | None = None,
     best_effort: bool = False,
     effort: float = 1.0,
@@ -188,6 +190,7 @@ def partition_model(
             seed=seed,
             speeds=speeds,
             objective=objective,
+            constraints=constraints,
             memory=memory,
             time_limit=time_limit,
             best_effort=best_effort,

@@ -137,7 +137,7 @@ def test_auto_takes_the_gpus_that_there_are(gpus, rank, found, monkeypatch):
     assert device_of_each(["auto"], 3) == found
 
 
-MOST_SLOTS = 205
+MOST_SLOTS = 222
 
 
 def test_commands_have_few_options():

@@ -362,10 +362,10 @@ def test_a_file_that_was_changed_is_an_error_or_a_comparison(tmp_path_factory, d
 @pytest.mark.parametrize(
     ("before", "after", "line", "said"),
     [
-        ('"k": 2', '"k": 0', 21, '"k"'),
-        ('"imbalance": 0.0', '"imbalance": -1', 21, "a number from 0"),
-        ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 21, "a number from 0"),
-        ('"row_count": 2', '"row_count": 3', 20, "a list of 3"),
+        ('"k": 2', '"k": 0', 22, '"k"'),
+        ('"imbalance": 0.0', '"imbalance": -1', 22, "a number from 0"),
+        ('"bytes_per_sample": 1.5625', '"bytes_per_sample": 1e300', 22, "a number from 0"),
+        ('"row_count": 2', '"row_count": 3', 21, "a list of 3"),
         ("comparison 1", "comparison 2", 2, "format"),
     ],
 )

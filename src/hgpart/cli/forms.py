@@ -56,6 +56,15 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(","))
 
 
+def several(text: str) -> tuple[int, ...]:
+    """Whole numbers with + between them; raises a ValueError for anything else.
+
+    >>> several("3+5")
+    (3, 5)
+    """
+    return tuple(int(number) for number in text.split("+"))
+
+
 def yes_or_no(text: str) -> bool:
     """Whether a text is yes; raises a ValueError unless it is yes or no."""
     return ("no", "yes").index(text) == 1
@@ -87,6 +96,7 @@ def length(text: str) -> Length:
 
 ACCEPTED: Mapping[Callable[[str], Any], str] = {
     **{int: "a whole number", float: "a number", yes_or_no: "yes or no", str: "a name"},
+    several: "whole numbers as in 3 or 3+5",
     length: "a number of steps, or of epochs as in 30ep",
 }
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import hgpart
 from hgpart.cli.forms import keyed, one_value, yes_or_no
 from hgpart.cli.grouping import Options
-from hgpart.cli.options import InputTexts, Names, Timeout, Whole, WholeOrAuto
+from hgpart.cli.options import InputTexts, Names, Texts, Timeout, Whole, WholeOrAuto
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages
 from hgpart.errors import ArgumentError, not_one_of
@@ -19,6 +19,7 @@ from hgpart.schedule_wanted import Scheduling, scheduling_of
 
 if TYPE_CHECKING:
     from hgpart.cli.named_model import NamedModel
+    from hgpart.partition.problem.constraints import Constraints
 
 
 COUNTED = ("input_shape", "batch_size", "modelling", "work")  # which hypergraph it is, but slices
@@ -148,6 +149,45 @@ class AnyCounting(Counting):
 
     slices: WholeOrAuto = "1"
     bands: WholeOrAuto = "1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steering(Options):
+    """Where layers must lie.
+
+    LAYER is a layer that 'hgpart trace' lists, a module with layers in it such as layer1, or a
+    pattern such as features.*; the model's input and its result are layers, too.
+
+    Attributes
+    ----------
+    pin : LAYER=DEVICES
+        Compute a layer on these devices only, as in features.0=0, 'features.*=0-3', input=0, or
+        'features.0[0:32]=0,1' for some of its filters. Repeat the option for other layers.
+    together : LAYER,LAYER,...
+        Compute these layers whole on one and the same device: all filters, samples and rows.
+    apart : LAYER,LAYER,...
+        Let no device compute any of two of these.
+    no_split : LAYER
+        Compute each of these layers whole on one device.
+    constraints : FILE
+        Read such constraints from a JSON file; those of the options hold, too.
+    """
+
+    panel: ClassVar[str] = "Where layers must lie"
+    pin: Texts = None
+    together: Texts = None
+    apart: Texts = None
+    no_split: Texts = None
+    constraints: Path | None = None
+
+    def wanted(self) -> Constraints:
+        """These constraints, with those of the file."""
+        from hgpart.partition.problem.constraints import constraints, load_constraints
+
+        said = constraints(
+            self.pin or (), self.together or (), self.apart or (), self.no_split or ()
+        )
+        return said if self.constraints is None else load_constraints(self.constraints).also(said)
 
 
 @dataclass(frozen=True, kw_only=True)

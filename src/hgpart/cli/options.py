@@ -13,6 +13,7 @@ from hgpart.files.columns import UNITS
 Integers = Annotated[Any, typer.Option(parser=integers)]
 Numbers = Annotated[Any, typer.Option(parser=numbers)]
 Names = Annotated[Any, typer.Option(parser=names)]
+Texts = Annotated[list[str] | None, typer.Option()]
 Whole = Annotated[Any, typer.Option(parser=whole)]
 Positive = Annotated[int, typer.Option(min=1)]
 PositiveOrNone = Annotated[int | None, typer.Option(min=1)]

@@ -12,6 +12,7 @@ from hgpart.errors import ArgumentError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.checks import check_request, check_search
+from hgpart.partition.problem.constraints import NONE, Constraints
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.ways.catalogue import way_named, ways
 from hgpart.partition.ways.way import Way
@@ -66,6 +67,8 @@ class Comparison:
         The imbalances that were allowed.
     work_digest : str
         Digest of the work of each layer: it differs between two measurements.
+    constraints : str or None
+        Where layers must lie, in words.
     besides : tuple of Outcome, NotApplicable or Failed
         Rows of a file that was gone on from, which were not asked for now: they are kept in the
         file, and nothing is compared with them.
@@ -86,6 +89,7 @@ class Comparison:
     input_vertex: bool = True
     output_vertex: bool = True
     slices: int | None = None
+    constraints: str | None = None
     besides: tuple[Row, ...] = ()
 
     @property
@@ -161,6 +165,7 @@ def compare(
     on_row: Callable[[Row], None] = lambda row: None,
     jobs: int = 1,
     slices: int | None = None,
+    constraints: Constraints = NONE,
 ) -> Iterator[Row]:
     """Divide a model in several ways, `jobs` at once; yields rows in the order of the cells.
 
@@ -173,7 +178,8 @@ def compare(
     def run(way: Way, k: int, eps: float | None) -> Row:
         row = (done or {}).get((way.name, k, eps))
         if row is None or isinstance(row, Failed):
-            problem = Problem(graph, work, modelling, k, 0.0 if eps is None else eps)
+            allowed = 0.0 if eps is None else eps
+            problem = Problem(graph, work, modelling, k, allowed, constraints=constraints)
             row = outcome_of(way, problem, seed, slices)
         on_row(row)
         return row

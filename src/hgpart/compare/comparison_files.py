@@ -29,6 +29,7 @@ SETTINGS = (
     "output_vertex",
     "slices",
     "work_digest",
+    "constraints",
     "seed",
 )
 # Figures of a row that are read alike.

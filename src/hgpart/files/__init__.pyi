@@ -1,5 +1,6 @@
 from hgpart.machines.machine_files import load_machine as load_machine
 from hgpart.machines.machine_files import save_machine as save_machine
+from hgpart.partition.problem.constraints import load_constraints as load_constraints
 from hgpart.partition.problem.topology import load_topology as load_topology
 from hgpart.plan import load_plan as load_plan
 from hgpart.plan import save_plan as save_plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -12,7 +11,7 @@ from hgpart.arrays import Int64
 from hgpart.errors import InfeasibleError
 from hgpart.hypergraph.channel_shares import channel_shares
 from hgpart.hypergraph.metrics import imbalance
-from hgpart.partition.problem.balance import capacities, pack
+from hgpart.partition.problem.balance import capacities, pack, round_up
 from hgpart.partition.problem.problem import Problem
 
 
@@ -98,15 +97,3 @@ def _packed_imbalance(problem: Problem, smallest: float) -> float:
     loads = np.zeros(problem.k, dtype=np.int64)
     np.add.at(loads, parts, weights)
     return imbalance(loads, problem.rates)
-
-
-def round_up(eps: float) -> float:
-    """Three digits, not below the number itself.
-
-    >>> round_up(0.15241), round_up(0.0)
-    (0.153, 0.0)
-    """
-    if eps <= 0:
-        return 0.0
-    step = 10.0 ** (math.floor(math.log10(eps)) - 2)
-    return float(f"{math.ceil(eps / step) * step:.3g}")

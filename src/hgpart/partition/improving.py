@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hgpart import _native
 from hgpart.arrays import Int32, Int64
@@ -12,6 +13,7 @@ from hgpart.partition.problem.balance import pack
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.project import project
 from hgpart.partition.problem.search import Search
+from hgpart.partition.steering.obeying import Obeying
 
 # Split blocks are improved up to this size even when the balance holds already.
 MAX_SPLIT_VERTICES = 20_000
@@ -32,7 +34,7 @@ def split_and_improve(
 
     Returns the coarsest blocks that hold the best partition.
     """
-    room = problem.capacities
+    room, obeying = problem.capacities, Obeying(problem)
     best, best_parts, best_rank = model, parts, rank(model, parts, room)
     while search.left > 0:
         balanced = best_rank[0] == 0
@@ -45,23 +47,31 @@ def split_and_improve(
         pins = int(finer.nets.sizes().sum())
         if pins > (MAX_IMPROVED_PINS if balanced else MAX_BALANCED_PINS):
             break
-        parts = refine(search, finer, project(parts, model, finer), room)
+        parts = project(parts, model, finer)
+        parts = refine(search, finer, parts, room, obeying.may_lie(finer, parts))
         model = finer
         if (own := rank(model, parts, room)) < best_rank:
             best, best_parts, best_rank = model, parts, own
     if best_rank[0] > 0:
         # Heaviest first is the surest way to balance, whatever travels.
-        parts = refine(search, model, pack(model.weights, room), room)
+        parts = obeying.parts(model, pack(model.weights, room))
+        parts = refine(search, model, parts, room, obeying.may_lie(model, parts))
         if rank(model, parts, room) < best_rank:
             best, best_parts = model, parts
     return best, best_parts
 
 
-def refine(search: Search, model: CnnHypergraph, parts: Int32, room: Int64) -> Int32:
-    """Move single vertices, as long as the counts of that have room."""
+def refine(
+    search: Search,
+    model: CnnHypergraph,
+    parts: Int32,
+    room: Int64,
+    may_lie: NDArray[np.bool_] | None = None,
+) -> Int32:
+    """Move single vertices, each to where it may lie, as long as the counts of that have room."""
     if len(model.nets.costs) * len(room) > MAX_REFINED_COUNTS:
         return parts
-    return _native.refine(model.hypergraph, parts, room, search.seed, search.left)
+    return _native.refine(model.hypergraph, parts, room, search.seed, search.left, may_lie)
 
 
 def rank(model: CnnHypergraph, parts: Int32, room: Int64) -> tuple[float, int]:

@@ -13,6 +13,7 @@ from hgpart.hypergraph.shares import PartShares, part_shares
 from hgpart.partition.bounds.lower_bound import lower_bound, relative_gap
 from hgpart.partition.problem.balance import within
 from hgpart.partition.problem.problem import Problem
+from hgpart.partition.steering.checking import broken
 from hgpart.summary import Summary
 
 MB = 10**6
@@ -37,8 +38,8 @@ class Partition:
         What the partition was found from: the backend's own start, or "layerwise", the cut between
         layers of least volume within eps. Where no backend searched, the way, or "file".
     feasible : bool
-        Whether every part's load is at most (1 + eps) times its share, and its memory within its
-        limit.
+        Whether every part's load is at most (1 + eps) times its share, its memory within its limit,
+        and no constraint is broken.
     lower_bound : int
         Bytes that every partition within eps sends at least: by `bounds.lower_bound`, or more where
         the backend proves more.
@@ -46,6 +47,8 @@ class Partition:
         Bytes that each part needs, where memory is limited; see `memory`.
     interrupted : bool
         Whether Ctrl-C ended the search, so that this is only the best found by then.
+    broken : tuple of str
+        Names of the constraints that it breaks, checked task by task.
     """
 
     problem: Problem
@@ -59,6 +62,7 @@ class Partition:
     lower_bound: int
     memory_bytes: Int64 | None = None
     interrupted: bool = False
+    broken: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Short, without its hypergraph and arrays."""
@@ -155,6 +159,7 @@ def evaluated(
     evaluation = evaluate_parts(model, parts, problem.k, problem.speeds)
     needed = None if memory is None else memory.needed(model, parts)
     is_held = memory is None or needed is None or memory.hold(needed)
+    constraints = broken(model, parts, problem.constraints)
     return Partition(
         problem=problem,
         model=model,
@@ -163,8 +168,11 @@ def evaluated(
         backend=backend,
         start=start,
         evaluation=evaluation,
-        feasible=within(evaluation.loads, problem.rates, problem.eps) and is_held,
+        feasible=within(evaluation.loads, problem.rates, problem.eps)
+        and is_held
+        and not constraints,
         lower_bound=bound,
         memory_bytes=needed,
         interrupted=interrupted,
+        broken=constraints,
     )

@@ -19,7 +19,7 @@ def in_order(problem: Problem, model: CnnHypergraph, parts: Int32) -> Int32:
     Volume and loads stay what they are. Where devices differ, or what each sends counts, so does
     the partition.
     """
-    alike = problem.speeds is None and problem.memory is None
+    alike = problem.speeds is None and problem.memory is None and problem.layer_constraints is None
     if model.modelling.slices == 1 or not alike or not problem.objective.is_volume:
         return parts
     by_slice = parts.reshape(model.modelling.slices, -1).tolist()

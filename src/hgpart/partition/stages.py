@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,19 +19,22 @@ from hgpart.partition.bounds.lower_bound import lower_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.external.mtkahypar import mtkahypar
-from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, round_up, with_room
+from hgpart.partition.heaviest_task import HeaviestTask, heaviest_task, with_room
 from hgpart.partition.improving import rank, split_and_improve
 from hgpart.partition.native.search import native_partition
 from hgpart.partition.native.tiled import tiled_partition
 from hgpart.partition.number_of_bands import numbers_for, promising_bands
 from hgpart.partition.number_of_slices import best_known, promising
 from hgpart.partition.partition import Partition, evaluated
+from hgpart.partition.problem.balance import round_up
+from hgpart.partition.problem.constraints import Constraints, constraints_of
 from hgpart.partition.problem.memory import MemoryLimits, in_words
 from hgpart.partition.problem.objectives import VOLUME, Objective
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Progress, Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.slice_order import in_order
+from hgpart.partition.steering.feasible import check_constraints
 from hgpart.work.figures import Work
 
 FLAT_SHARE = 0.2  # of the time that is given, where bands are tried as well
@@ -51,6 +54,7 @@ def partition_graph(
     speeds: Sequence[float] | None = None,
     objective: Objective = VOLUME,
     memory: MemoryLimits | None = None,
+    constraints: Constraints | Mapping[str, Any] | None = None,
     time_limit: float | None = None,
     best_effort: bool = False,
     effort: float = 1.0,
@@ -94,6 +98,9 @@ def partition_graph(
         link costs.
     memory : MemoryLimits, optional
         Bytes that each part may need. Only "native" takes them.
+    constraints : Constraints or mapping, optional
+        Where layers must lie: pins, layers together, apart, or whole on one device; as a mapping
+        the arguments of `hgpart.constraints`, as in ``{"pin": ["conv1=0"]}``.
     time_limit : float, optional
         Seconds for the backend and the improvement after it, each level of which it ends early;
         results may then differ from run to run. 60 s for "exact", where none is given.
@@ -111,7 +118,7 @@ def partition_graph(
         If an argument is out of range, or the backend can't take the model.
     InfeasibleError
         If eps can't be met, and then it names the heaviest task and the smallest eps known to do,
-        or a memory limit can't.
+        or a memory limit can't, or constraints can't: it names the fewest that must give way.
     BackendError, MissingPackageError
         If the backend fails or is not installed.
     KeyboardInterrupt
@@ -122,7 +129,17 @@ def partition_graph(
         wanted = replace(wanted, slices=1 if slices == "auto" else slices)
     if bands is not None:
         wanted = replace(wanted, bands=1 if bands == "auto" else bands)
-    problem = Problem(graph, work, wanted, k, eps, speeds, objective, memory)
+    problem = Problem(
+        graph,
+        work,
+        wanted,
+        k,
+        eps,
+        speeds,
+        objective,
+        memory,
+        constraints=constraints_of(constraints),
+    )
     search = Search(seed, effort, time_limit, on_progress)
     in_any = slices == "auto", bands == "auto"
     return solve_in_tiles(problem, search, backend, best_effort, *in_any)
@@ -141,6 +158,7 @@ def solve_in_tiles(
     The result is never worse than what is found without bands. On Ctrl-C, or where bands are too
     much for the search, it is the best by then.
     """
+    check_constraints(problem, best_effort)
     divide = solve_in_slices if any_slices else solve
     if not any_bands:
         return divide(problem, search, backend, best_effort)
@@ -249,6 +267,7 @@ def solve(
         raise ArgumentError(
             f"k is {problem.k}, expected at most {problem.tasks}, the number of tasks"
         )
+    check_constraints(problem, best_effort)
     name, heaviest = backend_name(backend), heaviest_task(problem)
     roomy = with_room(problem, heaviest, best_effort)
     bound = lower_bound(roomy)
@@ -303,7 +322,17 @@ def _infeasible(best: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExce
     memory = problem.memory
     if memory is not None and needed is not None and not memory.hold(needed):
         return InfeasibleError(_too_little_memory(problem.k, memory, needed, tasks))
+    if best.broken:
+        return InfeasibleError(
+            f"no partition was found that keeps to {'; '.join(best.broken)}: give way in one"
+        )
     reached = best.evaluation.imbalance
+    if problem.constraints:
+        return InfeasibleError(
+            f"no partition within eps {problem.eps:g} was found for k={problem.k} with "
+            f"{problem.constraints}: the best has imbalance {reached:.4g}, so the smallest eps "
+            f"known to do is {round_up(reached)}; {heaviest}"
+        )
     return InfeasibleError(
         f"no partition within eps {problem.eps:g} was found for k={problem.k}: the best has "
         f"imbalance {reached:.4g}, so the smallest eps known to do is {round_up(reached)}; "

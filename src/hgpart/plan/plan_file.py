@@ -19,6 +19,7 @@ from hgpart.files.writing import write_text
 from hgpart.hypergraph.blocks import Blocks
 from hgpart.hypergraph.modelling import LARGEST_BANDS, LARGEST_FACTOR, Modelling
 from hgpart.partition.problem.checks import FASTEST, SLOWEST
+from hgpart.partition.problem.constraints import NONE, Constraints, read_constraints
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective, read_objective
 from hgpart.plan.plan import Plan
@@ -51,7 +52,7 @@ class PlanFile:
         Fingerprint of the model's ChannelGraph.
     versions : mapping
         Versions of hgpart, torch, the backend and Python.
-    modelling, k, eps, speeds, objective, memory, work
+    modelling, k, eps, speeds, objective, memory, constraints, work
         The `Problem`, but for its graph.
     seed, backend, start, feasible, interrupted
         The same as in `Partition`.
@@ -83,6 +84,7 @@ class PlanFile:
     blocks: Blocks
     parts: Int32
     scheduling: Scheduling | None = None
+    constraints: Constraints = NONE
 
     def __repr__(self) -> str:
         """Short, without its arrays."""
@@ -107,6 +109,8 @@ class PlanFile:
             "volume": f"{self.volume_bytes:,} bytes, at least {self.lower_bound_bytes:,}",
             "made by": f"{self.backend} from {self.start}, seed {self.seed}",
         }
+        if self.constraints:
+            said["constraints"] = str(self.constraints)
         if self.scheduling is not None:
             said["schedule"] = self.scheduling.text
         return Summary((f"Plan for {self.k} devices",), ("of", "is"), tuple(said.items()))
@@ -163,6 +167,7 @@ def save_plan(plan: Plan, path: Path | str) -> None:
         "memory": None if memory is None else list(memory.bytes),
         "memory_copies": None if memory is None else memory.copies,
         **_several_in_flight(memory),
+        **({"constraints": problem.constraints.record()} if problem.constraints else {}),
         "feasible": partition.feasible,
         "interrupted": partition.interrupted,
         "imbalance": partition.evaluation.imbalance,
@@ -285,6 +290,9 @@ def load_plan(path: Path | str) -> PlanFile:
         blocks=Blocks(tuple(rows), tuple(columns)),
         parts=parts.astype(np.int32),
         scheduling=_scheduling(head, modelling.batch_size),
+        constraints=(
+            read_constraints(head.object("constraints")) if "constraints" in head.fields else NONE
+        ),
     )
 
 

@@ -56,6 +56,7 @@ def _restored(plan: PlanFile, graph: ChannelGraph) -> Partition:
             plan.speeds,
             plan.objective,
             plan.memory,
+            constraints=plan.constraints,
         )
         model = problem.hypergraph(plan.blocks)
     except ArgumentError as error:
@@ -94,5 +95,10 @@ def _restored(plan: PlanFile, graph: ChannelGraph) -> Partition:
         raise PlanError(
             f"the plan says that its imbalance is {plan.imbalance}, its partition's is "
             f"{partition.evaluation.imbalance}: the file was changed"
+        )
+    if plan.feasible and partition.broken:
+        raise PlanError(
+            f"the plan says that it keeps to its constraints, its partition does not keep to "
+            f"{'; '.join(partition.broken)}: the file was changed"
         )
     return partition

@@ -101,7 +101,7 @@ def simulated_step(
         return fastest_schedule(Sketched.of(facts, divided), on, times)
 
     scheduling, seconds = best(partition)
-    of_one = replace(partition.problem, k=1, speeds=None, memory=None)
+    of_one = replace(partition.problem.free, k=1, speeds=None, memory=None)
     alone = way_named("single").partition(of_one, Search(), bound=0)
     _, one_device = best(alone, machine.of_fastest(1))
     for_norms = _for_norms(partition, scheduling)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
@@ -11,6 +12,7 @@ from hgpart.cores import threads_of_each
 from hgpart.errors import ArgumentError
 from hgpart.layers.layering import channel_graph
 from hgpart.machines.machine import Machine
+from hgpart.partition.problem.constraints import Constraints
 from hgpart.prediction.device_times import Times
 from hgpart.recommendation.measured_here import machine_here, times_here
 from hgpart.recommendation.ranking import Recommendation, check_goal, trains
@@ -29,6 +31,7 @@ def recommend(
     times: Times | None = None,
     goal: str = "time",
     memory: int | None = None,
+    constraints: Constraints | Mapping[str, Any] | None = None,
     time_limit: float = TIME_LIMIT,
     seed: int = 0,
     name: str | None = None,
@@ -56,7 +59,7 @@ def recommend(
     times : LayerTimes, or mapping of str to LayerTimes, optional
         Times of the model's layers on such a device, or on each kind of device. Default: they are
         measured here, on a device of speed 1.
-    goal, memory, time_limit, seed, on_progress
+    goal, memory, constraints, time_limit, seed, on_progress
         The same as in `rank_ways`.
     name : str, optional
         The model, as `load_model` takes it, for the plans. Default: the name of its class.
@@ -97,6 +100,7 @@ def recommend(
         batch_size=batch_size,
         goal=goal,
         memory=memory,
+        constraints=constraints,
         time_limit=time_limit,
         seed=seed,
         name=name or type(model).__name__,

@@ -22,6 +22,7 @@ from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.steering.checking import broken
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
 from hgpart.plan import Plan
@@ -251,9 +252,16 @@ class Simulations:
         ranked = estimates[0][0]
         if divided.trial.k == 1 and self.one_device is None:
             self.one_device = ranked
-        if not self.asked.is_bound or divided.trial.k == self.asked.problem.k:
+        if self._may_be_best(divided):
             self.best[divided.trial.text] = ranked
         return True
+
+    def _may_be_best(self, divided: _Divided) -> bool:
+        """Whether a way is not only to compare others with."""
+        problem, partition = self.asked.problem, divided.partition
+        if self.asked.is_bound and divided.trial.k != problem.k:
+            return False
+        return not broken(partition.model, partition.parts, problem.constraints)
 
     def _place_at_once(self, divided: _Divided) -> None:
         """Simulate a division by all schedules, as far as there is time."""
@@ -465,8 +473,8 @@ class Simulations:
             return
         if trial.k == 1 and self.one_device is None:
             self.one_device = ranked
-        if self.asked.is_bound and trial.k != self.asked.problem.k:
-            return  # to compare with alone
+        if not self._may_be_best(placed.divided):
+            return
         fastest = self.asked.machine.fastest(trial.k)
         limits = [self.asked.limits[device] for device in fastest]
         text, over = trial.text, what_is_over(ranked.needed_bytes, limits)
@@ -568,6 +576,8 @@ class Simulations:
     def _served(self) -> tuple[ServedWay, ...]:
         """Parameter servers, where devices are alike and can have equal shares of the batch."""
         asked, problem = self.asked, self.asked.problem
+        if problem.constraints:
+            return ()
         replicas = next(
             (
                 way

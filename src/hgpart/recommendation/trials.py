@@ -71,6 +71,7 @@ class Trial:
             If it can't be; says why.
         """
         speeds = machine.of_fastest(self.k).speeds
+        problem = problem.free if self.k == 1 else problem  # others are compared with it
         if self.replicas > 1 and speeds is not None:
             raise ArgumentError(
                 f"{self.k} devices that differ in speed: accepted are {MANY} at most, as replicas "
@@ -82,6 +83,16 @@ class Trial:
             trains = problem.modelling.training
             objective = time_objective(machine, self.k, whole, self.micro_batches, trains)
         memory = problem.memory if self.k == problem.k else None
+        if self.replicas > 1 and problem.constraints:
+            raise ArgumentError(
+                f"{self.k} devices with constraints: accepted are {MANY} at most, as replicas are "
+                "simulated by one of them"
+            )
+        if problem.constraints and machine.fastest(self.k) != tuple(range(self.k)):
+            raise ArgumentError(
+                f"{self.k} devices of {machine.k} with constraints: accepted are those that "
+                "constraints number, and the fastest are others"
+            )
         own = replace(
             problem,
             k=self.k,

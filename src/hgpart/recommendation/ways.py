@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf
+from typing import Any
 
 from torch import nn
 
@@ -15,6 +17,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Machine
 from hgpart.partition.baselines.spatial import heights_of
 from hgpart.partition.problem.checks import check_search
+from hgpart.partition.problem.constraints import Constraints, constraints_of
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.prediction.device_times import Times, at_speeds
@@ -46,6 +49,7 @@ def rank_ways(
     time_limit: float = TIME_LIMIT,
     seed: int = 0,
     micro_batches: int | None = None,
+    constraints: Constraints | Mapping[str, Any] | None = None,
     name: str = "model",
     on_progress: Tell = lambda what, done: None,
 ) -> Recommendation:
@@ -85,6 +89,9 @@ def rank_ways(
         Seed of the searches.
     micro_batches : int, optional
         Micro-batches of all ways of several devices. Default: several numbers are tried.
+    constraints : Constraints or mapping, optional
+        Where layers must lie, as `partition_graph` takes them. Ways that break any are left out;
+        one device is what all are compared with.
     name : str
         The model, as `load_model` takes it, for the plans.
     on_progress : callable
@@ -117,7 +124,9 @@ def rank_ways(
     passes = WHOLE_STEP if trains(goal) else (Pass.FORWARD,)
     work = _picoseconds(training_work(first, graph, batch_size, passes))
     modelling = Modelling(batch_size=batch_size, training=trains(goal))
-    problem = Problem(graph, work, modelling, k, speeds=machine.of_fastest(k).speeds)
+    demands = constraints_of(constraints)
+    speeds = machine.of_fastest(k).speeds
+    problem = Problem(graph, work, modelling, k, speeds=speeds, constraints=demands)
     asked = Asked(
         module=model,
         name=name,

@@ -68,6 +68,34 @@ def problems(draw: st.DrawFn) -> tuple[Hypergraph, list[int], list[int]]:
     return hypergraph, parts, most
 
 
+@given(problems(), st.data())
+def test_vertices_move_only_to_where_they_may_lie(
+    problem: tuple[Hypergraph, list[int], list[int]], data: st.DataObject
+) -> None:
+    hypergraph, parts, most = problem
+    size = hypergraph.vertices * len(most)
+    drawn = data.draw(st.lists(st.booleans(), min_size=size, max_size=size))
+    allowed = np.array(drawn, dtype=np.bool_).reshape(-1, len(most))
+    refined = _native.refine(
+        hypergraph,
+        np.array(parts, dtype=np.int32),
+        np.array(most, dtype=np.int64),
+        0,
+        may_lie=allowed,
+    )
+    for before, after, own in zip(parts, refined.tolist(), allowed, strict=True):
+        assert after == before or own[after]
+    everywhere = np.ones_like(allowed)
+    unlimited = _native.refine(
+        hypergraph,
+        np.array(parts, dtype=np.int32),
+        np.array(most, dtype=np.int64),
+        0,
+        may_lie=everywhere,
+    )
+    assert unlimited.tolist() == refine(hypergraph, parts, most)
+
+
 @given(problems(), st.integers(0, 2**64 - 1))
 def test_never_worse(problem: tuple[Hypergraph, list[int], list[int]], seed: int) -> None:
     hypergraph, parts, most = problem

@@ -14,7 +14,7 @@ import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.commands.show import plan_report
 from hgpart.cli.grouping import Options
-from hgpart.cli.groups import COUNTED, AnyCounting
+from hgpart.cli.groups import COUNTED, AnyCounting, Steering
 from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
 from hgpart.cli.stages import Stages
@@ -91,6 +91,7 @@ def compare(
     model: Model,
     counting: Compared,
     search: Grid,
+    steering: Steering,
     results: CompareResults,
     k: Integers = "2,4,8,16",
     eps: Numbers = "0.1",
@@ -124,12 +125,13 @@ def compare(
             )
             from hgpart.compare.comparison import compare as rows_of
             from hgpart.compare.comparison_files import comparison_csv, comparison_json, rows_done
+            from hgpart.partition.problem.problem import Problem
             from hgpart.report.page.comparison import comparison_page
             from hgpart.zoo import import_user_code
         ks, epss = tuple(dict.fromkeys(k)), tuple(dict.fromkeys(eps))
         check_grid(ks, epss, seed, counting.dataset_size, jobs)
         import_user_code(model)
-        chosen = chosen_ways(search.ways)
+        chosen, constraints = chosen_ways(search.ways), steering.wanted()
         modelling = replace(counting.modelling_of(counting.batch_size), slices=1)
         if counting.bands != 1:
             raise ArgumentError(
@@ -147,6 +149,8 @@ def compare(
         named = NamedModel(stage, model, counting.input_shape)
         shape, graph = named.shape, named.graph
         shown = None if loaded is None else plan_report(loaded, graph)
+        for devices in ks if constraints else ():  # refuses what there is not, before the work
+            Problem(graph, hgpart.flops(graph), modelling, devices, constraints=constraints)
         work = counting.measured(stage, named)
     empty = Comparison(
         model=model,
@@ -164,6 +168,7 @@ def compare(
         input_vertex=modelling.input_vertex,
         output_vertex=modelling.output_vertex,
         slices=number,
+        constraints=str(constraints) if constraints else None,
     )
     before = rows_done(results.resumed, empty)
     cells = list(grid(chosen, ks, epss))
@@ -178,7 +183,8 @@ def compare(
                 rows.add(row)
                 bar.update(task, advance=1, description=f"k={row.k} {row.strategy}")
 
-            for _ in rows_of(graph, work, modelling, cells, seed, before, on_row, jobs, number):
+            settings = seed, before, on_row, jobs, number, constraints
+            for _ in rows_of(graph, work, modelling, cells, *settings):
                 pass
     except KeyboardInterrupt:
         interrupted = True
@@ -201,7 +207,7 @@ def compare(
 
 def _print(comparison: Comparison, unit: str, same: str, *, wide: bool) -> None:
     """The tables, and how to get the plan of the best for the most devices, if any is balanced."""
-    from hgpart.partition.heaviest_task import round_up
+    from hgpart.partition.problem.balance import round_up
     from hgpart.report.comparison import print_comparison
 
     print_comparison(comparison, plain_console(), unit, wide=wide)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, ClassVar
 import typer
 
 import hgpart
-from hgpart.cli.forms import keyed
+from hgpart.cli.forms import keyed, one_value, several
 from hgpart.cli.grouping import Options
-from hgpart.cli.groups import AnyCounting
+from hgpart.cli.groups import AnyCounting, Steering
 from hgpart.cli.options import Model, NotNegative, Numbers, Seed
 from hgpart.cli.outputs import Table, run_of_plan, show_report, unit_of
 from hgpart.cli.partition_files import parts_of_file
@@ -23,6 +23,7 @@ from hgpart.errors import ArgumentError, not_one_of
 if TYPE_CHECKING:
     from hgpart.partition.problem.memory import MemoryLimits
     from hgpart.partition.problem.objectives import Objective
+    from hgpart.plan import PlanFile
 
 LINKS = "links"
 OBJECTIVES = ("volume", "largest", LINKS, TIME)
@@ -44,6 +45,12 @@ class SearchOptions(Options):
     partition : FILE
         Read the partition that another tool made instead: the part of each vertex, in the order of
         'hgpart export' with the same options.
+    start : PLAN
+        Change this plan as little as needed instead of dividing anew, for another --k or other
+        --speeds. Append ,without=D (or D+D) for the devices that have left, if these are not the
+        last ones; the others are numbered anew. Native only, for objective volume.
+    move_at_most : M
+        Weights that may change place with --start, as in 200MB. Default: any.
     objective : volume|largest|links|time
         Quantity to minimise: volume (all bytes), largest (the bytes of the busiest part), links
         (bytes times the cost of their link) or time (seconds of a step, simulated). links and time
@@ -61,6 +68,8 @@ class SearchOptions(Options):
     backend: str = "native"
     way: str | None = None
     partition: Path | None = None
+    start: str | None = None
+    move_at_most: str | None = None
     seed: Seed = 0
     objective: str = "volume"
     time_limit: float | None = None
@@ -117,6 +126,7 @@ def partition(
     counting: AnyCounting,
     search: SearchOptions,
     devices: DeviceOptions,
+    steering: Steering,
     results: PartitionResults,
     k: int | None = None,
     eps: float | None = None,
@@ -126,7 +136,8 @@ def partition(
     Parameters
     ----------
     k : K
-        Number of devices. Required, except with --partition, whose parts are counted.
+        Number of devices. Required, except with --partition, whose parts are counted, and --start,
+        whose devices are.
     eps : E
         Allowed imbalance: a device's work is at most (1 + eps) times its share. Default: 0.1; with
         --objective time 1, which leaves the balance to the search.
@@ -137,6 +148,9 @@ def partition(
     """
     results.check(work=counting.kept_work)
     output, write_partition = results.output, results.write_partition
+    existing, without = _existing(search)
+    if k is None and existing is not None:
+        k = existing.k - len(without)
     if k is None and search.partition is None:
         raise ArgumentError("no --k given: accepted is a number of devices, as in --k 4")
     with Stages() as stage:
@@ -151,7 +165,7 @@ def partition(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.problem.topology import load_speeds
-            from hgpart.partition.stages import solve_in_tiles
+            from hgpart.partition.stages import solve, solve_in_tiles
             from hgpart.partition.ways.catalogue import way_named
         slices, speeds = counting.slices, devices.speeds
         if speeds is None and devices.machine is not None and k is not None:
@@ -169,6 +183,7 @@ def partition(
         timing = None
         if search.objective == TIME and k is not None:
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
+        constraints = steering.wanted()
         objective, memory = _wanted(counting, search, devices, k or 1)
         counting.check_work()
         named = NamedModel(stage, model, counting.input_shape)
@@ -181,12 +196,28 @@ def partition(
             check_request(k, eps, speeds)
         assert k is not None
         work = counting.measured(stage, named)
-        chosen = None
-        problem = Problem(graph, work, modelling, k, eps, speeds, objective, memory)
+        chosen = moved = None
+        problem = Problem(
+            graph, work, modelling, k, eps, speeds, objective, memory, constraints=constraints
+        )
         limited = Search(search.seed, search.effort, search.time_limit, stage.search)
         with stage("partition"):
             if parts is not None:
                 divided = partition_of_parts(problem, parts)
+            elif existing is not None:
+                from hgpart.partition.mending import mend
+                from hgpart.partition.problem.memory import number_of_bytes
+
+                most = None if search.move_at_most is None else number_of_bytes(search.move_at_most)
+                mended = mend(
+                    hgpart.restore(existing, graph),
+                    problem,
+                    limited,
+                    solve,
+                    without=without,
+                    move_at_most=most,
+                )
+                divided, moved = mended.partition, mended.moved
             elif timing is not None:
                 from hgpart.recommendation.least_time import partition_of
 
@@ -210,7 +241,7 @@ def partition(
         untried &= modelling.training and modelling.batch_size > 1
         untried &= not graph.mixing.of_norms(modelling.norms)
         known = None
-        if untried and memory is None and search.objective == "volume":
+        if untried and memory is None and search.objective == "volume" and not constraints:
             with stage("slices"):
                 known = known_in_slices(problem)
         simulated = None
@@ -233,6 +264,7 @@ def partition(
         untried_slices=untried,
         in_slices=None if known is None else known.volume,
         simulated=simulated,
+        moved=moved,
     )
     unit = unit_of(context)
     results.draw(plan_page, report, unit)
@@ -242,6 +274,17 @@ def partition(
         timing.tell(chosen)
     if divided.interrupted:
         raise KeyboardInterrupt("in the search: the partition is the best by then")
+
+
+def _existing(search: SearchOptions) -> tuple[PlanFile | None, tuple[int, ...]]:
+    """The plan of --start, and its devices that have left."""
+    if search.start is None or Path(search.start).is_file():
+        return (None if search.start is None else hgpart.files.load_plan(Path(search.start))), ()
+    values, settings = keyed("--start", search.start, without=several)
+    path = one_value("--start", search.start, values)
+    if path is None:
+        raise ArgumentError(f"--start {search.start}: accepted is PLAN or PLAN,without=D")
+    return hgpart.files.load_plan(Path(path)), settings.get("without", ())
 
 
 def _check_together(
@@ -269,20 +312,25 @@ def _check_together(
         "memory": devices.memory is not None and "--memory",
         "limit": search.time_limit is not None and "--time-limit",
         "best": search.best_effort and "--best-effort",
+        "start": search.start is not None and f"--start {search.start}",
     }
     beside, useless, why = "", "", ""
     if search.partition is not None:
         beside, useless = (
             "--partition FILE",
-            "way backend objective memory auto any-bands limit best",
+            "way backend objective memory auto any-bands limit best start",
         )
     elif search.way is not None:
         way_named(search.way)  # raises before the model is traced
         beside = f"--way {search.way}"
-        useless = "backend grain slices auto bands objective memory training norms best"
+        useless = "backend grain slices auto bands objective memory training norms best start"
     elif search.objective == TIME:
-        beside, useless = "--objective time", "slices auto bands backend training speeds"
+        beside, useless = "--objective time", "slices auto bands backend training speeds start"
         why = ", as it tries slices and bands itself, by native, for training on --machine"
+    elif search.start is not None:
+        beside, useless = "--start PLAN", "backend objective auto any-bands best"
+    if search.start is None and search.move_at_most is not None:
+        raise ArgumentError(f"--move-at-most {search.move_at_most}: accepted with --start PLAN")
     for option in useless.split():
         if given[option]:
             raise ArgumentError(f"{given[option]} with {beside}: accepted is without{why}")

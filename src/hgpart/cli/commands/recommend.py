@@ -13,7 +13,7 @@ import typer
 import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.grouping import Options
-from hgpart.cli.groups import runs_and_timeout
+from hgpart.cli.groups import Steering, runs_and_timeout
 from hgpart.cli.options import InputTexts, Model, Positive, PositiveOrNone, Seed
 from hgpart.cli.outputs import Page, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.stages import Stages, check_images, classes_of, then_of_plan
@@ -103,6 +103,7 @@ def recommend(
     model: Model,
     available: Available,
     ranking: Ranking,
+    steering: Steering,
     results: RecommendResults,
     batch_size: Positive = 32,
     input_shape: InputTexts = None,
@@ -152,6 +153,7 @@ def recommend(
             )
         check_goal(ranking.goal)
         check_search(ranking.seed)
+        constraints = steering.wanted()
         k_here = devices if machine is None else None
         asked = _asked_to_run(ranking, k_here)
         best, timeout = runs_and_timeout(asked, least=0)
@@ -224,6 +226,7 @@ def recommend(
             time_limit=ranking.time_limit,
             seed=ranking.seed,
             micro_batches=ranking.micro_batches,
+            constraints=constraints,
             name=model,
             on_progress=tell,
         )

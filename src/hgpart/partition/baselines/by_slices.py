@@ -11,6 +11,7 @@ from hgpart.arrays import Float64, Int32
 from hgpart.hypergraph.blocks import layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.baselines.layerwise import layerwise
+from hgpart.partition.problem.constraints import NONE
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 
@@ -125,6 +126,7 @@ def replica(problem: Problem, replicas: int) -> Problem:
         speeds=speeds,
         objective=VOLUME,
         memory=None,
+        constraints=NONE,
     )
 
 

@@ -28,7 +28,7 @@ from hgpart.partition.exact.cp_sat import Solver
 from hgpart.partition.exact.laying import Counted, Parts, division_of_counts
 from hgpart.partition.exact.net_pins import Pins, is_forest, is_loose, nets_by_pins, pin_sets_of
 from hgpart.partition.symmetry.divisions import Division
-from hgpart.partition.symmetry.symmetry import Symmetry
+from hgpart.partition.symmetry.symmetry import Symmetry, TypeLimits
 
 LARGEST_SUM = 2**60  # CP-SAT refuses expressions that may leave 62 bits
 
@@ -117,6 +117,7 @@ class _Program:
         self.model = cp_model.CpModel()
         self.hints: dict[int, int] = {}
         self.counts = self._counts()
+        self._keep_to(symmetry.limits)
         self.sets = {
             entry_set: symmetry.set_members(entry_set)
             for entry_set in sorted({entry_set for _, entry_set in self.nets} - {0})
@@ -184,6 +185,31 @@ class _Program:
                 sum(w * own[part] for w, own in zip(self.weights, counts, strict=True)) <= room
             )
         return counts
+
+    def _keep_to(self, limits: TypeLimits) -> None:
+        """Vertices lie where they may: types of a group in one part, sides apart."""
+        for kind, allowed in enumerate(limits.parts):
+            for part in np.flatnonzero(~allowed).tolist():
+                self.model.add(self.counts[kind][part] == 0)
+        for group in range(int(limits.groups.max(initial=-1)) + 1):
+            kinds = np.flatnonzero(limits.groups == group).tolist()
+            own = [self._held_of(kinds, part) for part in range(self.k)]
+            self.model.add(sum(own) == 1)
+            for part, held in enumerate(own):
+                for kind in kinds:
+                    self.model.add(self.counts[kind][part] == self.units[kind] * held)
+        sides = [np.flatnonzero(side).tolist() for side in limits.sides]
+        for side, other in zip(sides[0::2], sides[1::2], strict=True):
+            for part in range(self.k):
+                held = [self._held_of(kinds, part) for kinds in (side, other)]
+                for kinds, is_held in zip((side, other), held, strict=True):
+                    for kind in kinds:
+                        self.model.add(self.counts[kind][part] <= self.units[kind] * is_held)
+                self.model.add(sum(held) <= 1)
+
+    def _held_of(self, kinds: Sequence[int], part: int) -> Any:
+        """A variable, 1 if a part holds vertices of any of some types."""
+        return self._variable(1, int(any(self._hint(self.counts[kind][part]) for kind in kinds)))
 
     def _supports(self) -> dict[tuple[int, int], Any]:
         """Whether a part holds a vertex of a set."""
@@ -327,14 +353,22 @@ class _Program:
         return terms
 
     def _order_equal_parts(self) -> None:
-        """Parts with equal room are interchangeable: the type of most work decides their order."""
+        """Parts with equal room are interchangeable: the type of most work decides their order.
+
+        Unless constraints tell them apart.
+        """
         heaviest = max(
             range(len(self.units)),
             key=lambda kind: (self.weights[kind] * self.units[kind], self.units[kind]),
         )
         counts = self.counts[heaviest]
-        for room in sorted(set(self.room)):
-            alike = [part for part in range(self.k) if self.room[part] == room]
+        allowed = self.symmetry.limits.parts
+        looks = [
+            (room, allowed[:, part].tobytes() if allowed.size else b"")
+            for part, room in enumerate(self.room)
+        ]
+        for look in sorted(set(looks)):
+            alike = [part for part in range(self.k) if looks[part] == look]
             alike.sort(key=lambda part: -self._hint(counts[part]))
             for earlier, later in itertools.pairwise(alike):
                 self.model.add(counts[earlier] >= counts[later])

@@ -97,6 +97,9 @@ def run_kahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]:
             context.setCustomTargetBlockWeights(instance.targets())
         else:
             context.setEpsilon(epsilon)
+        for vertex, part in enumerate(settings["fixed"]):
+            if part >= 0:
+                hypergraph.fixNodeToBlock(vertex, part)
         kahypar.partition(hypergraph, context)
         loads = [hypergraph.blockWeight(part) for part in range(k)]
         yield Run(
@@ -150,6 +153,8 @@ def run_mtkahypar(instance: Instance, settings: dict[str, Any]) -> Iterator[Run]
             partitioned = hypergraph.map_onto_graph(devices, context)
             cost = partitioned.steiner_tree(devices)
         else:
+            if max(settings["fixed"], default=-1) >= 0:
+                hypergraph.add_fixed_vertices([settings["fixed"][vertex] for vertex in order], k)
             partitioned = hypergraph.partition(context)
             cost = partitioned.km1()
         shuffled = partitioned.get_partition()

@@ -33,13 +33,20 @@ def check_request(
         )
 
 
-def easy_parts(hypergraph: Hypergraph, capacities: Int64) -> Int32 | None:
-    """Parts where no search is needed: all fits in one, or nothing can be saved; else None."""
+def easy_parts(
+    hypergraph: Hypergraph, capacities: Int64, fixed: Int32 | None = None
+) -> Int32 | None:
+    """Parts where no search is needed: all fits in one, or nothing can be saved; else None.
+
+    A vertex with a part of its own in `fixed` (not -1) is there.
+    """
     k = len(capacities)
-    if k == 1 or int(hypergraph.weights.sum()) <= capacities.max():
+    fits = int(hypergraph.weights.sum()) <= capacities.max()
+    if k == 1 or (fits and (fixed is None or (fixed < 0).all())):
         return np.full(hypergraph.vertices, capacities.argmax(), dtype=np.int32)
     if k >= hypergraph.vertices or not counted_nets(hypergraph).any():
-        return pack(hypergraph.weights, capacities)
+        parts = pack(hypergraph.weights, capacities)
+        return parts if fixed is None else np.where(fixed < 0, parts, fixed).astype(np.int32)
     return None
 
 

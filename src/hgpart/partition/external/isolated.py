@@ -45,6 +45,7 @@ def partition_isolated(
     settings: dict[str, Any],
     most_runs: int = MOST_RUNS,
     dearest: int = 1,
+    fixed: Int32 | None = None,
 ) -> Int32:
     """Partition with `package` in a child process; the backends' common contract.
 
@@ -60,6 +61,8 @@ def partition_isolated(
         The best of up to that many runs is kept, fewer for larger hypergraphs.
     dearest : int
         The same as in `in_32_bits`.
+    fixed : int32 array, shape (vertices,), optional
+        Part of each vertex that may lie in no other; -1 for others.
 
     Returns
     -------
@@ -74,7 +77,7 @@ def partition_isolated(
     if importlib.util.find_spec(package) is None:
         raise MissingPackageError(f"the package {package} is not installed: {install}")
 
-    easy = easy_parts(hypergraph, capacities)
+    easy = easy_parts(hypergraph, capacities, fixed)
     if easy is not None:
         return easy
     (scaled, room), k = in_32_bits(hypergraph, capacities, dearest), len(capacities)
@@ -88,6 +91,7 @@ def partition_isolated(
         "sizes": {"vertices": vertices, "nets": scaled.nets, "pins": pins, "k": k},
         "settings": {
             "seeds": [(seed * MOST_RUNS + run) % 2**31 for run in range(runs)],
+            "fixed": [] if fixed is None else fixed.tolist(),
             **settings,
         },
     }

@@ -22,12 +22,18 @@ def kahypar(
     *,
     seed: int = 0,
     time_limit: float | None = None,
+    fixed: Int32 | None = None,
     most_runs: int = MOST_RUNS,
 ) -> Int32:
     """Partition with KaHyPar (direct k-way, connectivity objective); see `backends`.
 
     The best of up to `most_runs` runs is kept, fewer for larger hypergraphs, with settings that
     differ in how far vertices are merged at first.
+
+    Parameters
+    ----------
+    fixed : int32 array, shape (vertices,), optional
+        Part of each vertex that may lie in no other; -1 for others.
 
     Notes
     -----
@@ -43,5 +49,6 @@ def kahypar(
         seed=seed,
         time_limit=time_limit,
         most_runs=most_runs,
+        fixed=fixed,
         settings={"presets": [f"{preset}\nc-t={t}\nc-s={s}\n" for t, s in COARSENING]},
     )

@@ -22,6 +22,7 @@ def mtkahypar(
     seed: int = 0,
     time_limit: float | None = None,
     links: Float64 | None = None,
+    fixed: Int32 | None = None,
 ) -> Int32:
     """Partition with Mt-KaHyPar, on all cores that this process may use; see `backends`.
 
@@ -32,6 +33,8 @@ def mtkahypar(
     links : float64 array, shape (k, k), optional
         Cost of a byte from part s to part r at ``[s, r]``: the parts are mapped onto a graph of
         devices with these costs, for the objective that Mt-KaHyPar calls steiner_tree.
+    fixed : int32 array, shape (vertices,), optional
+        Part of each vertex that may lie in no other; -1 for others.
 
     Notes
     -----
@@ -54,6 +57,7 @@ def mtkahypar(
         time_limit=time_limit,
         settings={"preset": PRESET, "threads": usable_cores(), "links": costs},
         dearest=max((max(row) for row in costs), default=1),
+        fixed=fixed,
     )
 
 

@@ -13,6 +13,7 @@ from hgpart.partition.native.goal import LayersOfTypes, goal_of
 from hgpart.partition.problem.objectives import VOLUME
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.steering.obeying import Obeying
 from hgpart.partition.symmetry.divisions import Division
 from hgpart.partition.symmetry.symmetry import Symmetry
 
@@ -41,6 +42,7 @@ class Rounds:
     def __init__(self, problem: Problem, search: Search, bound: int, count: int) -> None:
         self.problem, self.search, self.bound = problem, search, bound
         self.goal = goal_of(problem.capacities, VOLUME, problem.memory)
+        self.obeying = Obeying(problem)
         self.clock = Clock(search.deadline)
         self.count, self.chains, self.done = count, 0, 0
         self.best: tuple[Symmetry, Division] | None = None
@@ -79,7 +81,13 @@ class Rounds:
         chains: list[tuple[Division, Cooling]],
         known: Iterable[Found] = (),
     ) -> list[Found]:
-        """Anneal chains, and return what they find with what was known, best first."""
+        """Anneal chains, and return what they find with what was known, best first.
+
+        Starts that break constraints are mended first.
+        """
+        chains = [
+            (self.obeying.division(symmetry, division), cooling) for division, cooling in chains
+        ]
         began, left = time.monotonic(), self.clock.left - len(chains) * self.start_seconds
         results, interrupted = anneal(symmetry, self.goal, chains, left, on_progress=self.tell)
         if chains and not any(cooling.steps for _, cooling in chains):
@@ -92,7 +100,8 @@ class Rounds:
                 different.append(result)
         if different:
             self.best = symmetry, different[0].division
-            if self.goal.objective == 0 and different[0].excess == 0:
+            is_volume = self.goal.objective == 0 and not symmetry.limits.prices.size
+            if is_volume and different[0].excess == 0:
                 self.volume = different[0].cost
         self.count_round()
         return different

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
 from hgpart.arrays import Int32
 from hgpart.errors import BackendError, MissingPackageError
-from hgpart.hypergraph.blocks import Blocks, divide
+from hgpart.hypergraph.blocks import Blocks, divide, layer_blocks
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.partition.baselines.incremental import incremental
 from hgpart.partition.baselines.layerwise import layerwise_within
@@ -20,6 +21,8 @@ from hgpart.partition.native.grids import grid_start
 from hgpart.partition.native.layer_shares import layer_shares
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.project import project
+from hgpart.partition.steering.fixed import parts_by
+from hgpart.partition.steering.obeying import cut_at_runs
 from hgpart.partition.symmetry.divisions import Division, division_of
 from hgpart.partition.symmetry.symmetry import Symmetry
 
@@ -31,6 +34,8 @@ Start = tuple[Division, tuple[float, ...]]  # and the hottest temperatures of it
 
 def coarse_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
     """Tasks in order, a transformed model's parts, layers in parts of their own, and others'."""
+    if problem.start is not None:
+        yield division_of(symmetry, *at_home(problem)), (0.0003, 0.00001)
     yield division_of(symmetry, *incremental(problem)), (0.003, 0.001)
     if has_parts(problem):
         yield division_of(symmetry, *transformed_parts(problem)), (0.001, 0.0001)
@@ -45,6 +50,24 @@ def coarse_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int)
             yield division_of(symmetry, model, parts), (0.001, 0.0001)
         if (partition := by_kahypar(problem, model, clock, seed)) is not None:
             yield division_of(symmetry, model, partition), (0.0001, 0.00001)
+
+
+def at_home(problem: Problem) -> tuple[CnnHypergraph, Int32]:
+    """Each filter on the first device that has its weights, or where there is most room."""
+    assert problem.start is not None
+    blocks = cut_at_runs(problem, layer_blocks(problem.views))
+    model = problem.hypergraph(blocks)
+    parts = np.full(model.vertices, -1, dtype=np.int32)
+    for at, homes in problem.start.homes.items():
+        own = np.flatnonzero(model.vertex_layers == at)
+        held = homes[model.blocks.rows[at][model.vertex_rows[own]]]
+        parts[own] = np.where(held.any(axis=1), held.argmax(axis=1), -1)
+    room = problem.capacities.astype(np.float64)
+    np.subtract.at(room, parts[parts >= 0], model.weights[parts >= 0])
+    for vertex in np.flatnonzero(parts < 0).tolist():
+        parts[vertex] = int(room.argmax())
+        room[parts[vertex]] -= model.weights[vertex]
+    return model, parts
 
 
 def fine_starts(problem: Problem, symmetry: Symmetry, clock: Clock, seed: int) -> Iterator[Start]:
@@ -83,7 +106,8 @@ def _runs(problem: Problem, symmetry: Symmetry, share_of_eps: float) -> Division
 
 def _divided(problem: Problem, blocks_per_part: int) -> CnnHypergraph:
     blocks = blocks_per_part * problem.k
-    return problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, blocks))
+    divided = divide(problem.graph, problem.work, problem.modelling, blocks)
+    return problem.hypergraph(cut_at_runs(problem, divided))
 
 
 def by_kahypar(
@@ -105,9 +129,7 @@ def by_kahypar(
         return None
     limit = None if left == math.inf else share * left
     try:
-        return kahypar(
-            model.hypergraph, problem.capacities, seed=seed, time_limit=limit, most_runs=most_runs
-        )
+        return parts_by(partial(kahypar, most_runs=most_runs), problem, model, seed, limit)
     except (BackendError, MissingPackageError):
         return None  # one start of several
     except KeyboardInterrupt:

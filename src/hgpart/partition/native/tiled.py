@@ -46,6 +46,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.project import project
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
+from hgpart.partition.steering.obeying import Obeying, cut_at_runs
 from hgpart.partition.symmetry.divisions import Division, blocks_of, division_of
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
@@ -80,7 +81,9 @@ def tiled_partition(problem: Problem, search: Search, bound: int) -> Solution:
     coarse = problem.coarse
     whole = _whole(coarse, search)
     if whole.interrupted:
-        ways = [in_every_band(coarse, *way) for way in _ways(coarse.in_bands(1), whole)]
+        obeying = Obeying(coarse)
+        known = _ways(coarse.in_bands(1), whole)
+        ways = [obeying.blocks(*in_every_band(coarse, *way)) for way in known]
         model, parts = min(ways, key=lambda way: _excess_and_value(coarse, *way))
         if problem is not coarse:
             model, parts = by_rows(problem, model, parts)
@@ -207,9 +210,12 @@ def _by_kahypar(problem: Problem, rounds: Rounds) -> Iterator[Parts]:
     steps = min(MOST_KAHYPAR_STEPS, SHARE_OF_KAHYPAR * rounds.clock.left * STEPS_A_SECOND)
     asked = rounds.clock, seed, steps, MOST_RUNS, SHARE_OF_KAHYPAR
     for count in dict.fromkeys((tile_blocks(problem), 1)):
-        model = problem.hypergraph(divide(problem.graph, problem.work, problem.modelling, count))
+        divided = divide(problem.graph, problem.work, problem.modelling, count)
+        model = problem.hypergraph(cut_at_runs(problem, divided))
         if (parts := by_kahypar(problem, model, *asked)) is not None:
-            yield model, _native.refine(model.hypergraph, parts, room, seed, rounds.clock.left)
+            may_lie = rounds.obeying.may_lie(model, parts)
+            left = rounds.clock.left
+            yield model, _native.refine(model.hypergraph, parts, room, seed, left, may_lie)
             return
 
 

@@ -71,6 +71,8 @@ def _on_devices(
     assert problem.objective.links is not None
     model, parts = blocks_of(problem, symmetry, division)
     limits = [] if problem.memory is None else [np.array(problem.memory.bytes)]
+    # Devices differ if constraints allow something on one of them only.
+    limits += [*np.unique(symmetry.limits.parts, axis=0).astype(np.int64)]
     device = cheapest_devices(
         evaluate_parts(model, parts, problem.k).traffic,
         problem.objective.links,

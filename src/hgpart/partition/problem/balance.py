@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -84,6 +85,18 @@ def within(loads: Int64, speeds: Sequence[Number], eps: Number) -> bool:
     (True, False)
     """
     return bool((loads <= capacities(int(loads.sum()), speeds, eps)).all())
+
+
+def round_up(eps: float) -> float:
+    """Three digits, not below the number itself.
+
+    >>> round_up(0.15241), round_up(0.0)
+    (0.153, 0.0)
+    """
+    if eps <= 0:
+        return 0.0
+    step = 10.0 ** (math.floor(math.log10(eps)) - 2)
+    return float(f"{math.ceil(eps / step) * step:.3g}")
 
 
 def _exact(name: str, number: Number) -> Fraction:

@@ -20,8 +20,11 @@ from hgpart.hypergraph.modelling import LayerVertices, Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.checks import check_request
+from hgpart.partition.problem.constraints import NONE, Constraints
+from hgpart.partition.problem.layer_constraints import LayerConstraints, combined, effects
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import VOLUME, Objective
+from hgpart.partition.problem.start import Start
 from hgpart.work.figures import Work
 
 
@@ -41,6 +44,11 @@ class Problem:
         Measure that is to be as small as possible.
     memory : MemoryLimits or None
         Bytes that each part may need.
+    constraints : Constraints
+        Where layers must lie.
+    start : Start or None
+        Weights that devices have already, where a partition that exists is changed, and the price
+        of moving them.
     least_eps : float
         At best effort, the eps below which no part has room for the heaviest task. Capacities are
         by this one where it is larger than eps.
@@ -49,7 +57,8 @@ class Problem:
     ------
     ArgumentError
         If a field is out of range, or does not fit the graph or the number of parts. If the batch
-        is in slices and the model mixes samples, or no map has as many rows as there are bands.
+        is in slices and the model mixes samples, or no map has as many rows as there are bands. If
+        a constraint names what there is not.
     """
 
     graph: ChannelGraph
@@ -61,6 +70,8 @@ class Problem:
     objective: Objective = VOLUME
     memory: MemoryLimits | None = None
     least_eps: float = 0.0
+    constraints: Constraints = NONE
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         """Check every field at the door; NumPy's numbers, which no plan file takes, become ours."""
@@ -72,6 +83,8 @@ class Problem:
         own = None if self.speeds is None else tuple(map(float, self.speeds))
         for name, value in (("k", int(self.k)), ("eps", float(self.eps)), ("speeds", own)):
             object.__setattr__(self, name, value)
+        if self.constraints:
+            assert self.layer_constraints is not None
 
     def at_grain(self, grain: str) -> Problem:
         """Return the same problem at another grain."""
@@ -100,6 +113,22 @@ class Problem:
     def views(self) -> tuple[LayerVertices, ...]:
         """The vertices of each layer."""
         return self.modelling.views(self.graph)
+
+    @cached_property
+    def free(self) -> Problem:
+        """The same problem without constraints or a start."""
+        is_free = not self.constraints and self.start is None
+        return self if is_free else replace(self, constraints=NONE, start=None)
+
+    @cached_property
+    def layer_constraints(self) -> LayerConstraints | None:
+        """What constraints and start come to for each layer; None without any."""
+        if not self.constraints and self.start is None:
+            return None
+        of_each = effects(self.constraints, self.views, self.k)
+        own = [effect for _, effects_of_one in of_each for effect in effects_of_one]
+        rules = combined(own, self.views, self.k)
+        return rules if self.start is None else rules.with_start(self.start, self.views)
 
     @cached_property
     def tasks(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -30,6 +30,42 @@ from hgpart.partition.symmetry.numbering import Numbering, numbering
 from hgpart.partition.symmetry.readers import Readers, readers
 from hgpart.partition.symmetry.unit_classes import UnitClasses, unit_classes
 from hgpart.sequences import Sequences
+
+
+@dataclass(frozen=True, eq=False)
+class TypeLimits:
+    """Constraints on vertex types; each array is empty where there are none.
+
+    Attributes
+    ----------
+    parts : bool array, shape (types, k)
+        Parts that the vertices of each type may lie in.
+    groups : int32 array, shape (types,)
+        All vertices of the types of a number lie in one part; -1 for others.
+    sides : bool array, shape (sides, types)
+        No part has vertices of types of both the sides 2 i and 2 i + 1.
+    prices : int64 array, shape (types, k)
+        What a vertex costs in each part, beside the nets: the weights that this part has not.
+    """
+
+    parts: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    groups: Int32 = field(default_factory=lambda: np.zeros(0, np.int32))
+    sides: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))
+    prices: Int64 = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self.parts.size or self.groups.size or self.sides.size)
+
+    def tiled(self, times: int) -> TypeLimits:
+        """The same of types that come so many times."""
+        return TypeLimits(
+            np.tile(self.parts, (times, 1)),
+            np.tile(self.groups, times),
+            np.tile(self.sides, (1, times)),
+            np.tile(self.prices // times, (times, 1)),
+        )
 
 
 @dataclass(frozen=True)
@@ -78,6 +114,8 @@ class Symmetry:
         fewer bands. Types, sets and nets come slice by slice; then nets of what tiles share
         (parameters, statistics of norms), whose pins are a unit's vertices of one kind in all
         tiles, and of parameters that others read, these too.
+    limits : TypeLimits
+        Where vertices may lie.
     """
 
     class_units: Int64
@@ -98,6 +136,7 @@ class Symmetry:
     net_pins: Int32
     elements: UnitElements
     tiles: Int32
+    limits: TypeLimits = field(default_factory=TypeLimits)
 
     @property
     def slices(self) -> int:
@@ -236,6 +275,7 @@ def _over_tiles(problem: Problem, assemblies: list[_Assembly], sets: int) -> Sym
         net_pins=np.concatenate([np.zeros(0), *pins]).astype(np.int32),
         elements=first.elements,
         tiles=tiles,
+        limits=first.limits.tiled(len(slices)),
     )
 
 
@@ -330,6 +370,7 @@ class _Assembly:
         self.type_layers: list[int] = []
         self.type_bands: list[int] = []
         self.type_elements: list[int] = []  # of a cell its channel, else the task
+        self.type_masks: list[int] = []  # numbers of masks of parts; -1 without
         self.types_of_set: dict[int, set[int]] = defaultdict(set)
         self.items_of_set = items_of_set
         # Row slots of each layer, and column slots of each group of a split one: class, slot, and
@@ -448,7 +489,37 @@ class _Assembly:
                 self.cells,
             ),
             tiles=tiles[None].astype(np.int32),
+            limits=self._limits([kind for kind, _ in kinds]),
         )
+
+    def _limits(self, kinds: list[int]) -> TypeLimits:
+        """Constraints on the types of all bands, from those on the first bands' kinds."""
+        rules = self.problem.layer_constraints
+        if rules is None:
+            return TypeLimits()
+        layers = np.array(self.type_layers, dtype=np.int64)[kinds]
+        limits = TypeLimits()
+        masks, numbers = self.numbered.masks, np.array(self.type_masks, dtype=np.int64)[kinds]
+        anywhere = np.ones((1, rules.k), dtype=np.bool_)
+        if not masks[:, 0].all():
+            limits = replace(limits, parts=np.concatenate([masks[:, 0], anywhere])[numbers])
+        start = self.problem.start
+        if start is not None and start.price:
+            homes = np.concatenate([masks[:, 1], anywhere])[numbers]
+            sizes = [
+                self.parameters[kind] + sum(self.read_parameters.get(kind, {}).values())
+                for kind in kinds
+            ]
+            bands = [self.type_bands[kind] for kind in kinds]
+            away = start.price * np.array(sizes) / np.array(bands)
+            prices = np.where(homes, 0, np.rint(away)[:, None]).astype(np.int64)
+            limits = replace(limits, prices=prices)
+        if (rules.groups >= 0).any():
+            limits = replace(limits, groups=rules.groups[layers])
+        if rules.sides:
+            sides = [np.isin(layers, sorted(own)) for pair in rules.sides for own in pair]
+            limits = replace(limits, sides=np.array(sides))
+        return limits
 
     def _weight(self, kind: int, band: int) -> int:
         """Work of a vertex of a type in a band, of each of its tasks in proportion to the rows."""
@@ -468,7 +539,7 @@ class _Assembly:
         whole: dict[int, int] = {}  # work of a row, with that of tied layers and of its cells
         for number, elements in enumerate(self.classes.examples):
             for slot, element in enumerate(elements):
-                at, group, cell_work, _ = self.numbered.labels[element].tolist()
+                at, group, cell_work, _, mask = self.numbered.labels[element].tolist()
                 if cell_work >= 0:
                     self.columns[at, group].append((number, slot, element))
                     continue
@@ -484,7 +555,7 @@ class _Assembly:
                     weight -= int(work[group].sum())
                 classes, sets = (number, -1), self.classes.sets[number][slot]
                 if self.problem.views[at].total is not None:  # it has no parameters
-                    self.summed[number, slot] = self._add(element, weight, 0, classes, sets)
+                    self.summed[number, slot] = self._add(element, weight, 0, classes, sets, mask)
                     weight, sets = 0, []
                 self.types[number, slot] = self._add(
                     element,
@@ -492,6 +563,7 @@ class _Assembly:
                     self._row_memory(at, group),
                     classes,
                     sets,
+                    mask,
                     bands=len(self.problem.views[at].row_cuts) - 1,
                     parameters=self._row_parameters(at, group),
                     statistics=self._row_statistics(at),
@@ -502,6 +574,7 @@ class _Assembly:
     def _add_cells(self) -> None:
         for at in dict.fromkeys(at for at, _ in self.columns):
             for row_class, row_slot, group in self.rows[at]:
+                row = self.classes.examples[row_class][row_slot]
                 for number, slot, element in self.columns.get((at, group), ()):
                     column = element - self.numbered.columns[at]
                     kind = self._add(
@@ -510,6 +583,7 @@ class _Assembly:
                         self._cell_memory(at, column),
                         (row_class, number),
                         self.classes.sets[number][slot],
+                        int(self.numbered.labels[row, 4]),
                         parameters=self._cell_parameters(at, column),
                     )
                     self.cells[row_class, row_slot, number, slot] = kind
@@ -523,6 +597,7 @@ class _Assembly:
         memory: int,
         classes: tuple[int, int],
         sets: list[int],
+        mask: int,
         *,
         bands: int | None = None,
         parameters: int = 0,
@@ -541,6 +616,7 @@ class _Assembly:
         self.type_layers.append(at)
         self.type_bands.append(self.problem.views[at].bands if bands is None else bands)
         self.type_elements.append(element)
+        self.type_masks.append(mask)
         for number in sets:
             self.types_of_set[number].add(kind)
         return kind

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hgpart.errors import ArgumentError
+from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.partition.baselines.known_ways import Parts
 from hgpart.partition.partition import Partition, evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.steering.checking import broken
 
 Divided = Partition | Parts
 Divide = Callable[[Problem, Search], Any]  # what users' functions return is checked
@@ -104,7 +105,7 @@ class Way:
         Raises
         ------
         ArgumentError, InfeasibleError
-            If the problem can't be divided this way.
+            If the problem can't be divided this way, or the way breaks a constraint.
         BackendError
             If a way of the user's fails, or returns no parts.
         """
@@ -123,4 +124,10 @@ class Way:
         if (why := self.needs(own)) is not None:
             raise ArgumentError(why)
         divided: Divided = divide(own, search)
+        if problem.constraints:
+            model, parts = (
+                (divided.model, divided.parts) if isinstance(divided, Partition) else divided
+            )
+            if names := broken(model, parts, problem.constraints):
+                raise InfeasibleError(f"{self.name} does not keep to {'; '.join(names)}")
         return divided

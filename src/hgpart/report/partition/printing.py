@@ -104,6 +104,13 @@ def answer(report: Report, unit: str) -> Iterator[str]:
     yield from _on_slices(report, unit)
     yield from _on_objective(report, unit)
     yield from _on_memory(report, unit)
+    yield from _on_constraints(report)
+    if report.moved is not None:
+        weights = sum(view.parameter_bytes for view in partition.model.views if view.exists)
+        yield (
+            f"{_bytes(report.moved, unit)} of weights change place, of "
+            f"{_bytes(weights, unit)} in all"
+        )
     yield from _beside_layer_cut(report, unit)
     yield from _on_seconds(report)
 
@@ -120,6 +127,19 @@ def beside(eps: float, imbalance: float) -> str:
     return f"{imbalance:.{decimals}f}"
 
 
+def _on_constraints(report: Report) -> Iterator[str]:
+    """Whether the constraints are kept."""
+    partition = report.partition
+    number = len(partition.problem.constraints.each())
+    if partition.broken:
+        yield f"Constraints that it breaks: {'; '.join(partition.broken)}"
+    elif number == 1:
+        yield f"The constraint is kept: {partition.problem.constraints}"
+    elif number:
+        every = "Both" if number == 2 else f"All {number}"
+        yield f"{every} constraints are kept: {partition.problem.constraints}"
+
+
 def _beside_layer_cut(report: Report, unit: str) -> Iterator[str]:
     """The best cut between layers, and what the partition gains over it."""
     partition, layerwise = report.partition, report.layerwise
@@ -130,7 +150,8 @@ def _beside_layer_cut(report: Report, unit: str) -> Iterator[str]:
     if layerwise.imbalance > eps:
         yield f"No cut between layers meets eps {eps:g}; the closest has {by_layers}"
     else:
-        yield f"Cut between layers instead (least volume within {eps:g}): {by_layers}"
+        free = ", without constraints" * bool(report.partition.problem.constraints)
+        yield f"Cut between layers instead (least volume within {eps:g}{free}): {by_layers}"
     if partition.start == "layerwise":
         yield f"{partition.backend} found nothing better than that cut after its improvement"
     work_ratio = (1 + evaluation.imbalance) / (1 + layerwise.imbalance)

@@ -46,6 +46,8 @@ class Report:
         The most bytes that a partition with the batch in slices sends each way, where known.
     simulated : Simulated or None
         A training step, where it was simulated.
+    moved : int or None
+        Bytes of weights that change place, where a plan that exists was mended.
     """
 
     partition: Partition
@@ -58,6 +60,7 @@ class Report:
     untried_slices: bool = False
     in_slices: int | None = None
     simulated: Simulated | None = None
+    moved: int | None = None
 
     @property
     def made_by(self) -> str | None:

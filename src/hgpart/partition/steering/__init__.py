@@ -1,0 +1,1 @@
+"""Problem + constraints -> whether they can be met, and partitions that meet them."""

@@ -1,0 +1,273 @@
+"""Problem -> devices for what is constrained, or the least set of constraints that must give way.
+
+What must hold whatever the balance is a list colouring: runs of filters and groups of layers get a
+device each of those that they may lie on, and layers that are apart different ones. With the
+balance, whole layers must fit beside each other, and the rest, as if it could be divided at will,
+must fit where it may lie: a flow. Where this fails no partition meets the constraints; where it
+does not, single heavy filters may still be too much, which the search finds out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+import numpy as np
+
+from hgpart.arrays import Int64
+from hgpart.errors import InfeasibleError
+from hgpart.hypergraph.modelling import by_vertices
+from hgpart.partition.problem.balance import capacities, round_up
+from hgpart.partition.problem.layer_constraints import (
+    Effect,
+    LayerConstraints,
+    Masks,
+    combined,
+    effects,
+)
+from hgpart.partition.problem.problem import Problem
+
+MOST_STEPS = 20_000  # of a search for devices; without an answer by then, the constraints may do
+WIDEST_EPS = 1e6
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Filters of a layer that may lie on the same devices, or a group of layers.
+
+    Attributes
+    ----------
+    layers : frozenset of int
+        One layer, or those of a group.
+    run : int
+        Number of the run of filters; 0 for a group.
+    parts : frozenset of int
+        Devices that it may lie on.
+    work : int
+        Work of all of it, in all slices and bands.
+    is_whole : bool
+        Whether it lies on one device.
+    """
+
+    layers: frozenset[int]
+    run: int
+    parts: frozenset[int]
+    work: int
+    is_whole: bool
+
+
+def some_devices(problem: Problem) -> dict[tuple[int, int], int]:
+    """A device for each run of filters of the layers that are constrained, balanced or not.
+
+    Keys are a layer and the number of its run (0 where it has no pin).
+
+    Raises
+    ------
+    InfeasibleError
+        If the constraints contradict each other.
+    """
+    rules = problem.layer_constraints
+    if rules is None:
+        return {}
+    chosen = _devices(_pieces(problem, rules), rules, None, problem.total)
+    if chosen is None:
+        raise InfeasibleError(f"the constraints contradict each other: {problem.constraints}")
+    return {(at, piece.run): part for piece, part in chosen.items() for at in sorted(piece.layers)}
+
+
+def check_constraints(problem: Problem, best_effort: bool = False) -> None:
+    """Raise an InfeasibleError if no partition meets the constraints and, with them, eps.
+
+    It names the fewest of them of which one must give way, and the smallest eps that they leave
+    room for, where there is one. At best effort only contradictions are refused.
+    """
+    if problem.layer_constraints is None:
+        return
+    every = effects(problem.constraints, problem.views, problem.k)
+
+    def fails(chosen: Sequence[int], eps: float | None) -> bool:
+        own = [effect for at in chosen for effect in every[at][1]]
+        return _fails(problem, own, eps)
+
+    names = [name for name, _ in every]
+    if fails(range(len(every)), None):
+        least = _least_of(range(len(every)), lambda chosen: fails(chosen, None))
+        said = "; ".join(names[at] for at in least)
+        raise InfeasibleError(
+            f"the constraints contradict each other: {said}; {_either(least)} must give way"
+        )
+    eps = max(problem.eps, problem.least_eps)
+    if best_effort or not fails(range(len(every)), eps) or fails((), eps):
+        return
+    least = _least_of(range(len(every)), lambda chosen: fails(chosen, eps))
+    said = "; ".join(names[at] for at in least)
+    smallest = _smallest_eps(eps, lambda allowed: fails(range(len(every)), allowed))
+    raise InfeasibleError(
+        f"eps {problem.eps:g} can't be met for k={problem.k} with {said}; the smallest eps that "
+        f"all constraints leave room for is {round_up(smallest)}, or {_either(least)} must give way"
+    )
+
+
+def _either(least: Sequence[int]) -> str:
+    return "it" if len(least) == 1 else "one of these"
+
+
+def _least_of(whole: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
+    """A least set that fails: without any of its members it does not.
+
+    Halves first (QuickXplain, Junker 2004, without its preferences): few of many are needed.
+    """
+
+    def needed(base: list[int], candidates: list[int], has_grown: bool) -> list[int]:
+        if has_grown and fails(base):
+            return []
+        if len(candidates) == 1:
+            return candidates
+        half = len(candidates) // 2
+        left, right = candidates[:half], candidates[half:]
+        of_right = needed(base + left, right, True)
+        of_left = needed(base + of_right, left, bool(of_right))
+        return of_left + of_right
+
+    return sorted(needed([], list(whole), False))
+
+
+def _smallest_eps(low: float, fails: Callable[[float], bool]) -> float:
+    """The smallest eps that does not fail, to a thousandth of it; `low` fails."""
+    high = max(1.0, 2 * low)
+    while fails(high) and high < WIDEST_EPS:
+        low, high = high, 2 * high
+    while high - low > 1e-4 * max(high, 0.01):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fails(middle) else (low, middle)
+    return high
+
+
+def _fails(problem: Problem, chosen: Sequence[Effect], eps: float | None) -> bool:
+    rules = combined(chosen, problem.views, problem.k)
+    room = None if eps is None else capacities(problem.total, problem.rates, eps)
+    return _devices(_pieces(problem, rules), rules, room, problem.total) is None
+
+
+def _pieces(problem: Problem, rules: LayerConstraints) -> list[_Piece]:
+    """What is constrained: groups whole, other layers run by run; then all the rest as one."""
+    anywhere = frozenset(range(problem.k))
+    samples = sum(problem.modelling.slice_work)
+    per_task = {
+        first: samples * sum(int(problem.work.per_task[view.at]) for view in tied)
+        for first, tied in by_vertices(problem.views).items()
+    }
+    tasks = {at: problem.views[at].layer.tasks for at in per_task}
+
+    def allowed(mask: Masks) -> frozenset[int]:
+        return frozenset(np.flatnonzero(mask).tolist())
+
+    pieces: list[_Piece] = []
+    taken: set[int] = set()
+    for layers in rules.of_group.values():
+        pinned = next((at for at in layers if at in rules.parts), None)
+        parts = anywhere if pinned is None else allowed(rules.parts[pinned][0])
+        work = sum(per_task[at] * tasks[at] for at in layers)
+        pieces.append(_Piece(frozenset(layers), 0, parts, work, True))
+        taken |= set(layers)
+    apart = {at for pair in rules.sides for side in pair for at in side}
+    for at in sorted((set(rules.parts) | apart) - taken):
+        cuts, masks = rules.cuts.get(at), rules.parts.get(at)
+        if cuts is None or masks is None:
+            work = per_task[at] * tasks[at]
+            pieces.append(_Piece(frozenset([at]), 0, anywhere, work, False))
+            continue
+        for run, (count, mask) in enumerate(zip(np.diff(cuts).tolist(), masks, strict=True)):
+            work = per_task[at] * count
+            pieces.append(_Piece(frozenset([at]), run, allowed(mask), work, False))
+    return pieces
+
+
+def _devices(
+    pieces: Sequence[_Piece], rules: LayerConstraints, room: Int64 | None, total: int
+) -> dict[_Piece, int] | None:
+    """A device for each piece, within the rooms where there are any; None if there is none."""
+    near = _near(pieces, rules)
+    is_nowhere = not all(piece.parts for piece in pieces)
+    if is_nowhere or any(at in others for at, others in enumerate(near)):
+        return None
+    if room is not None and not _flows(pieces, room, total):
+        return None
+    # The hardest first: whole ones, by their work if that counts, else those with few devices.
+    must = [at for at, piece in enumerate(pieces) if piece.is_whole or near[at]]
+    must.sort(key=lambda at: (len(pieces[at].parts), -pieces[at].work))
+    if room is not None:
+        must.sort(key=lambda at: (not pieces[at].is_whole, -pieces[at].work * pieces[at].is_whole))
+    chosen: dict[int, int] = {}
+    loads = [0] * rules.k
+    is_like_others = not rules.parts and not rules.sides  # each device is like each other
+    steps = 0
+
+    def place(index: int) -> bool | None:
+        """Whether all from an index on have devices; None where that takes too long."""
+        nonlocal steps
+        steps += 1
+        if steps > MOST_STEPS:
+            return None
+        if index == len(must):
+            return True
+        at = must[index]
+        piece, taken = pieces[at], {chosen[other] for other in near[at] if other in chosen}
+        counts = piece.work if piece.is_whole and room is not None else 0
+        tried: set[tuple[int, int]] = set()
+        for part in sorted(piece.parts - taken, key=lambda part: (loads[part], part)):
+            most = 0 if room is None else int(room[part])
+            if room is not None and loads[part] + counts > most:
+                continue
+            if is_like_others and (loads[part], most) in tried:
+                continue
+            tried.add((loads[part], most))
+            chosen[at] = part
+            loads[part] += counts
+            done = place(index + 1)
+            if done is not False:
+                return done
+            loads[part] -= counts
+            del chosen[at]
+        return False
+
+    if place(0) is False:
+        return None
+    return {piece: chosen.get(at, min(piece.parts)) for at, piece in enumerate(pieces)}
+
+
+def _near(pieces: Sequence[_Piece], rules: LayerConstraints) -> list[set[int]]:
+    """For each piece those that must be apart from it."""
+    near: list[set[int]] = [set() for _ in pieces]
+    of_layer: dict[int, list[int]] = {}
+    for at, piece in enumerate(pieces):
+        for layer in piece.layers:
+            of_layer.setdefault(layer, []).append(at)
+    for side, other in rules.sides:
+        for left in side:
+            for right in other:
+                for at in of_layer[left]:
+                    near[at].update(of_layer[right])
+                for at in of_layer[right]:
+                    near[at].update(of_layer[left])
+    return near
+
+
+def _flows(pieces: Sequence[_Piece], room: Int64, total: int) -> bool:
+    """Whether all work fits where it may lie, if it could be divided at will."""
+    rest = total - sum(piece.work for piece in pieces)
+    by_parts = {frozenset(range(len(room))): rest}
+    for piece in pieces:
+        by_parts[piece.parts] = by_parts.get(piece.parts, 0) + piece.work
+    graph = nx.DiGraph()
+    for number, (parts, work) in enumerate(by_parts.items()):
+        graph.add_edge("all", ("work", number), capacity=work)
+        for part in parts:
+            graph.add_edge(("work", number), part)
+    for part, most in enumerate(room.tolist()):
+        graph.add_edge(part, "end", capacity=most)
+    if not total:
+        return True
+    flow: int = nx.maximum_flow_value(graph, "all", "end")
+    return flow >= total
