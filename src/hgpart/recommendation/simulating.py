@@ -282,7 +282,7 @@ class Simulations:
         while (text := self._best_unknown(waiting)) and (not known or not self._is_late()):
             divided = waiting.pop(text)
             self.tell(f"memory of {text}", 0.7 + 0.3 * known / (PLACED_IF_TIGHT + 1))
-            estimated = self.best.pop(text)
+            estimated = self.best.pop(text, None)  # none of one device that is only compared with
             placed = self._placed(divided)
             if placed is None:
                 continue
@@ -290,7 +290,7 @@ class Simulations:
             for scheduling in divided.orders[:1] + divided.streams:
                 self._try(placed, scheduling)
             if divided.trial.k == 1:
-                self.one_device = self.best.get(text, estimated)
+                self.one_device = self.best.get(text, estimated or self.one_device)
         if self._is_tight:
             for text in [text for text in self.best if text in waiting]:
                 del self.best[text]
@@ -474,6 +474,8 @@ class Simulations:
         if trial.k == 1 and self.one_device is None:
             self.one_device = ranked
         if not self._may_be_best(placed.divided):
+            if trial.k == 1 and self.asked.problem.constraints:
+                self.one_device = ranked
             return
         fastest = self.asked.machine.fastest(trial.k)
         limits = [self.asked.limits[device] for device in fastest]

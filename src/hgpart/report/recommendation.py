@@ -152,7 +152,7 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
         alone = recommendation.one_device
         fits = any(ranked.trial.k == 1 for ranked in recommendation.ranked)
         yield (
-            f"One device{'' if fits else ', which has no memory for it,'} takes "
+            f"One device{'' if fits else _why_not(recommendation)} takes "
             f"{seconds(alone.seconds)}{_how(alone)}{_memory(alone, unit)}"
         )
     elif recommendation.devices > 1:
@@ -186,6 +186,13 @@ def _of_goal(recommendation: Recommendation, ranked: Ranked, unit: str) -> str:
             f"a step{_how(ranked)}"
         )
     return f"{seconds(ranked.seconds)} a {recommendation.step}{_how(ranked)}"
+
+
+def _why_not(recommendation: Recommendation) -> str:
+    """Why one device is only compared with."""
+    if recommendation.best.plan.partition.problem.constraints:
+        return ", which does not keep to the constraints,"
+    return ", which has no memory for it,"
 
 
 def _how(ranked: Ranked) -> str:
