@@ -18,10 +18,10 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.start import lost_bytes, moved_bytes, start_of
 
-STEPS = 5  # of the bisection, after the least and the largest price
-EFFORT = 0.4  # of each search
+STEPS = 7  # of the bisection, after the least and the largest price
+EFFORT = 0.3  # of each search
 DEAREST = 2.0**16  # bytes of volume for a byte of weights
-USUAL = -5.0, 5.0  # powers of two between which prices are bisected
+USUAL = -5.0, 16.0  # powers of two between which prices are bisected
 
 Solve = Callable[[Problem, Search], Partition]
 
