@@ -23,6 +23,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition import Partition
 from hgpart.partition.given_parts import partition_of_parts
 from hgpart.partition.partition import evaluated
+from hgpart.partition.problem.constraints import constraints
 from hgpart.partition.problem.memory import MemoryLimits, part_memory
 from hgpart.partition.problem.objectives import LARGEST
 
@@ -187,6 +188,22 @@ def test_a_place_without_memory_is_not_allowed() -> None:
     assert layer.best is None
     assert layer.hold.move is not None and layer.hold.move.over_memory > 0
     assert layer.hold.why == "memory"
+
+
+def test_a_place_that_a_constraint_forbids_is_not_allowed() -> None:
+    partition = cut({"0": 0, "2": 1, "4": 0})[1].partition
+    places = {"0": 0, "2": 1, "4": 0}
+    free = partition_of_parts(partition.problem, places)
+    cheapest = explained(free, "2").layers[0].hold.move
+    assert cheapest is not None and cheapest.target == 0 and cheapest.more_bytes < 0
+    pinned = partition_of_parts(replace(free.problem, constraints=constraints(["2=1"])), places)
+    layer = explained(pinned, "2").layers[0]
+    assert layer.best is None
+    assert layer.hold.why == "constraints"
+    assert layer.hold.move is not None and layer.hold.move.broken == ("pin 2=1",)
+    # What the partition breaks already holds nothing.
+    broken = partition_of_parts(replace(free.problem, constraints=constraints(["2=0"])), places)
+    assert explained(broken, "2").layers[0].hold.why == explained(free, "2").layers[0].hold.why
 
 
 def cut(parts: dict[str, int] | None = None) -> tuple[nn.Module, hgpart.PartitionedModel]:

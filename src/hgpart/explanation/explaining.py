@@ -23,7 +23,8 @@ from hgpart.partitioned_model import PartitionedModel
 from hgpart.prediction.device_times import Times
 from hgpart.schedule_wanted import Scheduling
 
-NEIGHBOURS, BALANCE, MEMORY, NOTHING = "neighbours", "balance", "memory", "nothing"
+NEIGHBOURS, CONSTRAINTS, BALANCE = "neighbours", "constraints", "balance"
+MEMORY, NOTHING = "memory", "nothing"
 TRIED = 24  # moves off the bottleneck that are simulated: those that should save most
 GAIN = 0.999  # share of a step's seconds above which a move saves nothing
 
@@ -56,8 +57,9 @@ class Hold:
     Attributes
     ----------
     why : str
-        "neighbours": any other place costs more; "balance" or "memory": the cheapest other place
-        has no room; "nothing": another place is allowed and costs no more.
+        "neighbours": any other place costs more; "constraints": the cheapest other place breaks
+        some; "balance" or "memory": it has no room; "nothing": another place is allowed and costs
+        no more.
     move : Move or None
         The cheapest other place, whether it is allowed or not; None on a single device.
     growth : tuple of Grown
@@ -313,10 +315,7 @@ def _layer(
 
 
 def _hold(moves: Moves, places: Sequence[OtherPlace], best: Move | None) -> Hold:
-    """What holds a layer: limits, if the cheapest other place saves, or else its neighbours.
-
-    A constraint on where a layer may lie is a limit, too: `Move.is_allowed` is where to ask for it.
-    """
+    """What holds a layer: limits, if the cheapest other place saves, or else its neighbours."""
     if not places:
         return Hold(NOTHING, None, ())
     cheapest = places[0]
@@ -327,7 +326,14 @@ def _hold(moves: Moves, places: Sequence[OtherPlace], best: Move | None) -> Hold
         return Hold(NEIGHBOURS, move, growth)
     if move.is_allowed:
         return Hold(NOTHING, move, growth)
-    return Hold(BALANCE if move.over_load else MEMORY, move, growth)
+    return Hold(limit_of(move), move, growth)
+
+
+def limit_of(move: Move) -> str:
+    """What forbids a move that is not allowed: constraints before the balance before memory."""
+    if move.broken:
+        return CONSTRAINTS
+    return BALANCE if move.over_load else MEMORY
 
 
 def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -> Bottleneck:

@@ -42,6 +42,8 @@ class Move:
         Work by which the target exceeds what it may have; 0 if the move is within eps.
     over_memory : int
         Bytes by which a part exceeds its memory limit; 0 without limits.
+    broken : tuple of str
+        Names of the constraints that it breaks, and the partition does not.
     seconds : float or None
         Simulated seconds of a step, where it was simulated.
     """
@@ -55,6 +57,7 @@ class Move:
     memory_bytes: Int64 = field(repr=False)
     over_load: int
     over_memory: int
+    broken: tuple[str, ...] = ()
     seconds: float | None = None
 
     @property
@@ -69,8 +72,8 @@ class Move:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether it is within eps and memory."""
-        return not self.over_load and not self.over_memory
+        """Whether it is within eps and memory, and keeps to the constraints."""
+        return not self.over_load and not self.over_memory and not self.broken
 
 
 class OtherPlace(NamedTuple):
@@ -103,7 +106,8 @@ class OtherPlace(NamedTuple):
 class Moves:
     """All moves of single layers and of single shares of a partition.
 
-    A partition that is not within eps, or not within memory, allows its parts what they have now.
+    A partition that is not within eps, or not within memory, allows its parts what they have now;
+    constraints that it breaks hold nothing.
     """
 
     partition: Partition
@@ -206,10 +210,11 @@ class Moves:
             memory_bytes=needed,
             over_load=max(0, int((moved.evaluation.loads - self.load_limits).max())),
             over_memory=0 if limits is None else max(0, int((needed - limits).max())),
+            broken=tuple(name for name in moved.broken if name not in before.broken),
         )
 
     def first_allowed(self, places: list[OtherPlace]) -> Move | None:
-        """The first of some moves that is within eps and memory."""
+        """The first of some moves that is allowed."""
         for place in places:
             if not place.over_load:
                 move = self.move(place)

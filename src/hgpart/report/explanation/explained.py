@@ -11,11 +11,12 @@ from rich.console import Console
 
 from hgpart.explanation.explaining import (
     BALANCE,
+    CONSTRAINTS,
     MEMORY,
     NEIGHBOURS,
-    NOTHING,
     Explanation,
     LayerExplanation,
+    limit_of,
 )
 from hgpart.explanation.moves import Move
 from hgpart.explanation.share_nets import Grown, Paid
@@ -219,10 +220,11 @@ def held_by(layer: LayerExplanation) -> str:
     why = layer.hold.why
     if layer.hold.move is None:
         return "-"
-    words = {NEIGHBOURS: "neighbours", BALANCE: "eps", MEMORY: "memory", NOTHING: "nothing"}[why]
+    words = {BALANCE: "eps"}  # the others are said as they are
     if why == NEIGHBOURS and layer.best is None:
-        return f"{words}, {'eps' if layer.hold.move.over_load else 'memory'}"
-    return words
+        limit = limit_of(layer.hold.move)
+        return f"{why}, {words.get(limit, limit)}"
+    return words.get(why, why)
 
 
 def payment_columns(report: ExplanationReport) -> list[Column[Paid]]:
@@ -307,6 +309,7 @@ def legend(report: ExplanationReport) -> str:
     words = {word for layer in layers for word in held_by(layer).split(", ")}
     meanings = {
         "neighbours": "any other place sends more",
+        "constraints": "the cheapest other place breaks some",
         "eps": "the cheapest other place has no room within eps",
         "memory": "the cheapest other place has not the memory",
         "nothing": "another place costs no more",
@@ -378,6 +381,11 @@ def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -
         also = ", and no other place has room" if layer.best is None else ""
         more = _more(move.more_bytes, unit)
         return f"Its neighbours hold it: any other place sends at least {more}{also}"
+    if why == CONSTRAINTS:
+        return (
+            f"Constraints hold it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
+            f"break {'; '.join(move.broken)}"
+        )
     if why == BALANCE:
         return (
             f"The balance holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
@@ -408,6 +416,8 @@ def _consequences(report: ExplanationReport, move: Move, unit: str) -> str:
     words = [_more(move.more_bytes, unit), f"imbalance {imbalance}"]
     if move.over_load:
         words[1] = _no_room(report, move)
+    if move.broken:
+        words.append(f"it breaks {'; '.join(move.broken)}")
     before = report.explanation.memory_bytes[move.target]
     words.append(
         f"{size_text(int(move.memory_bytes[move.target]), unit)} of memory on device {move.target} "
@@ -512,6 +522,7 @@ def _move_fields(move: Move | None) -> dict[str, Any] | None:
         "loads": move.partition.evaluation.loads.tolist(),
         "memory_bytes": move.memory_bytes.tolist(),
         "allowed": move.is_allowed,
+        "breaks": list(move.broken),
         "simulated_seconds": move.seconds,
     }
 
