@@ -25,9 +25,10 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.steering.checking import broken
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
+from hgpart.placement.ordering.within_memory import recomputed_within
 from hgpart.plan import Plan
 from hgpart.prediction.device_times import Times, cautions, sources
-from hgpart.prediction.predict import Prediction, predict
+from hgpart.prediction.predict import Prediction, forward_seconds, predict
 from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.bound import least_seconds
@@ -44,7 +45,7 @@ from hgpart.recommendation.ranking import (
 from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
 from hgpart.recommendation.trials import Trial
 from hgpart.run.scheduling import wanted_schedule
-from hgpart.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Recompute, Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import TracedModel
@@ -289,6 +290,11 @@ class Simulations:
             known += 1
             for scheduling in divided.orders[:1] + divided.streams:
                 self._try(placed, scheduling)
+            best = self.best.get(text)
+            if best is None or best.scheduling.recompute:  # another order may do with less
+                for scheduling in divided.orders[1:]:
+                    if not self._is_late():
+                        self._try(placed, scheduling)
             if divided.trial.k == 1:
                 self.one_device = self.best.get(text, estimated)
         if self._is_tight:
@@ -488,7 +494,28 @@ class Simulations:
             self.short[text] = over, least
         may_recompute = self.asked.trains and trial.k > 1
         if may_recompute and not scheduling.recompute and scheduling.stash:
-            self._try(placed, replace(scheduling, recompute=True))
+            chosen = self._recomputed(placed, ranked, limits)
+            self._try(placed, replace(scheduling, recompute=chosen or True))
+
+    def _recomputed(
+        self, placed: _Placed, ranked: Ranked, limits: Sequence[int | None]
+    ) -> Recompute | None:
+        """What each part recomputes, so that a way fits in the least seconds; None if none fits."""
+        asked, placement, scheduling = self.asked, placed.placement, ranked.scheduling
+        taken = ranked.prediction.step_bytes
+        left = [
+            None if limit is None or needed is None or step is None else limit - (needed - step)
+            for limit, needed, step in zip(limits, ranked.needed_bytes, taken, strict=False)
+        ]
+        if any(room is not None and room < 0 for room in left):
+            return None
+        size = ranked.prediction.batch_size
+        sizes = (size,) if scheduling.is_stream else scheduling.sizes(size)
+        seconds = forward_seconds(placement, asked.machine, asked.times, max(sizes))
+        made = wanted_schedule(
+            placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
+        )
+        return recomputed_within(placement, made, left, seconds, size)
 
     def _ranked(self, placed: _Placed, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""

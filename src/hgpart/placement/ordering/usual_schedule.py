@@ -157,7 +157,11 @@ class UsualSchedules:
             return whole_batch
         if count > 1 and placement.programs.blueprint.has_norms:
             return whole_batch
-        outlines = [outline for here in gather([*outlines_here(placement)]) for outline in here]
+        # Chunks that are recomputed where this saves memory depend on the batch, stretches do not.
+        recompute = scheduling.recompute
+        stretches = () if isinstance(recompute, bool) else recompute
+        here = [*outlines_here(placement, stretches)]
+        outlines = [outline for of_rank in gather(here) for outline in of_rank]
         costs = costs_of(placement, count, batch_size)
         return make_schedule(outlines, scheduling.rule, count, costs)
 

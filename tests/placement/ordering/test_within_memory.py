@@ -1,0 +1,94 @@
+"""Parts that recompute as much as they have to: they fit, and compute what they did."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from placed_models import batch_of, model_of, placed
+
+from hgpart.errors import PlanError
+from hgpart.execution.held_memory import memory_counted
+from hgpart.placement.accounting import known_step_bytes, peak_bytes
+from hgpart.placement.ordering.ordered import step_work
+from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.run.measuring import mean_square
+from hgpart.run.scheduling import schedule
+
+SAMPLES = 4
+
+
+def step_of(placement, order, inputs):
+    """What the parts hold in a step, and the loss, gradients and state."""
+    placement.zero_grad()
+    torch.manual_seed(2)
+    with memory_counted():
+        loss = placement.step(inputs, None, lambda result, targets: mean_square(result), order)
+    gradients = [parameter.grad for parameter in placement.parameters()]
+    state = [*placement.state_dict().values()]
+    return placement.runtime.last.peak_bytes, [loss, *gradients, *state]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("name", "kind", "rule", "micro_batches"),
+    [
+        ("forked", "layers", "gpipe", 1),
+        ("residual", "layers", "1f1b", 2),
+        ("depthwise", "random", "greedy", 2),
+        ("grouped", "random", "zero-bubble", 2),
+    ],
+)
+def test_parts_fit_and_compute_the_same_bits(name, kind, rule, micro_batches):
+    """With dropout and norms, whose statistics are updated once."""
+    model, inputs = model_of(name)
+    inputs = batch_of(inputs, SAMPLES)
+    settings = {} if kind == "random" else {"kind": kind, "k": 2}
+    placement, other = (placed(copy.deepcopy(model), inputs, **settings) for _ in range(2))
+    plain = schedule(placement, rule, micro_batches, batch_size=SAMPLES)
+    before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
+    seconds = [*step_work(placement.programs).values()]
+    expected = step_of(placement, plain, inputs)[1]
+    recomputed = 0
+    for share in (0.95, 0.85, 0.75):
+        limits = [round(share * taken) for taken in before]
+        chosen = recomputed_within(placement, plain, limits, seconds, SAMPLES)
+        if chosen is None:
+            continue
+        order = schedule(other, rule, micro_batches, batch_size=SAMPLES, recompute=chosen)
+        same = replace(plain, outlines=order.outlines)
+        taken = [known.taken for known in known_step_bytes(other, same, SAMPLES)]
+        assert all(took <= limit for took, limit in zip(taken, limits, strict=True))
+        recomputed += sum(map(len, chosen))
+        other.load_state_dict(model.state_dict())
+        held, found = step_of(other, order, inputs)
+        assert held == peak_bytes(other, order, SAMPLES)
+        for tensor, expected_tensor in zip(found, expected, strict=True):
+            assert (tensor is None) == (expected_tensor is None)
+            assert tensor is None or torch.equal(tensor, expected_tensor)
+    assert recomputed
+
+
+def test_what_fits_recomputes_nothing_and_what_can_not_fit_is_none():
+    model, inputs = model_of("residual")
+    inputs = batch_of(inputs, SAMPLES)
+    placement = placed(model, inputs, "layers", k=2)
+    plain = schedule(placement, "gpipe", batch_size=SAMPLES)
+    before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
+    seconds = [*step_work(placement.programs).values()]
+    assert recomputed_within(placement, plain, before, seconds, SAMPLES) == ((), ())
+    assert recomputed_within(placement, plain, [None, None], seconds, SAMPLES) == ((), ())
+    assert recomputed_within(placement, plain, [None, 10], seconds, SAMPLES) is None
+
+
+@pytest.mark.parametrize(
+    "stretches",
+    [(("no_such_step",),), (("layer_1", "layer_0"),), (("layer_0",), ("layer_0",)), ((),)],
+)
+def test_stretches_that_the_program_has_not_are_refused(stretches):
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs, "layers", k=2)
+    with pytest.raises(PlanError, match=r"part 0 is to recompute .*: accepted are"):
+        schedule(placement, "gpipe", recompute=(stretches, ()))
