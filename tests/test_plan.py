@@ -268,7 +268,7 @@ def test_a_plan_keeps_what_each_part_recomputes(tmp_path: Path) -> None:
         ("stash", False, "stash=no with 1f1b"),
         ("recompute", 1, "true or false"),
         ("recompute", [[["conv1"]]], '"recompute": a list of'),
-        ("recompute", [[["conv1"]], [[]]], '"recompute[1]": [[]], expected'),
+        ("recompute", [[["conv1"]], [[]], []], 'found "schedule.recompute[1]": a list of 1'),
     ],
 )
 def test_a_wrong_schedule_is_one_line(tmp_path: Path, field: str, value: Any, message: str) -> None:

@@ -330,7 +330,7 @@ class StepRehearsal:
                     forward[at] = most()
             results = run.results()
             run.begin_backward(
-                [torch.empty_like(one) if one.requires_grad else None for one in results]
+                [torch.empty_like(result) if result.requires_grad else None for result in results]
             )
             for chunk, places in enumerate(prepared.backward):
                 for number, at in enumerate(places):

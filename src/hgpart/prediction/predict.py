@@ -202,7 +202,7 @@ def forward_seconds(
     placement : Placement
         The placement, with all its parts in this process.
     machine : Machine
-        As in `predict`.
+        The machine, as `predict` takes it.
     """
     steps = part_steps(placement)
     recomputed: list[tuple[Stretch, ...]] = [()] * placement.k

@@ -35,7 +35,7 @@ def step_of(placement, order, inputs):
 @pytest.mark.parametrize(
     ("name", "kind", "rule", "micro_batches"),
     [
-        ("forked", "layers", "gpipe", 1),
+        ("forked", "layers", "gpipe", 3),
         ("residual", "layers", "1f1b", 2),
         ("depthwise", "random", "greedy", 2),
         ("grouped", "random", "zero-bubble", 2),
