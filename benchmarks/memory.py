@@ -1,13 +1,14 @@
 """Seconds of a step within memory limits: what parts recompute is chosen, all of it, or nothing.
 
+python benchmarks/memory.py --times FOLDER [--models a,b]
 python benchmarks/memory.py --plan FOLDER [--models a,b] [--k 2,4] [--limits 1,0.7,0.5,0.35]
 python benchmarks/memory.py --measure FOLDER [--models a,b] [--steps 3] [--minutes 2.5]
 python benchmarks/memory.py --table
 
 A limit is a fraction of what one device needs. With --plan, `hgpart recommend` (its function in
-Python) looks for the fastest way within it, three times: as it is; with nothing recomputed; and
-with all steps recomputed, in about as many stretches as a stretch has steps (Chen et al., arXiv
-1604.06174). FOLDER gets the plans, and the layers' times, which are measured where it has none.
+Python) looks for the fastest of the ways that need no search, three times: as it is; with nothing
+recomputed; and with all steps recomputed, in about as many stretches as a stretch has steps (Chen
+et al., arXiv 1604.06174). FOLDER gets the plans, and the times of layers, measured first.
 With --measure, plans for two devices are run as `hgpart train` does, in two processes that give
 back what they free; the peak of each, without what it has when the libraries are loaded, stands
 beside the prediction.
@@ -47,9 +48,11 @@ from hgpart.freed_memory import give_back_freed_memory, keep_no_freed_memory
 from hgpart.machines.named import named_machine
 from hgpart.recommendation.measured_here import times_here
 from hgpart.recommendation.simulating import Simulations
-from hgpart.recommendation.trials import Trial
+from hgpart.recommendation.trials import Trial, trials
 from hgpart.run.processes.launch import new_store, rank_environment
-from hgpart.work.layer_times import load_layer_times, save_layer_times
+from hgpart.schedule_wanted import Scheduling
+from hgpart.tracing.input_shape import InputShape
+from hgpart.work.layer_times import LayerTimes, load_layer_times, save_layer_times
 
 MODELS = {"vgg16": (16, 224), "resnet50": (16, 224), "unet": (8, 256)}  # samples, size of images
 LIMITS = 1.0, 0.7, 0.5, 0.35
@@ -95,21 +98,10 @@ def in_stretches(steps: list[str]) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(steps[at : at + length]) for at in range(0, len(steps), length))
 
 
-divide = Trial.partition
-divided: dict[Any, Any] = {}
-
-
-def partition(trial: Trial, problem: Any, *settings: Any) -> Any:
-    """The partition of a trial, which limits of memory do not change: each is made once."""
-    key = problem.graph.fingerprint, problem.k, trial.text
-    if key not in divided:
-        try:
-            divided[key] = divide(trial, problem, *settings)
-        except HgpartError as error:
-            divided[key] = error
-    if isinstance(divided[key], HgpartError):
-        raise divided[key]
-    return divided[key]
+def known_ways(k: int, *settings: Any, **more: Any) -> tuple[Trial, ...]:
+    """Ways for one device and for all, without searches, whose partitions take a moment."""
+    listed = trials(k, *settings, **more)
+    return tuple(trial for trial in listed if trial.k in (1, k) and not trial.way.searches)
 
 
 SEARCHES = {"chosen": Simulations, "nothing": RecomputesNothing, "all": RecomputesAll}
@@ -120,6 +112,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--k", default="2,4")
     parser.add_argument("--limits", default=",".join(map(str, LIMITS)))
+    parser.add_argument("--times", type=Path)
     parser.add_argument("--plan", type=Path)
     parser.add_argument("--measure", type=Path)
     parser.add_argument("--steps", type=int, default=3)
@@ -130,6 +123,8 @@ def main() -> None:
     options.ends = time.monotonic() + 60 * options.minutes
     if options.worker:
         work(*options.worker)
+    elif options.times:
+        time_all(options)
     elif options.plan:
         plan_all(options)
     elif options.measure:
@@ -151,9 +146,17 @@ def write(done: list[Row]) -> None:
 # ------------------------------------------------------------------ plans
 
 
+def time_all(options: argparse.Namespace) -> None:
+    options.times.mkdir(exist_ok=True, parents=True)
+    for name in options.models.split(","):
+        batch, size = MODELS[name]
+        module, traced, graph = traced_model(name, size)
+        times_of(options.times / f"{name}_times.json", module, traced, graph, batch)
+
+
 def plan_all(options: argparse.Namespace) -> None:
     options.plan.mkdir(exist_ok=True, parents=True)
-    Trial.partition = partition  # type: ignore[method-assign]
+    hgpart.recommendation.ways.trials = known_ways
     done = rows()
     known = {tuple(row[name] for name in KEY) for row in done}
     for name in options.models.split(","):
@@ -167,6 +170,7 @@ def plan_all(options: argparse.Namespace) -> None:
             asked = {"batch_size": batch, "name": name, "time_limit": SECONDS}
             free = hgpart.rank_ways(module, traced, graph, times, machine, memory=2**50, **asked)
             whole = free.one_device.largest_bytes
+            assert whole is not None
             for limit in map(float, options.limits.split(",")):
                 for variant in VARIANTS:
                     if (name, k, limit, variant) in known or time.monotonic() > options.ends:
@@ -205,10 +209,10 @@ def traced_model(name: str, size: int) -> tuple[Any, Any, Any]:
     return model, traced, hgpart.channel_graph(traced)
 
 
-def times_of(file: Path, *asked: Any) -> hgpart.LayerTimes:
+def times_of(file: Path, module: Any, traced: Any, graph: Any, batch: int) -> LayerTimes:
     if not file.exists():
-        save_layer_times(times_here(*asked, 1), asked[2], file)
-    return load_layer_times(file, asked[2])
+        save_layer_times(times_here(module, traced, graph, batch, 1), graph, file)
+    return load_layer_times(file, graph)
 
 
 # ------------------------------------------------------------------ measured
@@ -274,9 +278,9 @@ def work(file: str, name: str, batch: str, size: str, steps: str) -> None:
     shape = (3, int(size), int(size))
     plan = load_plan(file)
     empty, _ = hgpart.load_model(name, device="meta")
-    classes = classes_of(empty, hgpart.InputShape(shape))
-    job = Momentum(name, hgpart.InputShape(shape), classes, int(batch), k)
-    way = TrainingWay("plan", "plan", scheduling=plan.scheduling)
+    classes = classes_of(empty, InputShape(shape))
+    job = Momentum(name, InputShape(shape), classes, int(batch), k)
+    way = TrainingWay("plan", "plan", scheduling=plan.scheduling or Scheduling())
     before = account("VmRSS")
     ends: list[float] = []
     with placed(way, job, plan, rank) as worker:
@@ -297,7 +301,7 @@ def load_libraries() -> None:
     hgpart.trace(model.train(), hgpart.example_inputs(model, shape))
     convolution = torch.nn.Conv2d(3, 16, 3, padding=1)
     for _ in range(2):
-        torch.nn.functional.relu(convolution(torch.randn(2, 3, 64, 64))).sum().backward()
+        torch.nn.functional.relu(convolution(torch.randn(2, 3, 64, 64))).sum().backward()  # type: ignore[no-untyped-call]
     gc.collect()
     give_back_freed_memory()
 
@@ -336,7 +340,7 @@ def lines_of_seconds(done: list[Row]) -> Iterator[str]:
 def median(row: Row) -> float:
     """Seconds of a step of the process that takes longest."""
     each = [sorted(lap["seconds"]) for lap in row["measured"]]
-    return max(laps[len(laps) // 2] for laps in each)
+    return max(float(laps[len(laps) // 2]) for laps in each)
 
 
 def lines_of_peaks(done: list[Row]) -> Iterator[str]:

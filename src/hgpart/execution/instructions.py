@@ -450,11 +450,21 @@ def _in_chunks(
 ) -> Prepared:
     alone = [instruction for instruction, _ in instructions]
     sizes = [len(item.steps) if isinstance(item, Compute) else 1 for item in alone]
-    passes = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
-    places = (
-        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks) for chunks in passes
+    forward, backward = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
+
+    def places(chunks: Sequence[range]) -> tuple[tuple[int, ...], ...]:
+        return tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks)
+
+    return Prepared(
+        inputs=tuple(inputs),
+        instructions=tuple(instructions),
+        results=results,
+        slots=slots,
+        forward=forward,
+        backward=backward,
+        forward_places=places(forward),
+        backward_places=places(backward),
     )
-    return Prepared(tuple(inputs), tuple(instructions), results, slots, *passes, *places)
 
 
 def _chunks(

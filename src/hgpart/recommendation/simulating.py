@@ -118,6 +118,8 @@ class _Divided:
     ----------
     orders : list of Scheduling
         The schedules to try; once they are estimated, the best first, and without streams.
+    estimates : list of float
+        Seconds of a step by each of them.
     """
 
     trial: Trial
@@ -125,6 +127,7 @@ class _Divided:
     placed: Partition
     orders: list[Scheduling]
     streams: list[Scheduling] = field(default_factory=list)
+    estimates: list[float] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -250,6 +253,7 @@ class Simulations:
         estimates.sort(key=lambda pair: pair[0].value(self.asked.goal))
         divided.streams = [order for order in divided.orders if order.is_stream]
         divided.orders = [scheduling for _, scheduling in estimates]
+        divided.estimates = [ranked.seconds for ranked, _ in estimates]
         ranked = estimates[0][0]
         if divided.trial.k == 1 and self.one_device is None:
             self.one_device = ranked
@@ -290,17 +294,24 @@ class Simulations:
             known += 1
             for scheduling in divided.orders[:1] + divided.streams:
                 self._try(placed, scheduling)
-            best = self.best.get(text)
-            if best is None or best.scheduling.recompute:  # another order may do with less
-                for scheduling in divided.orders[1:]:
-                    if not self._is_late():
-                        self._try(placed, scheduling)
+            self._try_others(placed)
             if divided.trial.k == 1:
                 self.one_device = self.best.get(text, estimated)
         if self._is_tight:
             for text in [text for text in self.best if text in waiting]:
                 del self.best[text]
                 self.dropped.append(Dropped(text, UNKNOWN_MEMORY))
+
+    def _try_others(self, placed: _Placed) -> None:
+        """Try other orders of a trial if the best does not fit, or has to recompute."""
+        divided = placed.divided
+        for scheduling, seconds in list(zip(divided.orders, divided.estimates, strict=True))[1:]:
+            best = self.best.get(divided.trial.text)
+            fits = best is not None and not best.scheduling.recompute
+            if fits or self._is_late():
+                return
+            if best is None or seconds < best.seconds:
+                self._try(placed, scheduling)
 
     def _in_order(self) -> list[str]:
         """The trials that have a way, the best first."""
@@ -492,6 +503,9 @@ class Simulations:
         least = float(ranked.largest_bytes or inf)
         if least < self.short.get(text, ("", inf))[1]:
             self.short[text] = over, least
+        goal, best = self.asked.goal, self.best.get(text)
+        if best is not None and goal != "memory" and ranked.value(goal) >= best.value(goal):
+            return  # to recompute takes longer still
         may_recompute = self.asked.trains and trial.k > 1
         if may_recompute and not scheduling.recompute and scheduling.stash:
             chosen = self._recomputed(placed, ranked, limits)

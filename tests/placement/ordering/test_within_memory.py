@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from placed_models import batch_of, model_of, placed
 
 from hgpart.errors import PlanError
 from hgpart.execution.held_memory import memory_counted
+from hgpart.execution.outlines import chunk_stretches
 from hgpart.placement.accounting import known_step_bytes, peak_bytes
 from hgpart.placement.ordering.ordered import step_work
 from hgpart.placement.ordering.within_memory import recomputed_within
@@ -35,14 +37,12 @@ def step_of(placement, order, inputs):
 @pytest.mark.parametrize(
     ("name", "kind", "rule", "micro_batches"),
     [
-        ("forked", "layers", "gpipe", 3),
         ("residual", "layers", "1f1b", 2),
         ("depthwise", "random", "greedy", 2),
         ("grouped", "random", "zero-bubble", 2),
     ],
 )
 def test_parts_fit_and_compute_the_same_bits(name, kind, rule, micro_batches):
-    """With dropout and norms, whose statistics are updated once."""
     model, inputs = model_of(name)
     inputs = batch_of(inputs, SAMPLES)
     settings = {} if kind == "random" else {"kind": kind, "k": 2}
@@ -69,6 +69,32 @@ def test_parts_fit_and_compute_the_same_bits(name, kind, rule, micro_batches):
             assert (tensor is None) == (expected_tensor is None)
             assert tensor is None or torch.equal(tensor, expected_tensor)
     assert recomputed
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("rule", ["gpipe", "zero-bubble"])
+@pytest.mark.parametrize(("name", "micro_batches"), [("forked", 2), ("residual", 2), ("tied", 1)])
+def test_any_stretches_compute_the_same_bits(name, micro_batches, rule):
+    """With dropout, and with norms, whose statistics are updated once."""
+    model, inputs = model_of(name)
+    inputs = batch_of(inputs, SAMPLES)
+    expected = None
+    for length in (0, 1, 2, 100):
+        placement = placed(copy.deepcopy(model), inputs, k=2)
+        steps = [[*chain(*chunk_stretches(placement.programs.parts[part]))] for part in range(2)]
+        stretches = tuple(tuple(map(tuple, in_runs(own, length))) for own in steps)
+        made = schedule(placement, rule, micro_batches, batch_size=SAMPLES, recompute=stretches)
+        held, found = step_of(placement, made, inputs)
+        assert held == peak_bytes(placement, made, SAMPLES)
+        expected = expected or found
+        for tensor, expected_tensor in zip(found, expected, strict=True):
+            assert (tensor is None) == (expected_tensor is None)
+            assert tensor is None or torch.equal(tensor, expected_tensor)
+
+
+def in_runs(steps, length):
+    """All steps but the first, so many at a time; none if that is 0."""
+    return [steps[at : at + length] for at in range(1, len(steps), length)] if length else []
 
 
 def test_what_fits_recomputes_nothing_and_what_can_not_fit_is_none():
