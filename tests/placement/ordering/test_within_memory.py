@@ -9,6 +9,7 @@ from itertools import chain
 import pytest
 import torch
 from placed_models import batch_of, model_of, placed
+from torch import nn
 
 from hgpart.errors import PlanError
 from hgpart.execution.held_memory import memory_counted
@@ -33,26 +34,31 @@ def step_of(placement, order, inputs):
     return placement.runtime.last.peak_bytes, [loss, *gradients, *state]
 
 
+def deep():
+    """Convolutions with norms and dropout, and a batch for them."""
+    torch.manual_seed(1)
+    layers = []
+    for channels in (3, 8, 8, 8, 8, 8):
+        layers += [nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Dropout(0.3), nn.Conv2d(8, 4, 1)).double()
+    return model, [torch.randn(SAMPLES, 3, 12, 12, dtype=torch.float64)]
+
+
 @pytest.mark.few(1)
 @pytest.mark.parametrize(
-    ("name", "kind", "rule", "micro_batches"),
-    [
-        ("residual", "layers", "1f1b", 2),
-        ("depthwise", "random", "greedy", 2),
-        ("grouped", "random", "zero-bubble", 2),
-    ],
+    ("kind", "rule", "micro_batches"),
+    [("layers", "gpipe", 2), ("layers", "zero-bubble", 2), ("layers", "1f1b", 1)],
 )
-def test_parts_fit_and_compute_the_same_bits(name, kind, rule, micro_batches):
-    model, inputs = model_of(name)
-    inputs = batch_of(inputs, SAMPLES)
-    settings = {} if kind == "random" else {"kind": kind, "k": 2}
-    placement, other = (placed(copy.deepcopy(model), inputs, **settings) for _ in range(2))
+def test_parts_fit_and_compute_the_same(kind, rule, micro_batches):
+    """To rounding: where a stretch begins, gradients of a map may be added up in another order."""
+    model, inputs = deep()
+    placement, other = (placed(copy.deepcopy(model), inputs, kind, k=2) for _ in range(2))
     plain = schedule(placement, rule, micro_batches, batch_size=SAMPLES)
     before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
     seconds = [*step_work(placement.programs).values()]
     expected = step_of(placement, plain, inputs)[1]
     recomputed = 0
-    for share in (0.95, 0.85, 0.75):
+    for share in (0.97, 0.9, 0.8):
         limits = [round(share * taken) for taken in before]
         chosen = recomputed_within(placement, plain, limits, seconds, SAMPLES)
         if chosen is None:
@@ -66,15 +72,14 @@ def test_parts_fit_and_compute_the_same_bits(name, kind, rule, micro_batches):
         held, found = step_of(other, order, inputs)
         assert held == peak_bytes(other, order, SAMPLES)
         for tensor, expected_tensor in zip(found, expected, strict=True):
-            assert (tensor is None) == (expected_tensor is None)
-            assert tensor is None or torch.equal(tensor, expected_tensor)
+            torch.testing.assert_close(tensor, expected_tensor, rtol=1e-12, atol=1e-13)
     assert recomputed
 
 
 @pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["gpipe", "zero-bubble"])
 @pytest.mark.parametrize(("name", "micro_batches"), [("forked", 2), ("residual", 2), ("tied", 1)])
-def test_any_stretches_compute_the_same_bits(name, micro_batches, rule):
+def test_any_stretches_compute_the_same(name, micro_batches, rule):
     """With dropout, and with norms, whose statistics are updated once."""
     model, inputs = model_of(name)
     inputs = batch_of(inputs, SAMPLES)
@@ -88,8 +93,7 @@ def test_any_stretches_compute_the_same_bits(name, micro_batches, rule):
         assert held == peak_bytes(placement, made, SAMPLES)
         expected = expected or found
         for tensor, expected_tensor in zip(found, expected, strict=True):
-            assert (tensor is None) == (expected_tensor is None)
-            assert tensor is None or torch.equal(tensor, expected_tensor)
+            torch.testing.assert_close(tensor, expected_tensor, rtol=1e-12, atol=1e-13)
 
 
 def in_runs(steps, length):

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from hgpart.placement.accounting import part_step_bytes, step_memory
-from hgpart.placement.ordering.stretches import least_seconds
+from hgpart.placement.ordering.stretches import least_seconds, most_bytes
 from hgpart.placement.placement import Placement
 from hgpart.placement.rehearsal import StepMemory
 from hgpart.schedules.outline import Stretch
 from hgpart.schedules.schedule import GO_BACK, Direction, Schedule
 
-ATTEMPTS = 4  # budgets that are tried for a part
+ATTEMPTS = 6  # budgets that are tried for a part
+LESS = 0.03  # of the limit: so much less is tried at least where a choice does not fit
 ENOUGH = 0.01  # of the limit: so much room is not worth another attempt
 
 
@@ -86,7 +87,8 @@ class _Fit:
 
         What is chosen for a part is `known` for others that are alike but for the names of steps.
         """
-        if self._taken(()) <= limit:
+        keeping = self._taken(())
+        if keeping <= limit:
             return ()
         count = self._schedule.micro_batches if self._schedule.in_flight is None else 1
         steps = step_memory(self._placement, self._part, count, self._batch_size, most=True)
@@ -96,7 +98,7 @@ class _Fit:
             stretches = tuple(tuple(names[at] for at in places) for places in known[alike])
             if self._taken(stretches) <= limit:
                 return stretches
-        best = self._search(steps, limit, seconds)
+        best = self._search(steps, limit, seconds, keeping)
         if best is not None:
             known[alike] = tuple(
                 range(names.index(stretch[0]), names.index(stretch[-1]) + 1) for stretch in best
@@ -104,22 +106,28 @@ class _Fit:
         return best
 
     def _search(
-        self, steps: Sequence[StepMemory], limit: int, seconds: Mapping[str, float]
+        self, steps: Sequence[StepMemory], limit: int, seconds: Mapping[str, float], keeping: int
     ) -> tuple[Stretch, ...] | None:
-        alive, budget = _alive(self._schedule, self._part), limit
+        """The same, where the part would take `keeping` bytes if it recomputed nothing."""
+        alive = _alive(self._schedule, self._part)
+        # What steps take by themselves is not all: messages, and several graphs as one, count too.
+        budget = limit - (keeping - most_bytes(steps, alive))
         best: tuple[Stretch, ...] | None = None
-        tried = set[tuple[Stretch, ...]]()
+        rooms: dict[tuple[Stretch, ...], int] = {(): limit - keeping}
         for _ in range(ATTEMPTS):
             stretches = least_seconds(steps, seconds, budget, alive)
-            if stretches is None or stretches in tried:
+            if stretches is None:
                 break
-            tried.add(stretches)
-            room = limit - self._taken(stretches)
+            if stretches not in rooms:
+                rooms[stretches] = limit - self._taken(stretches)
+            elif best is not None:
+                break
+            room = rooms[stretches]
             if room >= 0 and (best is None or _sum(stretches, seconds) < _sum(best, seconds)):
                 best = stretches
             if 0 <= room <= ENOUGH * limit:
                 break
-            budget += room
+            budget += room if room > 0 else min(room, -round(LESS * limit))
         return best
 
     def _taken(self, stretches: tuple[Stretch, ...]) -> int:
