@@ -23,7 +23,8 @@ from typing import NamedTuple
 from hgpart.placement.rehearsal import StepMemory
 from hgpart.schedules.outline import Stretch
 
-MOST = 24  # choices that are followed at a time
+MOST, FEWEST = 24, 6  # choices that are followed at a time; fewer of them in long programs
+MUCH = 1500  # choices of all instructions
 LONGEST = 40  # instructions of a stretch
 KEPT = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.14, 0.1, 0.06, 0.03)  # of all, by others meanwhile
 
@@ -126,7 +127,7 @@ class _Search:
         waiting: list[list[_Choice]] = [[] for _ in range(count + 1)]
         waiting[0].append(_Choice(0, 0.0, 0, ()))
         for at in range(count):
-            for choice in _undominated(waiting[at]):
+            for choice in _undominated(waiting[at], max(FEWEST, min(MOST, MUCH // count))):
                 for end, following in self._after(choice, at, limit):
                     if following.nbytes <= most_kept:
                         waiting[end].append(following)
@@ -171,15 +172,15 @@ class _Search:
         return _Choice(nbytes, seconds, choice.held | more, stretches)
 
 
-def _undominated(choices: Sequence[_Choice]) -> list[_Choice]:
-    """Those that keep less than all that take no more seconds; of many some, evenly."""
+def _undominated(choices: Sequence[_Choice], most: int) -> list[_Choice]:
+    """Those that keep less than all that take no more seconds; of more than `most` some, evenly."""
     best = list[_Choice]()
     for choice in sorted(choices, key=lambda choice: (choice.seconds, choice.nbytes)):
         if not best or choice.nbytes < best[-1].nbytes:
             best.append(choice)
-    if len(best) <= MOST:
+    if len(best) <= most:
         return best
-    return [best[at * (len(best) - 1) // (MOST - 1)] for at in range(MOST)]
+    return [best[at * (len(best) - 1) // (most - 1)] for at in range(most)]
 
 
 def worth_recomputing(
