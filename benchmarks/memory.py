@@ -156,7 +156,7 @@ def time_all(options: argparse.Namespace) -> None:
 
 def plan_all(options: argparse.Namespace) -> None:
     options.plan.mkdir(exist_ok=True, parents=True)
-    ways.trials = known_ways  # type: ignore[attr-defined]
+    ways.trials = known_ways  # type: ignore[assignment, attr-defined]
     known = {tuple(row[name] for name in KEY) for row in rows()}
     for name in options.models.split(","):
         batch, size = MODELS[name]
