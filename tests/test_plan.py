@@ -246,6 +246,16 @@ def test_a_plan_keeps_a_schedule_and_is_the_same_otherwise(saved: Path, tmp_path
     assert load_plan(path).scheduling == Scheduling("1f1b", 2)
 
 
+def test_a_plan_keeps_what_each_part_recomputes(tmp_path: Path) -> None:
+    stretches = tuple(((f"conv{part}",), ("pool", "fc")) for part in range(PLAN.partition.k))
+    scheduling = Scheduling("greedy", 2, recompute=stretches)
+    assert (
+        read(replace(PLAN, scheduling=scheduling), tmp_path / "plan.json").scheduling == scheduling
+    )
+    with pytest.raises(ArgumentError, match="what 1 parts recompute, for k="):
+        replace(PLAN, scheduling=Scheduling(recompute=((),)))
+
+
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -257,6 +267,8 @@ def test_a_plan_keeps_a_schedule_and_is_the_same_otherwise(saved: Path, tmp_path
         ("in_flight", 2, "batches in flight by 1f1b"),
         ("stash", False, "stash=no with 1f1b"),
         ("recompute", 1, "true or false"),
+        ("recompute", [[["conv1"]]], '"recompute": a list of'),
+        ("recompute", [[["conv1"]], [[]], []], 'found "schedule.recompute[1]": a list of 1'),
     ],
 )
 def test_a_wrong_schedule_is_one_line(tmp_path: Path, field: str, value: Any, message: str) -> None:

@@ -8,11 +8,13 @@ from pathlib import Path
 from hgpart.errors import ArgumentError, not_one_of
 from hgpart.schedules import check_in_flight, check_micro_batches, check_recompute, check_rule
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.rules import DEFAULT, IN_FLIGHT, RULES, STREAMS
 from hgpart.schedules.schedule import DYNAMIC, TURNS
 from hgpart.schedules.schedule_files import ScheduleFile, read_schedule
 
 MANY = 64  # batches
+Recompute = bool | tuple[tuple[Stretch, ...], ...]  # the stretches of each part
 
 
 @dataclass(frozen=True)
@@ -26,15 +28,16 @@ class Scheduling:
         begun at a time.
     stash : bool
         Whether each of these batches keeps the weights of its forward pass.
-    recompute : bool
-        Whether backward recomputes maps where this saves memory.
+    recompute : bool or tuple
+        Whether backward recomputes chunks where this saves memory, or the stretches of steps that
+        each part recomputes.
     """
 
     rule: str = DEFAULT
     micro_batches: int = 1
     in_flight: int | None = None
     stash: bool = True
-    recompute: bool = False
+    recompute: Recompute = False
     file: ScheduleFile | None = None
 
     def __post_init__(self) -> None:
@@ -54,7 +57,7 @@ class Scheduling:
                 f"{', '.join(STREAMS)}"
             )
 
-        check_recompute(recompute=self.recompute, stash=self.stash)
+        check_recompute(recompute=bool(self.recompute), stash=self.stash)
 
     @property
     def is_stream(self) -> bool:
@@ -102,7 +105,7 @@ class Scheduling:
         divided = f", {self.micro_batches} micro-batches" * (self.micro_batches > 1)
         if self.is_stream:
             divided = f", {self.most_in_flight} batches in flight"
-        return f"{self.name}{divided}{', maps recomputed' * self.recompute}"
+        return f"{self.name}{divided}{', maps recomputed' * bool(self.recompute)}"
 
     @property
     def sums(self) -> str:
@@ -121,6 +124,14 @@ class Scheduling:
         if self.most_in_flight > 1:
             return f"{self.rule}, {self.most_in_flight} in flight{', no stash' * (not self.stash)}"
         return "sequential" if self.micro_batches == 1 else self.rule
+
+    def check_parts(self, k: int) -> None:
+        """Raise an ArgumentError if it says what another number of parts recomputes."""
+        if not isinstance(self.recompute, bool) and len(self.recompute) != k:
+            raise ArgumentError(
+                f"what {len(self.recompute)} parts recompute, for k={k}: accepted are {k} tuples "
+                "of stretches"
+            )
 
     def sizes(self, batch_size: int) -> tuple[int, ...]:
         """Samples of each micro-batch; see `micro_batch_sizes`."""

@@ -145,8 +145,7 @@ def test_what_is_computed_again_takes_its_forward_time_again() -> None:
     again = predict(placement, made, *options)
     plain = predict(placement, made.keeping(range(3)), *options)
     more = [
-        4 * UNIT * sum(outline.forward[chunk].work for chunk in outline.recomputed)
-        for outline in made.outlines
+        4 * UNIT * sum(chunk.recomputed for chunk in outline.backward) for outline in made.outlines
     ]
     assert max(more) > 0
     assert again.busy - plain.busy == pytest.approx(more)

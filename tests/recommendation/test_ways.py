@@ -25,7 +25,7 @@ from hgpart.recommendation.orders import orders
 from hgpart.recommendation.ranking import GOALS, Recommendation
 from hgpart.recommendation.simulating import Simulations
 from hgpart.recommendation.trials import trials
-from hgpart.run.scheduling import schedule
+from hgpart.run.scheduling import schedule, wanted_schedule
 from hgpart.tracing.traced_model import trace
 
 SLOW = Link.of(latency=1.0, bandwidth=1.0)
@@ -73,6 +73,31 @@ def test_seconds_are_those_of_the_plans(found: Recommendation) -> None:
 
 def test_the_same_asked_again_is_the_same(found: Recommendation) -> None:
     assert figures(recommended(machine(2))) == figures(found)
+
+
+@pytest.mark.full
+@pytest.mark.long
+def test_what_does_not_fit_recomputes_what_it_has_to(found: Recommendation) -> None:
+    """It fits then, in more seconds than without a limit, and its plan says what it recomputes."""
+    least = min(one.largest_bytes or 0 for one in found.ranked if one.k == 2)
+    recomputing = []
+    for share in (0.99, 0.97, 0.95, 0.9, 0.85):
+        try:
+            limited = recommended(machine(2), memory=round(share * least))
+        except InfeasibleError:
+            break
+        assert all(size is None or size <= share * least for size in limited.best.needed_bytes)
+        recomputing += [
+            way for way in limited.ranked if not isinstance(way.scheduling.recompute, bool)
+        ]
+    assert recomputing
+    best_of = {one.trial: one.simulated_seconds for one in found.ranked}
+    for way in recomputing:
+        assert way.plan.scheduling == way.scheduling
+        assert way.simulated_seconds >= best_of.get(way.trial, 0.0)
+        placement = place(network(), way.plan, ["meta"] * 2)
+        made = wanted_schedule(placement, way.scheduling, True, batch_size=8)
+        assert [outline.recomputed for outline in made.outlines] == [*way.scheduling.recompute]
 
 
 @pytest.mark.full

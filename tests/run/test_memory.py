@@ -133,7 +133,7 @@ def test_two_layers_by_hand():
         assert peak_bytes(placement, order) == counted(placement, inputs, order)[0] == expected
     # What the first keeps of all but one is the image; the second reads no less than it keeps.
     order = schedule(placement, "gpipe", 4, recompute=True)
-    assert [outline.recomputed for outline in order.outlines] == [(0,), ()]
+    assert [outline.recomputed for outline in order.outlines] == [(("layer_0",),), ()]
     expected = 4 * image + maps, 4 * (maps + result)
     assert peak_bytes(placement, order) == counted(placement, inputs, order)[0] == expected
     with torch.no_grad():

@@ -73,10 +73,12 @@ class Placing:
         """Run the parts as threads, or the command again in a process for each part.
 
         Returns what came of it in the process that prints, when the others are done: what fails
-        after that fails in this one alone. Where the plan limits memory, what is freed is given
-        back, as kept memory has holes.
+        after that fails in this one alone. Where the plan limits memory, or was made to fit by what
+        it recomputes, what is freed is given back, as kept memory has holes.
         """
-        if self.plan.memory is not None:
+        planned = self.plan.scheduling
+        fitted = planned is not None and not isinstance(planned.recompute, bool)
+        if self.plan.memory is not None or fitted:
             keep_no_freed_memory()
         if ranks.in_threads:
             self.check_weights()
@@ -145,7 +147,7 @@ class Placing:
             )
 
             if scheduling.is_in_turns:
-                check_turns(self.plan.modelling, recompute=scheduling.recompute)
+                check_turns(self.plan.modelling, recompute=bool(scheduling.recompute))
             check_norms_of_stream(self.norms)
             if self.plan.modelling.slices > 1:
                 check_slices_of_stream(stash=scheduling.stash)

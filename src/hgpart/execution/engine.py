@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hgpart.errors import RunError
-from hgpart.execution.instructions import Compute, Pack, StepCall, prepare
+from hgpart.execution.instructions import Compute, prepare
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
-from hgpart.execution.recomputation import Recomputation, changing, read_by
+from hgpart.execution.recomputation import Noting, Recomputation
 from hgpart.execution.transport import Channel
+from hgpart.schedules.outline import Stretch
 
 
 def placeholder_values(
@@ -54,11 +54,13 @@ class PartRun(PartState):
         leaves the gradients of weights to `backward_weights`, it would hold more memory.
     micro_batch : int
         Number of the micro-batch in messages.
+    recomputed : sequence of Stretch
+        Stretches of which only what they read is kept, and no graph: backward recomputes them.
 
     Attributes
     ----------
     on_recomputed : callable
-        Called after a chunk has been recomputed.
+        Called after a stretch has been recomputed.
     """
 
     def __init__(
@@ -69,11 +71,14 @@ class PartRun(PartState):
         k: int,
         joined: bool = True,
         micro_batch: int = 0,
+        recomputed: Sequence[Stretch] = (),
     ) -> None:
-        self._program, self._prepared = program, prepare(program, joined)
+        self._program, self._prepared = program, prepare(program, joined, recomputed)
         super().__init__(program.module, channel, device, k, self._prepared.slots, micro_batch)
         self.on_recomputed: Callable[[], None] = lambda: None
-        self._to_recompute: dict[int, Recomputation] = {}  # by forward chunk
+        self._begins = {places[0]: places for places in self._prepared.stretches}
+        self._noting: tuple[range, Noting] | None = None  # of the stretch that is under way
+        self._to_recompute: dict[range, Recomputation] = {}  # in the order of the program
         self._phase = "nothing"
 
     def forward(self, values: Mapping[str, Any]) -> tuple[Tensor, ...]:
@@ -111,53 +116,23 @@ class PartRun(PartState):
                 value = value.detach()
             self.values[slot] = value
 
-    def forward_chunk(
-        self, chunk: int, recompute: bool = False, piece: tuple[int, int] | None = None
-    ) -> None:
-        """Compute a chunk (up to the next await), or a piece of it; chunks come in order.
-
-        If backward is to `recompute` it, only what this takes is kept, and no graph.
-        """
-        if recompute:
-            recomputation = self.note_forward(chunk)
-            if recomputation is not None:
-                self._to_recompute[chunk] = recomputation
-                for computed in recomputation.instructions:
-                    self.saved.pop(computed, None)
-            return
+    def forward_chunk(self, chunk: int, piece: tuple[int, int] | None = None) -> None:
+        """Compute a chunk (up to the next await), or a piece of it; chunks come in order."""
         for at in self._prepared.some(chunk, piece, back=False):
             instruction, finished = self._prepared.instructions[at]
-            instruction.forward(self)
+            if at in self._begins:
+                self._noting = self._begins[at], Noting(self._program)
+            if self._noting is None:
+                instruction.forward(self)
+            else:
+                places, noting = self._noting
+                noting.forward(self, instruction)
+                if at == places[-1]:
+                    self._noting = None
+                    if (recomputation := noting.result()) is not None:
+                        self._to_recompute[places] = recomputation
             for slot in finished:
                 self.values[slot] = None
-
-    def note_forward(self, chunk: int) -> Recomputation | None:
-        """Compute a chunk like `forward_chunk`; return what recomputes it, if there is a graph."""
-        places = self._prepared.forward[chunk]
-        read, buffers = dict[int, Any](), dict[StepCall, dict[str, Tensor]]()
-        graphs = []
-        for at in places:
-            instruction, finished = self._prepared.instructions[at]
-            if isinstance(instruction, Compute):
-                for step in instruction.steps:
-                    names = changing(self._program).get(step.name, ())
-                    module = step.find(self.module)
-                    own = {name: module.get_buffer(name) for name in names}
-                    # Some have several names.
-                    copies = {buffer: buffer.clone() for buffer in own.values()}
-                    buffers[step] = {name: copies[buffer] for name, buffer in own.items()}
-            if isinstance(instruction, Compute | Pack):
-                read.update((slot, self.values[slot]) for slot in instruction.reads)
-            instruction.forward(self)
-            if isinstance(instruction, Compute) and instruction in self.saved:
-                graphs.append(instruction)
-            for slot in finished:
-                self.values[slot] = None
-        instructions = [self._prepared.instructions[at][0] for at in places]
-        needed, values = read_by(instructions, graphs, read)
-        steps = chain.from_iterable(item.steps for item in needed if isinstance(item, Compute))
-        kept = {step: buffers[step] for step in steps if buffers[step]}
-        return Recomputation(needed, values, kept) if needed else None
 
     def results(self) -> tuple[Tensor, ...]:
         """Results of `forward`, after the last chunk."""
@@ -211,15 +186,15 @@ class PartRun(PartState):
         """
         with torch.no_grad():
             for at in self._prepared.some(chunk, piece, back=True):
-                if self._to_recompute:
-                    self._recompute(at)
+                self._recompute(at)
                 self._prepared.instructions[at][0].backward(self, weights)
 
     def _recompute(self, at: int) -> None:
-        """Recompute the forward chunk of an instruction, if this is the first of it in backward."""
-        chunk = max(self._to_recompute)  # backward goes through chunks in the opposite order
-        if at in self._prepared.forward[chunk]:
-            self._to_recompute.pop(chunk).run(self)
+        """Recompute the stretch of an instruction, if this is the first of it in backward."""
+        # Backward goes through stretches in the opposite order.
+        last = next(reversed(self._to_recompute), range(0))
+        if at in last:
+            self._to_recompute.pop(last).run(self)
             self.on_recomputed()
 
     def backward_weights(self, chunk: int, piece: tuple[int, int] | None = None) -> None:
@@ -247,6 +222,8 @@ class PartRun(PartState):
     def held(self) -> list[Any]:
         """What it holds for later instructions; see `hgpart.execution.held_memory`."""
         to_recompute = [recomputation.held for recomputation in self._to_recompute.values()]
+        if self._noting is not None:
+            to_recompute.append(self._noting[1].held)
         return [self.values, [*self.saved.values()], self._gradients, to_recompute]
 
     def _enter(self, expected: str, wanted: str) -> None:

@@ -3,7 +3,7 @@
 Values that later instructions read, what autograd graphs keep, and gradients of maps that are
 not used yet are counted, each memory once. Not counted are parameters, buffers and their gradients
 (also those of a batch in flight), and messages under way: what arrives counts from its arrival on,
-in memory of its own. It is counted at the ends of actions and after a chunk has been recomputed:
+in memory of its own. It is counted at the ends of actions and after a stretch has been recomputed:
 what an operator takes while it works is no part of it.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Any, Protocol
@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from hgpart.errors import PlacementError, RunError
+from hgpart.errors import PlacementError, PlanError, RunError
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, Transfer, pack, receive, send
 from hgpart.execution.weights.gradients import WeightGradient, map_gradients
 from hgpart.operators.calls import has_gradients
+from hgpart.schedules.outline import Stretch
 
 JOINED_BYTES = 2**24  # most weights of an instruction: their gradients are sent together
 
@@ -334,6 +335,8 @@ class Prepared:
     forward_places, backward_places : tuple of tuple of int
         Where each instruction begins in its chunk, and where the chunk ends, counted in steps that
         are not joined: see `Action.piece`.
+    stretches : tuple of range
+        The instructions of each stretch that was asked for.
     """
 
     inputs: tuple[tuple[str, int], ...]
@@ -344,6 +347,7 @@ class Prepared:
     backward: tuple[range, ...]
     forward_places: tuple[tuple[int, ...], ...]
     backward_places: tuple[tuple[int, ...], ...]
+    stretches: tuple[range, ...] = ()
 
     def some(self, chunk: int, piece: tuple[int, int] | None, back: bool) -> range:
         """The instructions of a chunk, or of a piece of it."""
@@ -355,7 +359,9 @@ class Prepared:
         return whole[first:end]
 
 
-def prepare(program: PartProgram, joined: bool = False) -> Prepared:
+def prepare(
+    program: PartProgram, joined: bool = False, stretches: Sequence[Stretch] = ()
+) -> Prepared:
     """Read a program's graph; the result is remembered.
 
     Parameters
@@ -364,20 +370,76 @@ def prepare(program: PartProgram, joined: bool = False) -> Prepared:
         Whether consecutive steps are joined into one instruction. Chunks stay the same, and
         gradients of weights are still sent about when they are complete: an instruction has few
         weights or a single step, and a step with matrices stays alone.
+    stretches : sequence of Stretch
+        Stretches that no instruction reaches out of, in the order of the program.
 
     Raises
     ------
     PlacementError
         If the graph has a node that is not allowed in a part's program (see `PartProgram`).
+    PlanError
+        If the program has no such stretches.
     """
-    both = _prepared.get(program)
-    if both is None:
-        apart = _Preparation(program).result()
-        both = _prepared[program] = apart, _joined(apart, program.module)
-    return both[joined]
+    known = _prepared.setdefault(program, {})
+    key = joined, tuple(stretches)
+    if key not in known:
+        if key == (False, ()):
+            known[key] = _Preparation(program).result()
+        else:
+            apart = prepare(program)
+            names = _step_names(apart)
+            inside = _numbered(names, stretches, program.part)
+            made = _joined(apart, program.module, inside) if joined else apart
+            known[key] = replace(made, stretches=tuple(_places(made, inside, len(stretches))))
+    return known[key]
 
 
-_prepared: WeakKeyDictionary[PartProgram, tuple[Prepared, Prepared]] = WeakKeyDictionary()
+_prepared: WeakKeyDictionary[PartProgram, dict[tuple[bool, tuple[Stretch, ...]], Prepared]] = (
+    WeakKeyDictionary()
+)
+
+
+def _step_names(apart: Prepared) -> list[str]:
+    computes = (item for item, _ in apart.instructions if isinstance(item, Compute))
+    return [step.name for compute in computes for step in compute.steps]
+
+
+def _numbered(names: Sequence[str], stretches: Sequence[Stretch], part: int) -> dict[str, int]:
+    """The number of the stretch of each step that is in one.
+
+    >>> _numbered(["a", "b", "c", "d"], [("b", "c"), ("d",)], 0)
+    {'b': 0, 'c': 0, 'd': 1}
+    """
+    at = 0
+    numbers = dict[str, int]()
+    for number, stretch in enumerate(stretches):
+        begin = names.index(stretch[0], at) if stretch and stretch[0] in names[at:] else -1
+        if begin < 0 or tuple(names[begin : begin + len(stretch)]) != stretch:
+            raise PlanError(
+                f"part {part} is to recompute {', '.join(stretch) or 'no step'}: accepted are "
+                "consecutive steps of its program, in their order, each in one stretch"
+            )
+        numbers.update(dict.fromkeys(stretch, number))
+        at = begin + len(stretch)
+    return numbers
+
+
+def _places(prepared: Prepared, inside: Mapping[str, int], count: int) -> Iterator[range]:
+    """The instructions of each stretch, with what sends its results in the same backward chunk.
+
+    So it is recomputed before the part waits for their gradients.
+    """
+    instructions = [item for item, _ in prepared.instructions]
+    steps: list[list[int]] = [[] for _ in range(count)]
+    for at, item in enumerate(instructions):
+        if isinstance(item, Compute) and item.steps[0].name in inside:
+            steps[inside[item.steps[0].name]].append(at)
+    for of_stretch in steps:
+        end = of_stretch[-1] + 1
+        chunk = next(places for places in prepared.backward if end - 1 in places)
+        while end in chunk and isinstance(instructions[end], Pack | Send):
+            end += 1
+        yield range(of_stretch[0], end)
 
 
 def _in_chunks(
@@ -388,11 +450,21 @@ def _in_chunks(
 ) -> Prepared:
     alone = [instruction for instruction, _ in instructions]
     sizes = [len(item.steps) if isinstance(item, Compute) else 1 for item in alone]
-    passes = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
-    places = (
-        tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks) for chunks in passes
+    forward, backward = tuple(_chunks(alone, Receive, 1)), tuple(_chunks(alone, Send, -1))
+
+    def places(chunks: Sequence[range]) -> tuple[tuple[int, ...], ...]:
+        return tuple((0, *accumulate(sizes[at] for at in chunk)) for chunk in chunks)
+
+    return Prepared(
+        inputs=tuple(inputs),
+        instructions=tuple(instructions),
+        results=results,
+        slots=slots,
+        forward=forward,
+        backward=backward,
+        forward_places=places(forward),
+        backward_places=places(backward),
     )
-    return Prepared(tuple(inputs), tuple(instructions), results, slots, *passes, *places)
 
 
 def _chunks(
@@ -418,8 +490,11 @@ def _chunks(
     yield places[begin:]
 
 
-def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
-    """Join steps with nothing in between into one instruction, as long as their weights are few."""
+def _joined(apart: Prepared, module: fx.GraphModule, inside: Mapping[str, int]) -> Prepared:
+    """Join steps with nothing in between into one instruction, as long as their weights are few.
+
+    Steps of different stretches, by their numbers in `inside`, are not joined.
+    """
     instructions: list[tuple[Instruction, tuple[int, ...]]] = []
     steps, nbytes = list[StepCall](), 0
 
@@ -440,7 +515,8 @@ def _joined(apart: Prepared, module: fx.GraphModule) -> Prepared:
             sum(weight.nbytes for weight in layer.parameters()),
             _has_matrix(layer),
         )
-        if alone or nbytes + size > JOINED_BYTES:
+        ends = bool(steps) and inside.get(steps[-1].name) != inside.get(step.name)
+        if alone or ends or nbytes + size > JOINED_BYTES:
             close()
         steps.append(step)
         nbytes += size

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 
@@ -19,7 +19,7 @@ from hgpart.execution.instructions import (
     prepare,
 )
 from hgpart.execution.program import CARRY, PartProgram, Transfer
-from hgpart.schedules.outline import Chunk, Computation, Outline, Sent, Uses
+from hgpart.schedules.outline import Chunk, Computation, Outline, Sent, Stretch, Uses
 from hgpart.schedules.schedule import Schedule, outlines_fingerprint
 
 
@@ -67,15 +67,49 @@ def uses(program: PartProgram, weights_of: Callable[[nn.Module], Sequence[int]])
     return Uses(computations(joined, False), computations(joined, True), computations(alone, True))
 
 
-def with_recomputation(outline: Outline, program: PartProgram, chunks: Collection[int]) -> Outline:
-    """The same outline, with these forward chunks recomputed when backward first needs them."""
-    prepared = prepare(program)
-    ends = {prepared.forward[chunk][-1]: outline.forward[chunk].work for chunk in chunks}
+def with_recomputation(
+    outline: Outline, program: PartProgram, stretches: Sequence[Stretch], work: Mapping[str, float]
+) -> Outline:
+    """The same outline, with these stretches recomputed when backward first needs them.
+
+    Parameters
+    ----------
+    work : mapping of str to float
+        Work of steps, as `outline` takes it.
+
+    Raises
+    ------
+    PlanError
+        If the program has no such stretches.
+    """
+    prepared = prepare(program, stretches=stretches)
+    ends = {
+        places[-1]: sum(_step_work(program, name, work) for name in stretch)
+        for places, stretch in zip(prepared.stretches, stretches, strict=True)
+    }
     backward = tuple(
         replace(chunk, recomputed=sum(work for end, work in ends.items() if end in places))
         for chunk, places in zip(outline.backward, prepared.backward, strict=True)
     )
-    return replace(outline, backward=backward, recomputed=tuple(sorted(chunks)))
+    return replace(outline, backward=backward, recomputed=tuple(stretches))
+
+
+def chunk_stretches(program: PartProgram) -> tuple[Stretch, ...]:
+    """The steps of each forward chunk."""
+    prepared = prepare(program)
+    return tuple(
+        tuple(
+            step.name
+            for at in places
+            if isinstance(item := prepared.instructions[at][0], Compute)
+            for step in item.steps
+        )
+        for places in prepared.forward
+    )
+
+
+def _step_work(program: PartProgram, name: str, work: Mapping[str, float]) -> float:
+    return sum(work.get(joined, 0.0) for joined in program.joined.get(name, (name,)))
 
 
 def check_fits(
@@ -98,8 +132,7 @@ def _chunk(program: PartProgram, places: range, work: Mapping[str, float], backw
     for item in instructions:
         if isinstance(item, Compute):
             for step in item.steps:
-                names = program.joined.get(step.name, (step.name,))
-                total += sum(work.get(name, 0.0) for name in names)
+                total += _step_work(program, step.name, work)
                 steps += 1
         elif isinstance(item, Receive | Send) and (item.transfer.differentiable or not backward):
             transfer = item.transfer

@@ -1,4 +1,4 @@
-"""A forward chunk that backward recomputes -> what is kept of it: the values that it read."""
+"""A stretch of a program that backward recomputes -> what is kept of it: the values it read."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def notes_statistics() -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Recomputation:
-    """What is needed to compute a chunk a second time with the same bits.
+    """What is needed to compute a stretch a second time with the same bits.
 
     Attributes
     ----------
     instructions : sequence of Compute or Pack
-        The chunk's instructions that backward needs, in order.
+        The stretch's instructions that backward needs, in order.
     values : mapping of int to Any
         Values that they read and do not write, by slot.
     buffers : mapping
@@ -76,29 +76,59 @@ class Recomputation:
         run.values.clear()
 
 
-def read_by(
-    instructions: Sequence[Instruction], graphs: Sequence[Compute], values: Mapping[int, Any]
-) -> tuple[list[Made], dict[int, Any]]:
-    """Find the instructions of a chunk that graphs depend on, and the values read from outside.
+class Noting:
+    """Computes a stretch, and notes on the way what a second time takes.
 
-    Parameters
-    ----------
-    instructions : sequence of Instruction
-        Instructions of the chunk.
-    graphs : sequence of Compute
-        Instructions whose graphs a backward pass goes through.
-    values : mapping of int to Any
-        All values that the chunk's instructions read, by slot.
+    Graphs go as soon as they are made, so that no more is in memory than without gradients.
     """
-    wanted, needed, reads = {*graphs}, list[Made](), set[int]()
-    for instruction in reversed(instructions):
-        if isinstance(instruction, Made) and (
-            instruction in wanted or not reads.isdisjoint(instruction.makes)
-        ):
-            needed.append(instruction)
-            reads.difference_update(instruction.makes)
-            reads.update(instruction.reads)
-    return needed[::-1], {slot: values[slot] for slot in sorted(reads)}
+
+    def __init__(self, program: PartProgram) -> None:
+        self._changing = changing(program)
+        self._instructions: list[Made] = []
+        self._graphs: set[Made] = set()
+        self._made: set[int | None] = set()
+        self._read: dict[int, Any] = {}  # values from outside the stretch
+        self._buffers: dict[StepCall, dict[str, Tensor]] = {}
+
+    def forward(self, run: PartState, instruction: Instruction) -> None:
+        """Compute the next instruction of the stretch."""
+        if not isinstance(instruction, Made):
+            instruction.forward(run)
+            return
+        for slot in instruction.reads:
+            if slot not in self._made:
+                self._read.setdefault(slot, run.values[slot])
+        self._made.update(instruction.makes)
+        self._instructions.append(instruction)
+        if isinstance(instruction, Compute):
+            for step in instruction.steps:
+                names = self._changing.get(step.name, ())
+                module = step.find(run.module)
+                own = {name: module.get_buffer(name) for name in names}
+                # Some have several names.
+                copies = {buffer: buffer.clone() for buffer in own.values()}
+                self._buffers[step] = {name: copies[buffer] for name, buffer in own.items()}
+        instruction.forward(run)
+        if isinstance(instruction, Compute) and run.saved.pop(instruction, None) is not None:
+            self._graphs.add(instruction)
+
+    @property
+    def held(self) -> list[Any]:
+        """All that takes memory, in any structure."""
+        return [{**self._read}, [*self._buffers.values()]]
+
+    def result(self) -> Recomputation | None:
+        """What recomputes the stretch, behind its last instruction; None if there is no graph."""
+        needed, reads = list[Made](), set[int]()
+        for instruction in reversed(self._instructions):
+            if instruction in self._graphs or not reads.isdisjoint(instruction.makes):
+                needed.append(instruction)
+                reads.difference_update(instruction.makes)
+                reads.update(instruction.reads)
+        steps = chain.from_iterable(item.steps for item in needed if isinstance(item, Compute))
+        kept = {step: self._buffers[step] for step in steps if self._buffers[step]}
+        values = {slot: self._read[slot] for slot in sorted(reads)}
+        return Recomputation(needed[::-1], values, kept) if needed else None
 
 
 def changing(program: PartProgram) -> Mapping[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Counts
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from time import perf_counter_ns
@@ -30,6 +30,7 @@ from hgpart.execution.weights.copies import Travelling
 from hgpart.execution.weights.exchanges import Exchange
 from hgpart.execution.weights.gradients import WeightProduct, add_products
 from hgpart.execution.weights.versions import Versions
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.schedule import GO_BACK, GO_FORWARD, Action, Direction, Piece
 
 Score = Callable[[int, tuple[Tensor, ...]], Any]
@@ -84,8 +85,8 @@ class StepRun:
     score : callable, optional
         Function of a micro-batch's number and results, for the part that has them. What it returns
         is kept; if the step has backward passes, it is the number that they begin with.
-    recomputed : collection of int
-        Forward chunks that backward recomputes; of these only the inputs are kept.
+    recomputed : sequence of Stretch
+        Stretches that backward recomputes; of these only what they read is kept.
     updates : Updates, optional
         Weights in flight, and what follows an update; needed in a stream.
     travelling : Travelling, optional
@@ -109,7 +110,7 @@ class StepRun:
     events : list of Event
         Actions with their waits and sends, in order.
     counts : list of list of int
-        Bytes counted in each action: after a chunk was recomputed, and at the end.
+        Bytes counted in each action: after a stretch was recomputed, and at the end.
     """
 
     def __init__(
@@ -117,7 +118,7 @@ class StepRun:
         part: PartOnDevice,
         batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
-        recomputed: Collection[int] = (),
+        recomputed: Sequence[Stretch] = (),
         updates: Updates | None = None,
         travelling: Travelling | None = None,
         traffic: Traffic | None = None,
@@ -255,8 +256,7 @@ class StepRun:
             if action.is_begin:
                 self._begin(micro_batch)
             run = self._runs[micro_batch]
-            recompute = self._learns and chunk in self._recomputed
-            run.forward_chunk(chunk, recompute=recompute, piece=piece)
+            run.forward_chunk(chunk, piece)
             if action is self._last_forward[micro_batch]:
                 self._finish_forward(micro_batch)
             return
@@ -347,7 +347,8 @@ class StepRun:
         joined = micro_batch not in self._in_halves
         part = self._part
         program = part.program(micro_batch)
-        run = PartRun(program, self._channel, part.device, part.k, joined, micro_batch)
+        recomputed = self._recomputed if self._learns else ()
+        run = PartRun(program, self._channel, part.device, part.k, joined, micro_batch, recomputed)
         run.traffic, run.spans = self.traffic, self._spans  # the same for all micro-batches
         products = self._products if self._versions is None else {}
         run.products = products if self._has_products else None

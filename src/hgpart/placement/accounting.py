@@ -27,7 +27,13 @@ from hgpart.hypergraph.shares import part_shares
 from hgpart.layers.channel_graph import PARAMETER
 from hgpart.placement.batches.micro_batches import named_by_share
 from hgpart.placement.building.blueprint import UNUSED
-from hgpart.placement.rehearsal import Moments, Rehearsal, StepRehearsal, rehearse
+from hgpart.placement.rehearsal import (
+    Moments,
+    Rehearsal,
+    StepMemory,
+    StepRehearsal,
+    rehearse,
+)
 from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.schedules.message_bytes import message_bytes
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
@@ -318,10 +324,21 @@ def known_step_bytes(
     by_part: list[StepBytes | None] = []
     for part in placement.programs.parts:
         try:
-            by_part += _step_bytes(placement, [schedule], batch_size, [part], devices)[part]
+            by_part.append(part_step_bytes(placement, part, schedule, batch_size, devices))
         except PlacementError:
             by_part.append(None)
     return tuple(by_part)
+
+
+def part_step_bytes(
+    placement: Placement,
+    part: int,
+    schedule: Schedule,
+    batch_size: int | None = None,
+    devices: Sequence[str] | None = None,
+) -> StepBytes:
+    """Memory of a part in this process; a PlacementError if it can't be counted."""
+    return _step_bytes(placement, [schedule], batch_size, [part], devices)[part][0]
 
 
 def peaks_by(
@@ -367,19 +384,27 @@ def _step_bytes(
     return by_part
 
 
-def worth_recomputing(
-    placement: Placement, micro_batches: int, batch_size: int | None = None
-) -> dict[int, frozenset[int]]:
-    """Forward chunks of each part in this process that keep more than they read."""
-    if placement.k == 1:
-        return {0: frozenset()}
+def step_memory(
+    placement: Placement,
+    part: int,
+    micro_batches: int,
+    batch_size: int | None = None,
+    *,
+    most: bool = False,
+) -> list[StepMemory]:
+    """Memory of each instruction of a part in this process, for the smallest micro-batch.
+
+    With `most`, it is for the largest.
+
+    Raises
+    ------
+    PlacementError
+        If the batch can't be counted; see `account`.
+    """
     size = _batch_size(placement, batch_size, micro_batches)
-    samples = min(micro_batch_sizes(size, micro_batches))
-    values = _inputs(placement, samples)
-    return {
-        part: StepRehearsal(program, placement.k).worth_recomputing(values, samples)
-        for part, program in placement.programs.parts.items()
-    }
+    samples = (max if most else min)(micro_batch_sizes(size, micro_batches))
+    rehearsal = StepRehearsal(placement.programs.parts[part], placement.k)
+    return rehearsal.steps(_inputs(placement, samples), samples)
 
 
 def _bytes_by(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,19 +19,22 @@ from torch.utils.flop_counter import flop_registry
 from hgpart.errors import PlacementError, first_line
 from hgpart.execution.engine import PartRun
 from hgpart.execution.held_memory import of_weights, storages
-from hgpart.execution.instructions import prepare
+from hgpart.execution.instructions import Compute, prepare
 from hgpart.execution.program import PartProgram
-from hgpart.execution.recomputation import without_statistics
+from hgpart.execution.recomputation import Made, without_statistics
 from hgpart.execution.records.totals import Traffic
 from hgpart.execution.step_run import PartOnDevice, StepRun, Updates
 from hgpart.execution.weights.versions import Versions
 from hgpart.operators.calls import argument_of
 from hgpart.operators.table import record_of
 from hgpart.placement.mode_programs import make_on
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.schedule import GO_BACK, Action, Direction, Piece
 from hgpart.work.convolution_memory import working_bytes
 
 META = torch.device("meta")
+
+Memory = Mapping[int, int]  # bytes by address
 
 _WeakStorage: Any = StorageWeakRef  # has no types
 _has_expired: Any = torch.UntypedStorage._expired
@@ -148,6 +150,36 @@ class Moments:
     sent: frozenset[tuple[Direction, int]]
 
 
+@dataclass(frozen=True, eq=False)
+class StepMemory:
+    """The memory of an instruction of a part's program, for a micro-batch.
+
+    Attributes
+    ----------
+    name : str
+        Name of the step; "" for what sends, receives and packs.
+    reads : mapping of int to Memory
+        The values that it reads, by slot.
+    makes : frozenset of int
+        Slots of the values that it makes.
+    kept : Memory
+        What its graph keeps for backward.
+    live : Memory
+        The values that later instructions read.
+    forward_bytes, backward_bytes : int
+        The most bytes that it takes while it works, besides what it and all before it keep, and,
+        forward, the values that later instructions read.
+    """
+
+    name: str
+    reads: Mapping[int, Memory]
+    makes: frozenset[int]
+    kept: Memory
+    live: Memory
+    forward_bytes: int
+    backward_bytes: int
+
+
 class StepRehearsal:
     """Memory of a part while it works on a micro-batch, action by action.
 
@@ -173,7 +205,7 @@ class StepRehearsal:
         samples: int,
         actions: Sequence[Action],
         others: int,
-        recomputed: Collection[int],
+        recomputed: Sequence[Stretch],
     ) -> list[Moments]:
         """Memory in each action.
 
@@ -187,8 +219,8 @@ class StepRehearsal:
             All actions of one micro-batch, numbered as the first.
         others : int
             Number of other micro-batches in the step.
-        recomputed : collection of int
-            Forward chunks that are recomputed.
+        recomputed : sequence of Stretch
+            Stretches that are recomputed.
         """
         key = samples, tuple(actions), others > 0, tuple(recomputed)
         if key in self._known:
@@ -230,27 +262,83 @@ class StepRehearsal:
         self._known[key] = by_action
         return by_action
 
-    def worth_recomputing(self, values: Mapping[str, Any], samples: int) -> frozenset[int]:
-        """Forward chunks that save memory if they are recomputed, as they read less than they keep.
+    def steps(self, values: Mapping[str, Any], samples: int) -> list[StepMemory]:
+        """Memory of each instruction for a micro-batch, with all graphs kept."""
+        reads, kept, live = self._addresses(values, samples)
+        forward, backward = self._most_by_instruction(values, samples)
+        steps, held = [], dict[int, int]()
+        for at, (instruction, _) in enumerate(prepare(self._program).instructions):
+            held.update(kept[at])
+            makes = instruction.makes if isinstance(instruction, Made) else ()
+            step = StepMemory(
+                name=instruction.steps[0].name if isinstance(instruction, Compute) else "",
+                reads=reads[at],
+                makes=frozenset(slot for slot in makes if slot is not None),
+                kept=kept[at],
+                live=live[at],
+                forward_bytes=max(0, forward[at] - sum({**held, **live[at]}.values())),
+                backward_bytes=max(0, backward[at] - sum(held.values())),
+            )
+            steps.append(step)
+        return steps
 
-        Each memory counts once at the end of the forward pass, whichever chunks hold it; chunk by
-        chunk, a chunk is recomputed if that leaves less memory in use.
-        """
-        run = PartRun(self._program, _NoChannel(self._program, samples), META, self._k)
-        alive, reads, keeps = [], list[dict[int, int]](), list[dict[int, int]]()
+    def _new_run(self, samples: int) -> PartRun:
+        return PartRun(self._program, _NoChannel(self._program, samples), META, self._k, False)
+
+    def _addresses(
+        self, values: Mapping[str, Any], samples: int
+    ) -> tuple[list[dict[int, Memory]], list[Memory], list[Memory]]:
+        """What each instruction reads, by slot, keeps, and leaves to others; without weights."""
+        reads, kept, live = list[dict[int, Memory]](), list[Memory](), list[Memory]()
+        alive = list[Any]()  # so that no other memory gets the same address
+        weights = storages(of_weights(self._program.module)).keys()
+        run, prepared = self._new_run(samples), prepare(self._program)
         with _refused(self.part), torch.enable_grad(), without_statistics(), _MemoryWatch():
             run.begin(_here(values))
-            for chunk in range(len(prepare(self._program).forward)):
-                recomputation = run.note_forward(chunk)
-                alive.append(recomputation)  # so that no other memory gets the same address
-                if recomputation is None:
-                    reads.append({})
-                    keeps.append({})
-                    continue
-                reads.append(storages(recomputation.held))
-                keeps.append(storages([run.saved.get(item) for item in recomputation.instructions]))
-        weights = storages(of_weights(self._program.module)).keys()
-        return _least(reads, [_without(kept, weights) for kept in keeps])
+            for chunk, places in enumerate(prepared.forward):
+                for number, at in enumerate(places):
+                    instruction = prepared.instructions[at][0]
+                    slots = instruction.reads if isinstance(instruction, Made) else ()
+                    own = {slot: run.values[slot] for slot in slots}
+                    run.forward_chunk(chunk, (number, number + 1))
+                    graph = run.saved.get(instruction) if isinstance(instruction, Compute) else None
+                    alive.append((own, [*run.values], graph))
+                    reads.append(
+                        {slot: _without(storages(value), weights) for slot, value in own.items()}
+                    )
+                    kept.append(_without(storages(graph), weights))
+                    live.append(_without(storages(run.values), weights))
+        return reads, kept, live
+
+    def _most_by_instruction(
+        self, values: Mapping[str, Any], samples: int
+    ) -> tuple[list[int], list[int]]:
+        """The most bytes at a time in each instruction, forward and backward."""
+        watch, prepared = _MemoryWatch(self._on_cpu), prepare(self._program)
+        run = self._new_run(samples)
+        forward, backward = ([0] * len(prepared.instructions) for _ in range(2))
+
+        def most() -> int:
+            weights = of_weights(self._program.module)
+            return watch.most_bytes({_WeakStorage(weight.untyped_storage()) for weight in weights})
+
+        with _refused(self.part), torch.enable_grad(), without_statistics(), watch:
+            run.begin(_here(values))
+            for chunk, places in enumerate(prepared.forward):
+                for number, at in enumerate(places):
+                    run.forward_chunk(chunk, (number, number + 1))
+                    forward[at] = most()
+            results = run.results()
+            run.begin_backward(
+                [torch.empty_like(result) if result.requires_grad else None for result in results]
+            )
+            for chunk, places in enumerate(prepared.backward):
+                for number, at in enumerate(places):
+                    run.backward_chunk(chunk, piece=(number, number + 1))
+                    backward[at] = most()
+        for weight in of_weights(self._program.module):
+            weight.grad = None
+        return forward, backward
 
 
 class _OneOfMany(StepRun):
@@ -263,26 +351,6 @@ class _OneOfMany(StepRun):
 
     def _has_several(self, micro_batches: int) -> bool:
         return super()._has_several(micro_batches + self.others)
-
-
-def _least(
-    reads: Sequence[Mapping[int, int]], keeps: Sequence[Mapping[int, int]]
-) -> frozenset[int]:
-    """The chunks of which only what they read should be kept.
-
-    >>> sorted(_least([{1: 10}, {2: 10}], [{1: 10, 2: 20}, {3: 5}]))
-    [0]
-    """
-    holders = Counter(chain.from_iterable(keeps))
-    chosen = set()
-    for chunk, (read, kept) in enumerate(zip(reads, keeps, strict=True)):
-        freed = sum(size for key, size in kept.items() if holders[key] == 1 and key not in read)
-        taken = sum(size for key, size in read.items() if holders[key] == 0)
-        if freed > taken:
-            chosen.add(chunk)
-            holders.subtract(kept.keys())
-            holders.update(read.keys())
-    return frozenset(chosen)
 
 
 def _without(held: Mapping[Any, int], excluded: Collection[Any]) -> dict[Any, int]:

@@ -27,8 +27,8 @@ class Plan:
     Raises
     ------
     ArgumentError
-        If there is no such input shape, the schedule is that of a file, or the batch is too small
-        for its micro-batches.
+        If there is no such input shape, the schedule is that of a file or for another number of
+        parts, or the batch is too small for its micro-batches.
     """
 
     partition: Partition
@@ -46,6 +46,7 @@ class Plan:
                 f"a plan with the schedule of {self.scheduling.name}: accepted is one by a rule"
             )
         self.scheduling.sizes(self.partition.modelling.batch_size)
+        self.scheduling.check_parts(self.partition.k)
 
     def __repr__(self) -> str:
         """Short, without arrays."""

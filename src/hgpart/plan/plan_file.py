@@ -23,7 +23,7 @@ from hgpart.partition.problem.constraints import NONE, Constraints, read_constra
 from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective, read_objective
 from hgpart.plan.plan import Plan
-from hgpart.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Recompute, Scheduling
 from hgpart.schedules.rules import MOST_IN_FLIGHT
 from hgpart.summary import Summary
 from hgpart.tracing.input_shape import ACCEPTED, InputShape, shape_text
@@ -289,7 +289,7 @@ def load_plan(path: Path | str) -> PlanFile:
         lower_bound_bytes=head.whole("lower_bound_bytes"),
         blocks=Blocks(tuple(rows), tuple(columns)),
         parts=parts.astype(np.int32),
-        scheduling=_scheduling(head, modelling.batch_size),
+        scheduling=_scheduling(head, modelling.batch_size, k),
         constraints=(
             read_constraints(head.object("constraints")) if "constraints" in head.fields else NONE
         ),
@@ -313,12 +313,34 @@ def _schedule_fields(scheduling: Scheduling | None) -> dict[str, object]:
         "micro_batches": scheduling.micro_batches,
         "in_flight": scheduling.in_flight,
         "stash": scheduling.stash,
-        "recompute": scheduling.recompute,
+        "recompute": _recompute_field(scheduling.recompute),
     }
     return {"schedule": fields}
 
 
-def _scheduling(head: JsonObject, batch_size: int) -> Scheduling | None:
+def _recompute_field(recompute: Recompute) -> bool | list[list[list[str]]]:
+    if isinstance(recompute, bool):
+        return recompute
+    return [[[*stretch] for stretch in stretches] for stretches in recompute]
+
+
+def _recompute(record: JsonObject, k: int) -> Recompute:
+    if not isinstance(record.fields.get("recompute"), list):
+        return record.flag("recompute")
+    for part, stretches in enumerate(record.items("recompute", k)):
+        if not _are_stretches(stretches):
+            accepted = f"true, false, or {k} lists of stretches, each a list of names of steps"
+            raise record.wrong("recompute", accepted, part)
+    return tuple(tuple(map(tuple, stretches)) for stretches in record.fields["recompute"])
+
+
+def _are_stretches(value: object) -> bool:
+    if not isinstance(value, list) or not all(isinstance(stretch, list) for stretch in value):
+        return False
+    return all(stretch and all(type(name) is str for name in stretch) for stretch in value)
+
+
+def _scheduling(head: JsonObject, batch_size: int, k: int) -> Scheduling | None:
     if head.fields.get("schedule") is None:
         return None
     record = head.object("schedule")
@@ -327,7 +349,7 @@ def _scheduling(head: JsonObject, batch_size: int) -> Scheduling | None:
         in_flight = record.whole("in_flight", 1, MOST_IN_FLIGHT)
     rule = record.string("rule")
     micro_batches = record.whole("micro_batches", 1, batch_size)
-    stash, recompute = record.flag("stash"), record.flag("recompute")
+    stash, recompute = record.flag("stash"), _recompute(record, k)
     try:
         return Scheduling(rule, micro_batches, in_flight, stash, recompute)
     except ArgumentError as error:

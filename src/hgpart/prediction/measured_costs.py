@@ -13,7 +13,7 @@ from hgpart.prediction.device_times import TimedDevice, Times, timed_devices
 from hgpart.prediction.jobs import TimedJob
 from hgpart.prediction.steps import ChunkSteps, LayerShare, PartSteps
 from hgpart.schedules.costs import CostModel
-from hgpart.schedules.outline import Chunk
+from hgpart.schedules.outline import Chunk, Stretch
 from hgpart.schedules.schedule import Action, Direction
 from hgpart.work.layer_times import Pass
 
@@ -70,8 +70,8 @@ class MeasuredCosts(CostModel):
         Steps of all parts; those of several turns if batches take turns.
     sizes : sequence of int
         Samples of each micro-batch, or of each batch of a stream.
-    recomputed : sequence of tuple of int
-        For each part, the forward chunks that backward recomputes; see `Outline`.
+    recomputed : sequence of sequence of Stretch
+        For each part, the stretches that backward recomputes; see `Outline`.
     times : Times
         Times of layers; see `device_times`.
     machine : Machine
@@ -85,7 +85,7 @@ class MeasuredCosts(CostModel):
 
     turns: Sequence[Mapping[int, PartSteps]]
     sizes: Sequence[int]
-    recomputed: Sequence[tuple[int, ...]]
+    recomputed: Sequence[Sequence[Stretch]]
     times: Times
     machine: Machine
     overheads: Overheads = Overheads()
@@ -208,16 +208,24 @@ class MeasuredCosts(CostModel):
         return per_transfer * transfers + self.overheads.byte * nbytes
 
     def recomputing(self, action: Action) -> TimedJob:
-        """The job of recomputing forward chunks in an action."""
-        part, direction, _, at, piece = action
-        later = piece is not None and piece[0] > 0
-        if later or direction in (Direction.FORWARD, Direction.WEIGHTS):
+        """The job of recomputing the stretches whose last steps an action goes back through."""
+        if action.direction in (Direction.FORWARD, Direction.WEIGHTS):
             return TimedJob(0.0)
-        chunks = {*self.recomputed[part]} & {*self._steps_of(action).recomputable[at]}
-        forward = action._replace(direction=Direction.FORWARD, piece=None)
+        here = {*self.names(action)}
         return together(
-            [self._at_speed_1(forward._replace(chunk=chunk)) for chunk in sorted(chunks)]
+            [
+                self.forward_of(action.part, name, action.micro_batch)
+                for stretch in self.recomputed[action.part]
+                if stretch[-1] in here
+                for name in stretch
+            ]
         )
+
+    def forward_of(self, part: int, step: str, micro_batch: int = 0) -> TimedJob:
+        """The job of a step's forward pass, on a device of speed 1."""
+        forward = Action(part, Direction.FORWARD, micro_batch, 0)
+        share = self._steps_of(forward).shares.get(step)
+        return self._job(share, forward, self.sizes[micro_batch])
 
     def update(self, part: int) -> float:
         """Seconds of the optimizer on a part."""

@@ -25,6 +25,7 @@ from hgpart.prediction.steps import part_steps
 from hgpart.schedules.dynamic.simulated import as_ready
 from hgpart.schedules.lowering import lower_turns
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.schedule import Direction, Schedule
 
 STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle
@@ -188,6 +189,32 @@ def predict(
         peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
         step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
         sent_bytes=_sent(placement, lowered, costs),
+    )
+
+
+def forward_seconds(
+    placement: Placement, machine: Machine, times: Times, samples: int
+) -> tuple[dict[str, float], ...]:
+    """Seconds of a forward pass of each part's steps, by name, for so many samples.
+
+    Parameters
+    ----------
+    placement : Placement
+        The placement, with all its parts in this process.
+    machine : Machine
+        The machine, as `predict` takes it.
+    """
+    steps = part_steps(placement)
+    recomputed: list[tuple[Stretch, ...]] = [()] * placement.k
+    on = machine.of_fastest(placement.k)
+    costs = MeasuredCosts([steps], (samples,), recomputed, times, on)
+    return tuple(
+        {
+            name: costs.forward_of(part, name).seconds
+            for chunk in steps[part].forward
+            for name in chunk.names
+        }
+        for part in range(placement.k)
     )
 
 

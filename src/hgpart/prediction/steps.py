@@ -90,8 +90,6 @@ class PartSteps:
     ----------
     forward, backward : tuple of ChunkSteps
         The steps of each chunk.
-    recomputable : tuple of tuple of int
-        For each backward chunk, the forward chunks that end in it, which it may have to recompute.
     shares : mapping of str to LayerShare
         Shares by the steps' names; a tile in several steps counts in the first of them.
     owned : mapping of int to float
@@ -100,7 +98,6 @@ class PartSteps:
 
     forward: tuple[ChunkSteps, ...]
     backward: tuple[ChunkSteps, ...]
-    recomputable: tuple[tuple[int, ...], ...]
     shares: Mapping[str, LayerShare]
     owned: Mapping[int, float]
 
@@ -199,14 +196,9 @@ def _steps(
         names = tuple(step.name for compute in computes.values() for step in compute.steps)
         return ChunkSteps(names, tuple(computes), len(sizes), sum(sizes))
 
-    ends = [places[-1] if places else None for places in prepared.forward]  # some chunks are empty
     return PartSteps(
         forward=tuple(chunk(places, False) for places in prepared.forward),
         backward=tuple(chunk(places, True) for places in prepared.backward),
-        recomputable=tuple(
-            tuple(number for number, end in enumerate(ends) if end in places)
-            for places in prepared.backward
-        ),
         shares=of_steps,
         owned=owned,
     )

@@ -27,7 +27,9 @@ from hgpart.partition.stages import solve_in_tiles
 from hgpart.partition.ways.catalogue import way_named
 from hgpart.placement import Placement, place
 from hgpart.placement.accounting import account, known_step_bytes
+from hgpart.placement.ordering.ordered import step_work
 from hgpart.placement.ordering.usual_schedule import fastest
+from hgpart.placement.ordering.within_memory import recomputed_within
 from hgpart.plan import Plan
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
@@ -122,8 +124,8 @@ class TrainingWanted:
     shape : InputShape
         The inputs that the model takes for each sample.
     scheduling : Scheduling or None
-        Schedule of a step. Default: what is simulated fastest; its maps are recomputed where
-        nothing fits without.
+        Schedule of a step. Default: what is simulated fastest; where nothing fits without, parts
+        recompute as much as they have to.
     optimizer : str
         See `PartFigures.optimizer_bytes`.
     norms : str
@@ -188,7 +190,7 @@ class PlanInMemory:
         said = [f"{partition.k} device{'s' * (partition.k > 1)}"]
         said += [f"{modelling.slices} slices of the batch"] * (modelling.slices > 1)
         said += [f"{modelling.bands} bands of rows"] * (modelling.bands > 1)
-        recomputed = scheduling is not None and scheduling.recompute
+        recomputed = scheduling is not None and bool(scheduling.recompute)
         return said + ["maps recomputed"] * recomputed
 
 
@@ -233,11 +235,11 @@ def plan_in_memory(wanted: TrainingWanted, problem: Problem, search: Search) -> 
         raise refused[0]
     least = min(tried, key=_lacking)
     if wanted.scheduling is None:
-        recomputed = replace(least.plan.scheduling or Scheduling(), recompute=True)
-        again = _in_memory(replace(wanted, scheduling=recomputed), least.plan.partition)
-        if _fits(again):
-            return again
-        least = min(least, again, key=_lacking)
+        for plan in sorted(tried, key=_lacking)[:SEARCHES]:
+            again = _in_memory(wanted, plan.plan.partition, recomputing=True)
+            if _fits(again):
+                return again
+            least = min(least, again, key=_lacking)
     raise _too_large(least)
 
 
@@ -281,8 +283,13 @@ def _divided(
             continue
 
 
-def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
-    """A partition as a plan with a schedule, and what its parts need when they are placed."""
+def _in_memory(
+    wanted: TrainingWanted, partition: Partition, *, recomputing: bool = False
+) -> PlanInMemory:
+    """A partition as a plan with a schedule, and what its parts need when they are placed.
+
+    With `recomputing`, parts recompute some of their steps so as to fit, or else all they can.
+    """
     k, size = partition.k, partition.modelling.batch_size
     plan = Plan(partition, wanted.name, wanted.shape)
     placement = place(wanted.module, plan, ["meta"] * k, norms=wanted.norms).train(True)
@@ -290,21 +297,43 @@ def _in_memory(wanted: TrainingWanted, partition: Partition) -> PlanInMemory:
         with torch.autocast("cpu", wanted.autocast):
             placement.programs.check_norms_of_batch([torch.device("cpu")])
     chosen = wanted.scheduling or fastest(placement, size).scheduling
-    schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
-    if chosen.is_stream:
-        placement.programs.check_stream(schedule, chosen.stash)
+    needed, steps = _needed(wanted, placement, partition, chosen)
+    if recomputing and partition.problem.memory is not None:
+        limits = partition.problem.memory.bytes
+        left = [
+            limit - (need - step) for limit, need, step in zip(limits, needed, steps, strict=True)
+        ]
+        schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
+        work = [*step_work(placement.programs).values()]
+        stretches = recomputed_within(placement, schedule, left, work, size, wanted.devices)
+        chosen = replace(chosen, recompute=stretches or True)
+        needed, _ = _needed(wanted, placement, partition, chosen)
+    kept = chosen if chosen.file is None else None
+    return PlanInMemory(replace(plan, scheduling=kept), needed)
+
+
+def _needed(
+    wanted: TrainingWanted, placement: Placement, partition: Partition, scheduling: Scheduling
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """What each part needs by a schedule in all, and what it takes in a step."""
+    size = partition.modelling.batch_size
+    schedule = wanted_schedule(placement, scheduling, True, scheduling.sample_batches, size)
+    if scheduling.is_stream:
+        placement.programs.check_stream(schedule, scheduling.stash)
     step_bytes = known_step_bytes(placement, schedule, size, wanted.devices)
     steps = [known and known.taken for known in step_bytes]
     lasting, versions = lasting_bytes(placement, size, wanted.optimizer), partition.shares
-    needed = needed_bytes(lasting, versions.parameter_bytes.tolist(), steps, chosen)
-    known = tuple(nbytes for nbytes in needed if nbytes is not None)
-    if len(known) < k:
+    needed = needed_bytes(lasting, versions.parameter_bytes.tolist(), steps, scheduling)
+    if None in needed:
         raise PlacementError(
             f"what part {needed.index(None)} needs can't be counted, as it has an operator that "
             "can't be run without memory: accepted is a plan of 'hgpart partition --memory'"
         )
-    kept = chosen if chosen.file is None else None
-    return PlanInMemory(replace(plan, scheduling=kept), known)
+    return _whole(needed), _whole(steps)
+
+
+def _whole(sizes: Sequence[int | None]) -> tuple[int, ...]:
+    return tuple(size for size in sizes if size is not None)
 
 
 def _fits(plan: PlanInMemory) -> bool:

@@ -25,9 +25,10 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.steering.checking import broken
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
+from hgpart.placement.ordering.within_memory import recomputed_within
 from hgpart.plan import Plan
 from hgpart.prediction.device_times import Times, cautions, sources
-from hgpart.prediction.predict import Prediction, predict
+from hgpart.prediction.predict import Prediction, forward_seconds, predict
 from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
 from hgpart.recommendation.bound import least_seconds
@@ -44,7 +45,7 @@ from hgpart.recommendation.ranking import (
 from hgpart.recommendation.replicas import MANY, exchange_seconds, partition_of_one, with_exchange
 from hgpart.recommendation.trials import Trial
 from hgpart.run.scheduling import wanted_schedule
-from hgpart.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Recompute, Scheduling
 from hgpart.schedules.schedule import Schedule
 from hgpart.tracing.input_shape import InputShape
 from hgpart.tracing.traced_model import TracedModel
@@ -117,6 +118,8 @@ class _Divided:
     ----------
     orders : list of Scheduling
         The schedules to try; once they are estimated, the best first, and without streams.
+    estimates : list of float
+        Seconds of a step by each of them.
     """
 
     trial: Trial
@@ -124,6 +127,7 @@ class _Divided:
     placed: Partition
     orders: list[Scheduling]
     streams: list[Scheduling] = field(default_factory=list)
+    estimates: list[float] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -249,6 +253,7 @@ class Simulations:
         estimates.sort(key=lambda pair: pair[0].value(self.asked.goal))
         divided.streams = [order for order in divided.orders if order.is_stream]
         divided.orders = [scheduling for _, scheduling in estimates]
+        divided.estimates = [ranked.seconds for ranked, _ in estimates]
         ranked = estimates[0][0]
         if divided.trial.k == 1 and self.one_device is None:
             self.one_device = ranked
@@ -289,12 +294,24 @@ class Simulations:
             known += 1
             for scheduling in divided.orders[:1] + divided.streams:
                 self._try(placed, scheduling)
+            self._try_others(placed)
             if divided.trial.k == 1:
                 self.one_device = self.best.get(text, estimated or self.one_device)
         if self._is_tight:
             for text in [text for text in self.best if text in waiting]:
                 del self.best[text]
                 self.dropped.append(Dropped(text, UNKNOWN_MEMORY))
+
+    def _try_others(self, placed: _Placed) -> None:
+        """Try other orders of a trial if the best does not fit, or has to recompute."""
+        divided = placed.divided
+        for scheduling, seconds in list(zip(divided.orders, divided.estimates, strict=True))[1:]:
+            best = self.best.get(divided.trial.text)
+            fits = best is not None and not best.scheduling.recompute
+            if fits or self._is_late():
+                return
+            if best is None or seconds < best.seconds:
+                self._try(placed, scheduling)
 
     def _in_order(self) -> list[str]:
         """The trials that have a way, the best first."""
@@ -488,9 +505,33 @@ class Simulations:
         least = float(ranked.largest_bytes or inf)
         if least < self.short.get(text, ("", inf))[1]:
             self.short[text] = over, least
+        goal, best = self.asked.goal, self.best.get(text)
+        if best is not None and goal != "memory" and ranked.value(goal) >= best.value(goal):
+            return  # to recompute takes longer still
         may_recompute = self.asked.trains and trial.k > 1
         if may_recompute and not scheduling.recompute and scheduling.stash:
-            self._try(placed, replace(scheduling, recompute=True))
+            chosen = self._recomputed(placed, ranked, limits)
+            self._try(placed, replace(scheduling, recompute=chosen or True))
+
+    def _recomputed(
+        self, placed: _Placed, ranked: Ranked, limits: Sequence[int | None]
+    ) -> Recompute | None:
+        """What each part recomputes, so that a way fits in the least seconds; None if none fits."""
+        asked, placement, scheduling = self.asked, placed.placement, ranked.scheduling
+        taken = ranked.prediction.step_bytes
+        left = [
+            None if limit is None or needed is None or step is None else limit - (needed - step)
+            for limit, needed, step in zip(limits, ranked.needed_bytes, taken, strict=False)
+        ]
+        if any(room is not None and room < 0 for room in left):
+            return None
+        size = ranked.prediction.batch_size
+        sizes = (size,) if scheduling.is_stream else scheduling.sizes(size)
+        seconds = forward_seconds(placement, asked.machine, asked.times, max(sizes))
+        made = wanted_schedule(
+            placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
+        )
+        return recomputed_within(placement, made, left, seconds, size)
 
     def _ranked(self, placed: _Placed, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
 from hgpart.recommendation.ranking import Ranked, Recommendation, ServedWay
-from hgpart.report.running import schedule_fields
+from hgpart.report.running import recomputed_lines, schedule_fields
 from hgpart.report.tables import print_ways
 
 
@@ -140,6 +140,8 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
                 "It trains as a stream, without a flush: weights are up to "
                 f"{best.scheduling.most_in_flight - 1} updates old, so losses differ"
             )
+    for line in recomputed_lines(best.scheduling.recompute):
+        yield f"So as to fit into memory, {line}"
     if (other := recommendation.runner_up) is not None:
         name = "Next" if recommendation.is_split else "The best split"
         yield (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from shlex import quote
 from statistics import fmean
@@ -17,7 +17,8 @@ from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
 from hgpart.report.tables import counted, even_decimals, print_columns
 from hgpart.run.measuring import Measurement
-from hgpart.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Recompute, Scheduling
+from hgpart.schedules.outline import Stretch
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -308,6 +309,27 @@ def schedule_fields(scheduling: Scheduling) -> dict[str, Any]:
     }
 
 
+def recomputed_lines(recompute: Recompute) -> Iterator[str]:
+    r"""A line for each part that recomputes something; none where any chunk may be recomputed.
+
+    >>> print(*recomputed_lines(((("a",), ("c", "d", "e")), ())), sep="\n")
+    part 0 recomputes 4 steps in 2 stretches: a; c to e
+    >>> [*recomputed_lines(True)]
+    []
+    """
+    if isinstance(recompute, bool):
+        return
+    for part, stretches in enumerate(recompute):
+        if stretches:
+            steps, count = sum(map(len, stretches)), len(stretches)
+            said = f"{steps} step{'s' * (steps > 1)} in {count} stretch{'es' * (count > 1)}"
+            yield f"part {part} recomputes {said}: {'; '.join(map(_ends, stretches))}"
+
+
+def _ends(stretch: Stretch) -> str:
+    return stretch[0] if len(stretch) == 1 else f"{stretch[0]} to {stretch[-1]}"
+
+
 def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
     """How a batch is divided, if it is, and whether others are in flight.
 
@@ -316,7 +338,7 @@ def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
     >>> in_micro_batches(Scheduling("async", stash=False))
     ', 2 in flight (async, no stash)'
     """
-    recomputed = " with maps recomputed" * scheduling.recompute
+    recomputed = " with maps recomputed" * bool(scheduling.recompute)
     if scheduling.is_stream:
         stash = ", no stash" * (not scheduling.stash)
         return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){recomputed}"

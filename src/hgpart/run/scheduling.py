@@ -18,7 +18,7 @@ from hgpart.placement.ordering.ordered import (
     outlines_in_turns,
 )
 from hgpart.run.distributed import DistributedModel
-from hgpart.schedule_wanted import Scheduling
+from hgpart.schedule_wanted import Recompute, Scheduling
 from hgpart.schedules import check_micro_batches, check_rule, make_schedule
 from hgpart.schedules.costs import CostModel
 from hgpart.schedules.outline import Outline
@@ -35,7 +35,7 @@ def schedule(
     *,
     backward: bool = True,
     in_flight: int | None = None,
-    recompute: bool = False,
+    recompute: Recompute = False,
     batch_size: int | None = None,
 ) -> Schedule:
     """Order the actions of a placement's parts in a step or a stream, in its present mode.
@@ -61,11 +61,12 @@ def schedule(
         Whether a step has backward passes.
     in_flight : int, optional
         For a stream, the number of batches that each part may have begun at a time. Default: 2.
-    recompute : bool
+    recompute : bool or tuple
         Whether chunks keep only what they read, and backward recomputes the rest, with the same
         results. This holds for chunks that keep more than they read, in parts where it lowers
-        `peak_bytes`; with such a batch no part holds more than without. The order of a stream stays
-        as it is without recomputing, because its results depend on that.
+        `peak_bytes`; with such a batch no part holds more than without. A tuple has the stretches
+        that each part recomputes, as of `recomputed_within`. The order of a stream stays as it is
+        without recomputing, because its results depend on that.
     batch_size : int, optional
         Samples in a step, or in each batch of a stream, for costs and `recompute`. Default: the
         plan's batch size, or one sample per micro-batch if that is more.
@@ -84,6 +85,7 @@ def schedule(
     placement, gather = _among(model, batch_size)
     check_rule(rule)
     check_micro_batches(micro_batches)
+    Scheduling(recompute=recompute).check_parts(placement.k)
     if batch_size is not None:
         check_whole("batch size", batch_size)
     divided = 1 if rule in STREAMS else micro_batches
@@ -104,8 +106,15 @@ def schedule(
         return make_schedule(outlines, costs=costs, **options)
 
     request = {**options, "recompute": recompute, "batch_size": batch_size}
-    recomputed_for = divided if recompute and backward else None
-    return ordered(placement, gather, make, request, recomputed_for, batch_size, costs)
+    recomputed = _recomputed(recompute, divided, backward)
+    return ordered(placement, gather, make, request, recomputed, batch_size, costs)
+
+
+def _recomputed(recompute: Recompute, micro_batches: int, backward: bool) -> Any:
+    """What `ordered` takes."""
+    if not backward or not recompute:
+        return ()
+    return micro_batches if recompute is True else recompute
 
 
 def _in_turns(
@@ -115,9 +124,9 @@ def _in_turns(
     in_flight: int | None,
     batch_size: int | None,
     *,
-    recompute: bool,
+    recompute: Recompute,
 ) -> Schedule:
-    check_turns(placement.programs.partition.modelling, recompute=recompute)
+    check_turns(placement.programs.partition.modelling, recompute=bool(recompute))
     turns = outlines_in_turns(placement, gather)
     costs = costs_of(placement, 1, batch_size)
     return make_schedule(turns[0], TURNS, batches, costs, in_flight=in_flight, turns=turns)
@@ -147,7 +156,7 @@ def _from_file(
     """The schedule of a file; an ArgumentError if backward passes are needed and it has none."""
     file = wanted.file
     assert file is not None
-    recomputed_for = wanted.micro_batches if wanted.recompute and backward else None
+    recomputed = _recomputed(wanted.recompute, wanted.micro_batches, backward)
     request = {
         "file": file.fingerprint,
         "backward": backward,
@@ -158,7 +167,7 @@ def _from_file(
     def make(outlines: Sequence[Outline], costs: None) -> Schedule:
         return file.of(outlines)
 
-    made = ordered(placement, gather, make, request, recomputed_for, batch_size, None)
+    made = ordered(placement, gather, make, request, recomputed, batch_size, None)
     if backward and not made.backward:
         raise ArgumentError(
             f"{wanted.name} is a schedule without backward passes: accepted in training is one "

@@ -113,15 +113,14 @@ class _Step:
         return (uses.in_halves if halved else uses.backward)[action.chunk]
 
     def _forward(self, action: Action) -> Iterator[Action]:
-        """Wait for copies before what reads them; before the whole chunk if it is recomputed."""
+        """Wait for copies before what reads them."""
         arrived, computations = self._arrived[action.part], self._computations(action)
-        recomputed = action.chunk in self._schedule.outlines[action.part].recomputed
         awaited = dict[int, list[int]]()  # by the place before which that is
         for computation in computations:
             new = [number for number in computation.weights if number not in arrived]
             arrived.update(new)
             if new:
-                awaited.setdefault(0 if recomputed else computation.place, []).extend(new)
+                awaited.setdefault(computation.place, []).extend(new)
         for piece in self._pieces(action, computations, awaited):
             for number in awaited.get(piece.piece[0] if piece.piece else 0, ()):
                 yield Action(action.part, GATHER, 0, number)

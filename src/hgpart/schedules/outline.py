@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
+Stretch = tuple[str, ...]  # names of consecutive steps, in order
+
 
 @dataclass(frozen=True)
 class Sent:
@@ -71,8 +73,9 @@ class Outline:
     serial : bool
         Whether a forward pass reads state that the previous one leaves at its end, so that each
         micro-batch waits for the one before.
-    recomputed : tuple of int
-        Numbers of the forward chunks that backward recomputes; of these only the inputs are kept.
+    recomputed : tuple of Stretch
+        Stretches of the part's program that backward recomputes, each when backward comes to its
+        last step; of a stretch only what it reads is kept.
     owners : tuple of (int, int)
         Parts whose weights this part has copies of, to compute with them for other slices of the
         batch; and the bytes of the gradients that it sends to each of them.
@@ -81,7 +84,7 @@ class Outline:
     forward: tuple[Chunk, ...]
     backward: tuple[Chunk, ...]
     serial: bool = False
-    recomputed: tuple[int, ...] = ()
+    recomputed: tuple[Stretch, ...] = ()
     owners: tuple[tuple[int, int], ...] = ()
 
     @property

@@ -12,18 +12,19 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import RunError, check_whole
-from hgpart.execution.outlines import outline, with_recomputation
+from hgpart.execution.outlines import chunk_stretches, outline, with_recomputation
 from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
 from hgpart.partition import Partition
-from hgpart.placement.accounting import peaks_by, worth_recomputing
+from hgpart.placement.accounting import peaks_by, step_memory
 from hgpart.placement.building.blueprint import Blueprint
+from hgpart.placement.ordering.stretches import worth_recomputing
 from hgpart.placement.placement import Placement
 from hgpart.placement.programs import Programs
 from hgpart.schedules import check_micro_batches
 from hgpart.schedules.costs import CostModel, Costs
-from hgpart.schedules.outline import Outline
+from hgpart.schedules.outline import Outline, Stretch
 from hgpart.schedules.schedule import Schedule
 from hgpart.work.figures import Work, seconds_a_unit
 
@@ -38,20 +39,26 @@ def ordered(
     gather: Gather,
     make: Callable[[Sequence[Outline], Any], Schedule],
     request: Mapping[str, Any],
-    recomputed_for: int | None,
+    recomputed: int | Sequence[Sequence[Stretch]],
     batch_size: int | None,
     costs: CostModel | None,
 ) -> Schedule:
     """Make a schedule from all parts' outlines, by the costs of the first process.
 
-    With `recomputed_for` micro-batches, chunks are recomputed.
+    Parameters
+    ----------
+    recomputed : int or sequence of sequence of Stretch
+        The stretches that each part recomputes, if any; or the number of micro-batches for which
+        chunks are recomputed where this saves memory.
 
     Raises
     ------
+    PlanError
+        If a part has no such stretches.
     RunError
         If processes make different requests.
     """
-    gathered = gather(([*outlines_here(placement, recomputed_for, batch_size)], request, costs))
+    gathered = gather(([*outlines_here(placement, recomputed, batch_size)], request, costs))
     outlines = [outline for here, _, _ in gathered for outline in here]
     _, first_request, costs = gathered[0]
     for rank, (_, other_request, _) in enumerate(gathered):
@@ -60,8 +67,11 @@ def ordered(
                 f"rank 0 asks for a schedule by {_words(first_request)}, rank {rank} for one by "
                 f"{_words(other_request)}: accepted is the same on all ranks"
             )
-    if recomputed_for is None:
-        return make(outlines, costs)
+    if not isinstance(recomputed, int):
+        plain = make([outline.keeping for outline in outlines], costs)
+        if plain.in_flight is not None:  # the results of a stream depend on its order
+            return replace(plain, outlines=tuple(outlines))
+        return make(outlines, costs) if any(recomputed) else plain
 
     def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
         return dict(ChainMap(*gather(peaks_by(placement, schedules, batch_size))))
@@ -115,38 +125,45 @@ def rough_costs(partition: Partition, work: Work, samples: float) -> Costs:
 
 
 def outlines_here(
-    placement: Placement, micro_batches: int | None = None, batch_size: int | None = None
+    placement: Placement,
+    recomputed: int | Sequence[Sequence[Stretch]] = (),
+    batch_size: int | None = None,
 ) -> Iterator[Outline]:
-    """The outlines of the parts that this process holds.
-
-    With `micro_batches` of a batch, chunks that keep more than they read are recomputed.
-    """
-    again = {} if micro_batches is None else worth_recomputing(placement, micro_batches, batch_size)
+    """The outlines of the parts that this process holds; see `ordered`."""
     owners = placement.programs.owned_elsewhere()
-    for part, own in _outlines_of(placement.programs).items():
-        program = placement.programs.parts[part]
-        chunks = with_recomputation(own, program, again.get(part, ()))
-        yield replace(chunks, owners=owners[part])
+    for part, work in step_work(placement.programs).items():
+        program, stretches = placement.programs.parts[part], tuple[Stretch, ...]()
+        if not isinstance(recomputed, int):
+            if recomputed:
+                stretches = tuple(recomputed[part])
+        elif placement.k > 1:
+            steps = step_memory(placement, part, recomputed, batch_size)
+            stretches = worth_recomputing(steps, chunk_stretches(program))
+        own = with_recomputation(outline(program, work), program, stretches, work)
+        yield replace(own, owners=owners[part])
 
 
-def _outlines_of(programs: Programs) -> dict[int, Outline]:
-    """The outlines of the parts here, by part."""
-    work = [
+def step_work(programs: Programs) -> dict[int, dict[str, float]]:
+    """Work of the steps of each part here, per sample, by the steps' names."""
+    layer_work = [
         part_shares(blueprint.partition.model, blueprint.partition.parts, programs.k).layer_work
         for blueprint in programs.blueprints
     ]
-    outlines = {}
+    work = {}
     for part, program in sorted(programs.parts.items()):
         of_steps: dict[str, float] = {}
-        for blueprint, layer_work in zip(programs.blueprints, work, strict=True):
-            of_steps.update(_step_work(program, blueprint, layer_work[:, part]))
-        outlines[part] = outline(program, of_steps)
-    return outlines
+        for blueprint, of_layers in zip(programs.blueprints, layer_work, strict=True):
+            of_steps.update(_step_work(program, blueprint, of_layers[:, part]))
+        work[part] = of_steps
+    return work
 
 
 def outlines_in_turns(placement: Placement, gather: Gather) -> list[list[Outline]]:
     """The outlines of all parts in each turn; see `hgpart.placement.mode_programs.in_turns`."""
-    here = [*map(_outlines_of, placement.forms.turns)]
+    here = [
+        {part: outline(programs.parts[part], work) for part, work in step_work(programs).items()}
+        for programs in placement.forms.turns
+    ]
     gathered = gather(here)
     turns = (ChainMap(*(own[at] for own in gathered)) for at in range(len(here)))
     return [[of_parts[part] for part in range(placement.k)] for of_parts in turns]

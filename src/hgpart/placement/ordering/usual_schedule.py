@@ -146,20 +146,32 @@ class UsualSchedules:
         adds_up: bool,
         gather: Gather,
     ) -> Schedule:
-        if placement.k == 1 or not adds_up:
-            return whole_batch
-        scheduling = self._planned
-        if scheduling is None:
-            scheduling = fastest(placement, batch_size, exact=True, gather=gather).scheduling
-        slices = placement.programs.partition.modelling.slices
-        count = scheduling.micro_batches
-        if scheduling.is_stream or count * slices > batch_size:
-            return whole_batch
-        if count > 1 and placement.programs.blueprint.has_norms:
-            return whole_batch
-        outlines = [outline for here in gather([*outlines_here(placement)]) for outline in here]
-        costs = costs_of(placement, count, batch_size)
-        return make_schedule(outlines, scheduling.rule, count, costs)
+        planned = self._planned
+        # Chunks that are recomputed where this saves memory depend on the batch, stretches do not.
+        recompute = False if planned is None else planned.recompute
+        stretches = () if isinstance(recompute, bool) else recompute
+        divided = None
+        if placement.k > 1 and adds_up:
+            divided = (
+                planned or fastest(placement, batch_size, exact=True, gather=gather).scheduling
+            )
+        if divided is None or not _may_divide(placement, divided, batch_size):
+            if not any(stretches):
+                return whole_batch
+            divided = Scheduling(RULE)
+        here = [*outlines_here(placement, stretches)]
+        outlines = [outline for of_rank in gather(here) for outline in of_rank]
+        costs = costs_of(placement, divided.micro_batches, batch_size)
+        return make_schedule(outlines, divided.rule, divided.micro_batches, costs)
+
+
+def _may_divide(placement: Placement, scheduling: Scheduling, batch_size: int) -> bool:
+    """Whether a step by this schedule has the results of the whole batch."""
+    slices = placement.programs.partition.modelling.slices
+    count = scheduling.micro_batches
+    if scheduling.is_stream or count * slices > batch_size:
+        return False
+    return count == 1 or not placement.programs.blueprint.has_norms
 
 
 def _counts(

@@ -1,0 +1,227 @@
+"""Memory and seconds of steps, a limit -> the stretches to recompute so that a part keeps to it.
+
+Of what its steps keep for backward, a part may drop some and compute it a second time. A stretch of
+consecutive steps is recomputed at once, when backward comes to its last step, from the values that
+it reads; between stretches, steps keep what they keep. Where stretches begin and end decides both
+what is kept and what is in memory at a time: checkpoints of Chen et al. (arXiv 1604.06174) are
+stretches of equal length, all of them recomputed.
+
+The least seconds are found by dynamic programming over the steps, from the first to the last, on
+pairs (bytes kept, seconds), of which those are dropped that are no better in either. Each memory
+counts once, whichever steps keep or read it, so that of two choices up to a step the set matters,
+not the bytes alone: the result is exact for chains of steps that share nothing but what one makes
+for the next, and a good choice otherwise.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from hgpart.placement.rehearsal import StepMemory
+from hgpart.schedules.outline import Stretch
+
+MOST, FEWEST = 24, 6  # choices that are followed at a time; fewer of them in long programs
+MUCH = 1500  # choices of all instructions
+LONGEST = 40  # instructions of a stretch
+KEPT = (1.0, 0.75, 0.55, 0.4, 0.3, 0.2, 0.14, 0.1, 0.06, 0.03)  # of all, by others meanwhile
+
+
+class _Choice(NamedTuple):
+    """What is chosen for the steps so far: a memory is a bit of `held`."""
+
+    nbytes: int
+    seconds: float
+    held: int
+    stretches: tuple[range, ...]
+
+
+def least_seconds(
+    steps: Sequence[StepMemory], seconds: Mapping[str, float], limit: int, alive: int = 1
+) -> tuple[Stretch, ...] | None:
+    """The stretches that take the least seconds to recompute, of those that keep to a limit.
+
+    Parameters
+    ----------
+    steps : sequence of StepMemory
+        All instructions of a part's program.
+    seconds : mapping of str to float
+        Seconds of each step's forward pass.
+    limit : int
+        The most bytes at any time.
+    alive : int
+        The most micro-batches at a time: all but one keep meanwhile what they have for backward.
+
+    Returns
+    -------
+    tuple of Stretch or None
+        None if no choice keeps to the limit.
+    """
+    search = _Search(steps, seconds)
+    best: _Choice | None = None
+    for share in KEPT if alive > 1 else (1.0,):
+        others = round(share * search.all_bytes)
+        choice = search.best(limit - (alive - 1) * others, others)
+        if choice is not None and (best is None or choice.seconds < best.seconds):
+            best = choice
+    if best is None:
+        return None
+    return tuple(search.names(stretch) for stretch in best.stretches)
+
+
+def most_bytes(steps: Sequence[StepMemory], alive: int = 1) -> int:
+    """The most bytes at any time, by the same reckoning, with nothing recomputed."""
+    return _Search(steps, {}).most_bytes(alive)
+
+
+class _Search:
+    def __init__(self, steps: Sequence[StepMemory], seconds: Mapping[str, float]) -> None:
+        self._steps = steps
+        self._seconds = [seconds.get(step.name, 0.0) for step in steps]
+        self._sizes: list[int] = []
+        self._bits: dict[int, int] = {}
+        self._kept = [self._mask(step.kept) for step in steps]
+        self._live = [self._mask(step.live) for step in steps]
+        self._reads = [
+            {slot: self._mask(memory) for slot, memory in step.reads.items()} for step in steps
+        ]
+        held = 0
+        for kept in self._kept:
+            held |= kept
+        self.all_bytes = self._bytes(held)
+
+    def _mask(self, memory: Mapping[int, int]) -> int:
+        mask = 0
+        for address, size in memory.items():
+            if address not in self._bits:
+                self._bits[address] = len(self._sizes)
+                self._sizes.append(size)
+            mask |= 1 << self._bits[address]
+        return mask
+
+    def _bytes(self, mask: int) -> int:
+        total = 0
+        while mask:
+            bit = mask & -mask
+            total += self._sizes[bit.bit_length() - 1]
+            mask ^= bit
+        return total
+
+    def most_bytes(self, alive: int) -> int:
+        """The most bytes at any time with nothing recomputed."""
+        most, choice = 0, _Choice(0, 0.0, 0, ())
+        for at, kept in enumerate(self._kept):
+            choice = self._with(choice, kept, 0.0, ())
+            most = max(most, choice.nbytes + self._needed(at, choice.held))
+        return most + (alive - 1) * self.all_bytes
+
+    def names(self, stretch: range) -> Stretch:
+        """Names of the steps in a run of instructions."""
+        return tuple(self._steps[at].name for at in stretch if self._steps[at].name)
+
+    def best(self, limit: int, most_kept: int) -> _Choice | None:
+        """The choice of least seconds that keeps at most so much in the end."""
+        count = len(self._steps)
+        waiting: list[list[_Choice]] = [[] for _ in range(count + 1)]
+        waiting[0].append(_Choice(0, 0.0, 0, ()))
+        for at in range(count):
+            for choice in _undominated(waiting[at], max(FEWEST, min(MOST, MUCH // count))):
+                for end, following in self._after(choice, at, limit):
+                    if following.nbytes <= most_kept:
+                        waiting[end].append(following)
+        return min(waiting[count], key=lambda choice: choice.seconds, default=None)
+
+    def _after(self, choice: _Choice, at: int, limit: int) -> Iterator[tuple[int, _Choice]]:
+        """Choices for the next steps: the first is kept, or some are recomputed."""
+        kept = self._with(choice, self._kept[at], choice.seconds, choice.stretches)
+        if kept.nbytes + self._needed(at, kept.held) <= limit:
+            yield at + 1, kept
+        if not self._steps[at].name:
+            return
+        made, read = set[int](), choice.held
+        inside, inside_bytes = choice.held, choice.nbytes
+        spent = choice.seconds
+        for end in range(at, min(at + LONGEST, len(self._steps))):
+            step = self._steps[end]
+            for slot, memory in self._reads[end].items():
+                if slot not in made:
+                    read |= memory
+            made |= step.makes
+            more = (read | self._kept[end]) & ~inside
+            inside |= more
+            inside_bytes += self._bytes(more)
+            spent += self._seconds[end]
+            if inside_bytes + self._needed(end, inside) > limit:
+                return
+            if step.name:
+                stretches = (*choice.stretches, range(at, end + 1))
+                yield end + 1, self._with(choice, read, spent, stretches)
+
+    def _needed(self, at: int, held: int) -> int:
+        """Bytes of a step at work beside those that are kept."""
+        step = self._steps[at]
+        forward = step.forward_bytes + self._bytes(self._live[at] & ~held)
+        return max(forward, step.backward_bytes)
+
+    def _with(
+        self, choice: _Choice, more: int, seconds: float, stretches: tuple[range, ...]
+    ) -> _Choice:
+        nbytes = choice.nbytes + self._bytes(more & ~choice.held)
+        return _Choice(nbytes, seconds, choice.held | more, stretches)
+
+
+def _undominated(choices: Sequence[_Choice], most: int) -> list[_Choice]:
+    """Those that keep less than all that take no more seconds; of more than `most` some, evenly."""
+    best = list[_Choice]()
+    for choice in sorted(choices, key=lambda choice: (choice.seconds, choice.nbytes)):
+        if not best or choice.nbytes < best[-1].nbytes:
+            best.append(choice)
+    if len(best) <= most:
+        return best
+    return [best[at * (len(best) - 1) // (most - 1)] for at in range(most)]
+
+
+def worth_recomputing(
+    steps: Sequence[StepMemory], stretches: Sequence[Stretch]
+) -> tuple[Stretch, ...]:
+    """The stretches that save memory if they are recomputed, as they read less than they keep.
+
+    Each memory counts once at the end of the forward pass, whichever stretches hold it; stretch by
+    stretch, one is recomputed if that leaves less memory in use.
+    """
+    of_name = {step.name: step for step in steps}
+    reads, keeps = list[dict[int, int]](), list[dict[int, int]]()
+    for stretch in stretches:
+        own = [of_name[name] for name in stretch]
+        made = frozenset(chain.from_iterable(step.makes for step in own))
+        read, kept = dict[int, int](), dict[int, int]()
+        for step in own:
+            kept.update(step.kept)
+            for slot, memory in step.reads.items():
+                if slot not in made:
+                    read.update(memory)
+        reads.append(read)
+        keeps.append(kept)
+    return tuple(stretches[at] for at in sorted(_least(reads, keeps)))
+
+
+def _least(
+    reads: Sequence[Mapping[int, int]], keeps: Sequence[Mapping[int, int]]
+) -> frozenset[int]:
+    """The stretches of which only what they read should be kept.
+
+    >>> sorted(_least([{1: 10}, {2: 10}], [{1: 10, 2: 20}, {3: 5}]))
+    [0]
+    """
+    holders = Counter(chain.from_iterable(keeps))
+    chosen = set()
+    for at, (read, kept) in enumerate(zip(reads, keeps, strict=True)):
+        freed = sum(size for key, size in kept.items() if holders[key] == 1 and key not in read)
+        taken = sum(size for key, size in read.items() if holders[key] == 0)
+        if freed > taken:
+            chosen.add(at)
+            holders.subtract(kept.keys())
+            holders.update(read.keys())
+    return frozenset(chosen)

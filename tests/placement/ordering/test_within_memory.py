@@ -1,0 +1,124 @@
+"""Parts that recompute as much as they have to: they fit, and compute what they did."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from itertools import chain
+
+import pytest
+import torch
+from placed_models import batch_of, model_of, placed
+from torch import nn
+
+from hgpart.errors import PlanError
+from hgpart.execution.held_memory import memory_counted
+from hgpart.execution.outlines import chunk_stretches
+from hgpart.placement.accounting import known_step_bytes, peak_bytes
+from hgpart.placement.ordering.ordered import step_work
+from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.run.measuring import mean_square
+from hgpart.run.scheduling import schedule
+
+SAMPLES = 4
+
+
+def step_of(placement, order, inputs):
+    """What the parts hold in a step, and the loss, gradients and state."""
+    placement.zero_grad()
+    torch.manual_seed(2)
+    with memory_counted():
+        loss = placement.step(inputs, None, lambda result, targets: mean_square(result), order)
+    gradients = [parameter.grad for parameter in placement.parameters()]
+    state = [*placement.state_dict().values()]
+    return placement.runtime.last.peak_bytes, [loss, *gradients, *state]
+
+
+def deep():
+    """Convolutions with norms and dropout, and a batch for them."""
+    torch.manual_seed(1)
+    layers = []
+    for channels in (3, 8, 8, 8, 8, 8):
+        layers += [nn.Conv2d(channels, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Dropout(0.3), nn.Conv2d(8, 4, 1)).double()
+    return model, [torch.randn(SAMPLES, 3, 12, 12, dtype=torch.float64)]
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize(
+    ("kind", "rule", "micro_batches"),
+    [("layers", "gpipe", 2), ("layers", "zero-bubble", 2), ("layers", "1f1b", 1)],
+)
+def test_parts_fit_and_compute_the_same(kind, rule, micro_batches):
+    """To rounding: where a stretch begins, gradients of a map may be added up in another order."""
+    model, inputs = deep()
+    placement, other = (placed(copy.deepcopy(model), inputs, kind, k=2) for _ in range(2))
+    plain = schedule(placement, rule, micro_batches, batch_size=SAMPLES)
+    before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
+    seconds = [*step_work(placement.programs).values()]
+    expected = step_of(placement, plain, inputs)[1]
+    recomputed = 0
+    for share in (0.97, 0.9, 0.8):
+        limits = [round(share * taken) for taken in before]
+        chosen = recomputed_within(placement, plain, limits, seconds, SAMPLES)
+        if chosen is None:
+            continue
+        order = schedule(other, rule, micro_batches, batch_size=SAMPLES, recompute=chosen)
+        same = replace(plain, outlines=order.outlines)
+        taken = [known.taken for known in known_step_bytes(other, same, SAMPLES)]
+        assert all(took <= limit for took, limit in zip(taken, limits, strict=True))
+        recomputed += sum(map(len, chosen))
+        other.load_state_dict(model.state_dict())
+        held, found = step_of(other, order, inputs)
+        assert held == peak_bytes(other, order, SAMPLES)
+        for tensor, expected_tensor in zip(found, expected, strict=True):
+            torch.testing.assert_close(tensor, expected_tensor, rtol=1e-12, atol=1e-13)
+    assert recomputed
+
+
+@pytest.mark.few(1)
+@pytest.mark.parametrize("rule", ["gpipe", "zero-bubble"])
+@pytest.mark.parametrize(("name", "micro_batches"), [("forked", 2), ("residual", 2), ("tied", 1)])
+def test_any_stretches_compute_the_same(name, micro_batches, rule):
+    """With dropout, and with norms, whose statistics are updated once."""
+    model, inputs = model_of(name)
+    inputs = batch_of(inputs, SAMPLES)
+    expected = None
+    for length in (0, 1, 2, 100):
+        placement = placed(copy.deepcopy(model), inputs, k=2)
+        steps = [[*chain(*chunk_stretches(placement.programs.parts[part]))] for part in range(2)]
+        stretches = tuple(tuple(map(tuple, in_runs(own, length))) for own in steps)
+        made = schedule(placement, rule, micro_batches, batch_size=SAMPLES, recompute=stretches)
+        held, found = step_of(placement, made, inputs)
+        assert held == peak_bytes(placement, made, SAMPLES)
+        expected = expected or found
+        for tensor, expected_tensor in zip(found, expected, strict=True):
+            torch.testing.assert_close(tensor, expected_tensor, rtol=1e-12, atol=1e-13)
+
+
+def in_runs(steps, length):
+    """All steps but the first, so many at a time; none if that is 0."""
+    return [steps[at : at + length] for at in range(1, len(steps), length)] if length else []
+
+
+def test_what_fits_recomputes_nothing_and_what_can_not_fit_is_none():
+    model, inputs = model_of("residual")
+    inputs = batch_of(inputs, SAMPLES)
+    placement = placed(model, inputs, "layers", k=2)
+    plain = schedule(placement, "gpipe", batch_size=SAMPLES)
+    before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
+    seconds = [*step_work(placement.programs).values()]
+    assert recomputed_within(placement, plain, before, seconds, SAMPLES) == ((), ())
+    assert recomputed_within(placement, plain, [None, None], seconds, SAMPLES) == ((), ())
+    assert recomputed_within(placement, plain, [None, 10], seconds, SAMPLES) is None
+
+
+@pytest.mark.parametrize(
+    "stretches",
+    [(("no_such_step",),), (("layer_1", "layer_0"),), (("layer_0",), ("layer_0",)), ((),)],
+)
+def test_stretches_that_the_program_has_not_are_refused(stretches):
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs, "layers", k=2)
+    with pytest.raises(PlanError, match=r"part 0 is to recompute .*: accepted are"):
+        schedule(placement, "gpipe", recompute=(stretches, ()))
