@@ -1,0 +1,806 @@
+#include "contents.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "covering_program.hpp"
+
+namespace hgpart {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kRounding = 1e-9;
+
+// A label's state. Each net that is open has four bits: the level of what is paid for the filters
+// of the first kind and of the second. Levels are 0, t (1) and all (2).
+constexpr int kBitsOfNet = 4, kMostOpen = 11;
+constexpr int kMixtureAt = 44, kClassAt = 50;
+constexpr std::uint64_t kMixture = std::uint64_t{63} << kMixtureAt;
+constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
+constexpr std::uint64_t kMixed = std::uint64_t{1} << 60;
+constexpr int kMostMixtures = 62, kMostClasses = 1000;
+constexpr double kOfALabel = 50.0;  // operations beside those of its buckets
+
+struct Group {  // items first to last together lie in so many parts at least
+  std::int64_t first, last;
+  double parts;
+};
+
+struct Contents {
+  std::vector<double> held;  // share of each item
+  std::vector<bool> touched;
+  double cost = 0.0;
+  bool operator==(const Contents& other) const { return held == other.held; }
+};
+
+struct Net {
+  double cost;
+  std::int64_t first, last;  // items that touch it
+  bool is_group;
+};
+
+struct Touch {
+  std::int32_t net;
+  bool dense;
+};
+
+// What decides how many labels there are: the share t and, for the weight, what it is at least;
+// mixtures of two kinds of filters of a class; buckets of work.
+struct Grid {
+  double share, least_share;
+  double step;  // of work, between two mixtures of a class
+  int buckets;
+  double slack;  // of work above the capacities
+};
+
+// Contents of so much work at least, which cost so much less prices at least.
+struct Offer {
+  double work, cost;
+};
+
+// One step of a label; index of the label before it and of what the item does.
+struct Step {
+  std::int32_t before;
+  std::int16_t choice;
+};
+
+class Cheapest {
+ public:
+  Cheapest(const ContentsModel& model, const std::vector<Group>& groups)
+      : model_(&model), touches_(static_cast<std::size_t>(model.items())) {
+    for (const double cost : model.costs) nets_.push_back({cost, -1, -1, false});
+    for (std::int64_t item = 0; item < model.items(); ++item) {
+      for (std::int64_t at = model.pointers[item]; at < model.pointers[item + 1]; ++at) {
+        touches_[item].push_back({model.nets[at], model.dense[at]});
+      }
+    }
+    for (const auto& group : groups) {
+      for (auto item = group.first; item <= group.last; ++item) {
+        touches_[item].push_back({static_cast<std::int32_t>(nets_.size()), true});
+      }
+      nets_.push_back({0.0, -1, -1, true});
+    }
+    const auto classes =
+        1 + *std::max_element(model.classes.begin(), model.classes.end());
+    class_ends_.assign(static_cast<std::size_t>(classes), -1);
+    class_work_.assign(static_cast<std::size_t>(classes), 0.0);
+    for (std::int64_t item = 0; item < model.items(); ++item) {
+      class_work_[model.classes[item]] += model.work[item];
+      for (const auto& touch : touches_[item]) {
+        auto& net = nets_[touch.net];
+        if (net.first < 0) net.first = item;
+        net.last = item;
+      }
+    }
+    for (std::int64_t item = 0; item < model.items(); ++item) {
+      auto& end = class_ends_[model.classes[item]];
+      end = std::max(end, item);
+      for (const auto& touch : touches_[item]) {
+        if (!touch.dense) end = std::max(end, nets_[touch.net].last);
+      }
+    }
+  }
+
+  // Sets the prices of items and groups.
+  void price(const std::vector<double>& items, const std::vector<double>& groups) {
+    prices_ = items;
+    for (std::size_t at = 0; at < groups.size(); ++at) {
+      nets_[static_cast<std::size_t>(model_->costs.size) + at].cost = -groups[at];
+    }
+  }
+
+  double operations() const { return operations_; }
+
+  // The least cost less prices of contents of ever more work, up to a capacity and the slack.
+  std::vector<Offer> offers(const Grid& grid, double capacity, Contents* contents) {
+    begin(grid, capacity);
+    for (std::int64_t item = 0; item < model_->items(); ++item) extend(item);
+    std::vector<Offer> offers;
+    std::int64_t best = -1;
+    for (std::size_t at = 0; at < costs_.size(); ++at) {
+      if (costs_[at] == kInfinity) continue;
+      if (best < 0 || costs_[at] < costs_[static_cast<std::size_t>(best)]) {
+        best = static_cast<std::int64_t>(at);
+      }
+      offers.push_back({weights_[at], costs_[at]});
+    }
+    if (contents != nullptr) *contents = contents_of(best);
+    return offers;
+  }
+
+ private:
+  struct Choice {
+    int first, second;  // levels of the two kinds of filters
+    int mixture;        // 0: all filters alike
+  };
+
+  double room(double capacity) const { return (capacity + grid_.slack) * (1 + kRounding); }
+
+  void begin(const Grid& grid, double capacity) {
+    grid_ = grid;
+    capacity_ = room(capacity);
+    levels_ = {0.0, grid.share, 1.0};
+    least_levels_ = {0.0, grid.least_share, 1.0};
+    slots_.assign(nets_.size(), -1);
+    used_.fill(false);
+    states_ = {0};
+    costs_.assign(static_cast<std::size_t>(grid.buckets), kInfinity);
+    weights_.assign(static_cast<std::size_t>(grid.buckets), kInfinity);
+    costs_[0] = weights_[0] = 0.0;
+    steps_.resize(static_cast<std::size_t>(model_->items()));
+    choices_.resize(static_cast<std::size_t>(model_->items()));
+  }
+
+  // Number of mixtures of two kinds of filters of a class: their shares are multiples of it.
+  double mixing(std::int32_t number) const {
+    return grid_.step / std::max(class_work_[number], 1e-12);
+  }
+
+  int mixtures(std::int32_t number) const {
+    const double step = mixing(number);
+    if (number >= kMostClasses || step >= 1.0) return 0;
+    return std::min(kMostMixtures, static_cast<int>(std::ceil(1.0 / step)) - 1);
+  }
+
+  double share_of(std::int32_t number, int mixture) const { return mixture * mixing(number); }
+
+  void extend(std::int64_t item) {
+    auto& touches = touches_[item];
+    const auto number = model_->classes[item];
+    std::uint64_t closing = 0;
+    for (const auto& touch : touches) {
+      const auto& net = nets_[touch.net];
+      if (net.first == item && net.last > item) {
+        const auto free = std::find(used_.begin(), used_.end(), false);
+        slots_[touch.net] = static_cast<int>(free - used_.begin());
+        *free = true;
+      }
+      if (net.last == item && net.first < item) {
+        closing |= std::uint64_t{15} << (kBitsOfNet * slots_[touch.net]);
+      }
+    }
+    std::vector<std::int32_t> ended;
+    for (std::size_t at = 0; at < class_ends_.size(); ++at) {
+      if (class_ends_[at] == item) ended.push_back(static_cast<std::int32_t>(at));
+    }
+    begin_step();
+    auto& choices = choices_[item];
+    choices.clear();
+    const int most_level = 2;
+    const int least_level = model_->sliced ? 1 : 2;
+    std::vector<int> levels{0};
+    for (int level = least_level; level <= most_level; ++level) levels.push_back(level);
+    for (const int level : levels) choices.push_back({level, level, 0});
+    const std::size_t plain = choices.size();
+    const int count = mixtures(number);
+    std::vector<std::size_t> of_mixture(static_cast<std::size_t>(count) + 2, plain);
+    for (int mixture = 1; mixture <= count; ++mixture) {
+      of_mixture[mixture] = choices.size();
+      for (const int first : levels) {
+        for (const int second : levels) {
+          if (first != second) choices.push_back({first, second, mixture});
+        }
+      }
+    }
+    of_mixture[static_cast<std::size_t>(count) + 1] = choices.size();
+    const std::uint64_t own_class = static_cast<std::uint64_t>(number) + 1;
+    for (std::size_t state = 0; state < states_.size(); ++state) {
+      const auto key = states_[state];
+      const auto mixture = static_cast<int>((key & kMixture) >> kMixtureAt);
+      const bool own = mixture > 0 && (key & kClass) >> kClassAt == own_class;
+      for (std::size_t at = 0; at < plain; ++at) {
+        apply(item, state, key, at, choices[at], mixture, key_share(key), closing, ended);
+      }
+      if (own) {
+        for (std::size_t at = of_mixture[mixture]; at < of_mixture[mixture + 1]; ++at) {
+          apply(item, state, key, at, choices[at], mixture, key_share(key), closing, ended);
+        }
+      } else if (mixture == 0 && (key & kMixed) == 0) {
+        for (std::size_t at = plain; at < choices.size(); ++at) {
+          const auto& choice = choices[at];
+          if (choice.first < choice.second) continue;  // the same with its kinds exchanged
+          const auto begun = key | (static_cast<std::uint64_t>(choice.mixture) << kMixtureAt) |
+                             (own_class << kClassAt) | kMixed;
+          apply(item, state, begun, at, choice, choice.mixture,
+                share_of(number, choice.mixture), closing, ended);
+        }
+      }
+    }
+    for (const auto& touch : touches) {
+      const auto& net = nets_[touch.net];
+      if (net.last == item && net.first < item) used_[slots_[touch.net]] = false;
+    }
+    end_step();
+  }
+
+  double key_share(std::uint64_t key) const {
+    const auto mixture = static_cast<int>((key & kMixture) >> kMixtureAt);
+    if (mixture == 0) return 1.0;
+    return share_of(static_cast<std::int32_t>((key & kClass) >> kClassAt) - 1, mixture);
+  }
+
+  void apply(std::int64_t item, std::size_t state, std::uint64_t key, std::size_t at,
+             const Choice& choice, int mixture, double share, std::uint64_t closing,
+             const std::vector<std::int32_t>& ended) {
+    const double first = mixture > 0 ? share : 1.0, second = 1.0 - first;
+    const double held = first * levels_[choice.first] + second * levels_[choice.second];
+    const double weight = model_->work[item] * (first * least_levels_[choice.first] +
+                                               second * least_levels_[choice.second]);
+    if (weight > capacity_) return;
+    double cost = model_->parameters[item] *
+                      (first * (choice.first > 0) + second * (choice.second > 0)) -
+                  prices_[item] * held;
+    const int most = std::max(choice.first, choice.second);
+    for (const auto& touch : touches_[item]) {
+      const auto& net = nets_[touch.net];
+      int own_first = touch.dense ? most : choice.first;
+      int own_second = touch.dense ? most : choice.second;
+      if (net.is_group && most > 0) own_first = own_second = 2;
+      if (net.first == net.last) {
+        cost += net.cost * (first * levels_[own_first] + second * levels_[own_second]);
+        continue;
+      }
+      const int shift = kBitsOfNet * slots_[touch.net];
+      const int paid_first = static_cast<int>(key >> shift) & 3;
+      const int paid_second = static_cast<int>(key >> (shift + 2)) & 3;
+      own_first = std::max(own_first, paid_first);
+      own_second = std::max(own_second, paid_second);
+      cost += net.cost * (first * (levels_[own_first] - levels_[paid_first]) +
+                          second * (levels_[own_second] - levels_[paid_second]));
+      key &= ~(std::uint64_t{15} << shift);
+      key |= (static_cast<std::uint64_t>(own_first) | (static_cast<std::uint64_t>(own_second) << 2))
+             << shift;
+    }
+    key &= ~closing;
+    for (const auto number : ended) {
+      if ((key & kClass) >> kClassAt == static_cast<std::uint64_t>(number) + 1) {
+        key &= ~(kClass | kMixture);
+      }
+    }
+    const auto target = place(key);
+    const auto buckets = static_cast<std::size_t>(grid_.buckets);
+    const double unit = capacity_ / grid_.buckets;
+    const double* from_costs = &costs_[state * buckets];
+    const double* from_weights = &weights_[state * buckets];
+    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+      if (from_costs[bucket] == kInfinity) continue;
+      const double total = from_weights[bucket] + weight;
+      if (total > capacity_) break;
+      const auto own = std::min(buckets - 1, static_cast<std::size_t>(total / unit));
+      const auto to = target * buckets + own;
+      const double value = from_costs[bucket] + cost;
+      if (value < next_costs_[to]) {
+        next_costs_[to] = value;
+        next_steps_[to] = {static_cast<std::int32_t>(state * buckets + bucket),
+                           static_cast<std::int16_t>(at)};
+      }
+      next_weights_[to] = std::min(next_weights_[to], total);
+    }
+    operations_ += static_cast<double>(buckets) + kOfALabel;
+  }
+
+  std::size_t place(std::uint64_t key) {
+    const auto [found, is_new] = index_.try_emplace(key, next_states_.size());
+    if (is_new) {
+      next_states_.push_back(key);
+      const auto size = next_states_.size() * static_cast<std::size_t>(grid_.buckets);
+      next_costs_.resize(size, kInfinity);
+      next_weights_.resize(size, kInfinity);
+      next_steps_.resize(size, {-1, -1});
+    }
+    return found->second;
+  }
+
+  void begin_step() {
+    index_.clear();
+    next_states_.clear();
+    next_costs_.clear();
+    next_weights_.clear();
+    next_steps_.clear();
+  }
+
+  // Keeps what no lighter bucket of the same state has for less, and states that have any.
+  void end_step() {
+    const auto buckets = static_cast<std::size_t>(grid_.buckets);
+    states_.clear();
+    costs_.clear();
+    weights_.clear();
+    std::vector<Step> steps;
+    for (std::size_t state = 0; state < next_states_.size(); ++state) {
+      double best = kInfinity;
+      for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+        auto& cost = next_costs_[state * buckets + bucket];
+        if (cost >= best) {
+          cost = kInfinity;
+        } else {
+          best = cost;
+        }
+      }
+      if (best == kInfinity) continue;
+      states_.push_back(next_states_[state]);
+      const auto from = static_cast<std::ptrdiff_t>(state * buckets);
+      const auto to = from + static_cast<std::ptrdiff_t>(buckets);
+      costs_.insert(costs_.end(), next_costs_.begin() + from, next_costs_.begin() + to);
+      weights_.insert(weights_.end(), next_weights_.begin() + from, next_weights_.begin() + to);
+      steps.insert(steps.end(), next_steps_.begin() + from, next_steps_.begin() + to);
+    }
+    steps_[static_cast<std::size_t>(steps_now_)] = std::move(steps);
+    steps_now_ = (steps_now_ + 1) % model_->items();
+  }
+
+  // What a label holds, with the share of the samples as large as there is room for.
+  Contents contents_of(std::int64_t label) const {
+    const auto items = static_cast<std::size_t>(model_->items());
+    std::vector<Choice> taken(items);
+    double share = 1.0;  // of the first kind of filters, where there are two
+    for (auto item = items; item-- > 0;) {
+      const auto& step = steps_[item][static_cast<std::size_t>(label)];
+      taken[item] = choices_[item][static_cast<std::size_t>(step.choice)];
+      if (taken[item].mixture > 0) {
+        share = share_of(model_->classes[static_cast<std::int64_t>(item)], taken[item].mixture);
+      }
+      label = step.before;
+    }
+    double whole = 0.0, sampled = 0.0;  // work of all samples, and of those of which it has a share
+    for (std::size_t item = 0; item < items; ++item) {
+      const double first = taken[item].mixture > 0 ? share : 1.0;
+      const double work = model_->work[static_cast<std::int64_t>(item)];
+      whole += work * (first * (taken[item].first == 2) + (1 - first) * (taken[item].second == 2));
+      sampled += work * (first * (taken[item].first == 1) + (1 - first) * (taken[item].second == 1));
+    }
+    auto levels = levels_;
+    if (sampled > 0.0) levels[1] = std::clamp((capacity_ - whole) / sampled, 0.0, levels_[1]);
+    return evaluated(taken, share, levels);
+  }
+
+  Contents evaluated(const std::vector<Choice>& taken, double share,
+                     const std::array<double, 3>& levels) const {
+    Contents contents;
+    std::vector<std::array<int, 2>> paid(nets_.size(), {0, 0});
+    for (std::size_t item = 0; item < taken.size(); ++item) {
+      const auto at = static_cast<std::int64_t>(item);
+      const auto& choice = taken[item];
+      const double first = choice.mixture > 0 ? share : 1.0;
+      contents.held.push_back(first * levels[choice.first] + (1 - first) * levels[choice.second]);
+      contents.touched.push_back(choice.first > 0 || choice.second > 0);
+      contents.cost += model_->parameters[at] *
+                       (first * (choice.first > 0) + (1 - first) * (choice.second > 0));
+      const int most = std::max(choice.first, choice.second);
+      for (const auto& touch : touches_[item]) {
+        auto& own = paid[touch.net];
+        own[0] = std::max(own[0], touch.dense ? most : choice.first);
+        own[1] = std::max(own[1], touch.dense ? most : choice.second);
+      }
+    }
+    for (std::size_t net = 0; net < nets_.size(); ++net) {
+      if (nets_[net].is_group) continue;
+      contents.cost += nets_[net].cost *
+                       (share * levels[paid[net][0]] + (1 - share) * levels[paid[net][1]]);
+    }
+    return contents;
+  }
+
+  const ContentsModel* model_;
+  std::vector<Net> nets_;
+  std::vector<std::vector<Touch>> touches_;
+  std::vector<std::int64_t> class_ends_;
+  std::vector<double> class_work_;
+  std::vector<double> prices_;
+  double operations_ = 0.0;
+
+  Grid grid_{};
+  double capacity_ = 0.0;
+  std::array<double, 3> levels_{}, least_levels_{};
+  std::vector<int> slots_;
+  std::array<bool, kMostOpen> used_{};
+  std::vector<std::uint64_t> states_, next_states_;
+  std::vector<double> costs_, weights_, next_costs_, next_weights_;
+  std::vector<Step> next_steps_;
+  std::vector<std::vector<Step>> steps_;
+  std::vector<std::vector<Choice>> choices_;
+  std::unordered_map<std::uint64_t, std::size_t> index_;
+  std::int64_t steps_now_ = 0;
+};
+
+// The least of offers within a capacity; two whose work differs by no more than a step may be mixed.
+double least_within(std::vector<Offer> offers, double capacity, double step) {
+  capacity *= 1 + kRounding;
+  std::sort(offers.begin(), offers.end(),
+            [](const Offer& a, const Offer& b) { return a.work < b.work; });
+  double least = kInfinity;
+  for (std::size_t at = 0; at < offers.size() && offers[at].work <= capacity; ++at) {
+    least = std::min(least, offers[at].cost);
+  }
+  if (step == 0.0) return least;
+  for (const auto& light : offers) {
+    if (light.work > capacity) break;
+    for (const auto& heavy : offers) {
+      if (heavy.work <= capacity || heavy.cost >= least) continue;
+      if (heavy.work > light.work + step) break;
+      const double part = (capacity - light.work) / (heavy.work - light.work);
+      least = std::min(least, light.cost + part * (heavy.cost - light.cost));
+    }
+  }
+  return least;
+}
+
+double offers_least(const std::vector<Offer>& offers) {
+  double least = kInfinity;
+  for (const auto& offer : offers) least = std::min(least, offer.cost);
+  return least;
+}
+
+// ------------------------------------------------------------------ prices
+
+constexpr double kFinestShare = 1.0 / 200;   // of the samples, in capacities: below it they are free
+constexpr std::array<double, 3> kSmallShares{0.04, 0.01, 0.0005};  // in capacities
+constexpr int kMostRounds = 150;              // of better prices, at each fineness
+constexpr double kPenalty = 10.0;            // of demands that are not met
+constexpr double kWeightOfBest = 0.6;        // of the best prices so far, in the next ones
+constexpr double kShareOfPrices = 0.7;       // of the operations
+constexpr std::size_t kMostGroups = 12, kGroupsAtOnce = 3, kFewShares = 4;
+constexpr double kMissing = 0.02;            // of a part, that a group lacks
+constexpr double kNarrow = 1.01, kNone = 1e-7;  // ratio, or end, of a cell that is not cut
+
+// Mixtures of a class, by their distance as a share of a capacity; ratio of the shares of samples;
+// buckets of work.
+struct Fineness {
+  double step, ratio;
+  int buckets;
+  double close;  // ends where better prices can't raise the bound by more than this share
+};
+constexpr std::array<Fineness, 3> kPricings{
+    {{0.3, 1.3, 60, 0.03}, {0.1, 1.2, 100, 0.01}, {0.05, 1.15, 150, 0.01}}};
+constexpr std::array<Fineness, 4> kProofs{
+    {{0.2, 2.0, 80, 0.0}, {0.1, 1.6, 150, 0.0}, {0.05, 1.6, 300, 0.0}, {0.025, 1.6, 600, 0.0}}};
+
+class Bounding {
+ public:
+  Bounding(const ContentsModel& model, double most_operations,
+           const std::function<bool(double)>& go_on)
+      : model_(model), most_operations_(most_operations), go_on_(go_on),
+        capacities_(model.capacities.begin(), model.capacities.end()), cheapest_(model, {}) {
+    const auto classes = 1 + *std::max_element(model.classes.begin(), model.classes.end());
+    std::vector<double> work(static_cast<std::size_t>(classes), 0.0);
+    for (std::int64_t item = 0; item < model.items(); ++item) {
+      work[model.classes[item]] += model.work[item];
+    }
+    largest_class_ = *std::max_element(work.begin(), work.end());
+  }
+
+  double bound() {
+    best_prices_ = first_prices();
+    for (const auto& fineness : kPricings) {
+      if (!find_prices(fineness)) break;
+    }
+    return proven();
+  }
+
+ private:
+  double capacity() const { return capacities_.front(); }
+
+  Grid grid(const Fineness& fineness, double share, double least_share, bool proves) const {
+    const double step = std::max(fineness.step * capacity(), largest_class_ / kMostMixtures);
+    return {share, least_share, step, fineness.buckets, proves ? step : 0.0};
+  }
+
+  bool goes_on() {
+    return go_on_(std::min(1.0, operations() / most_operations_));
+  }
+
+  double operations() const { return spent_ + cheapest_.operations(); }
+
+  // The least in each part of some offers.
+  std::vector<double> in_parts(const std::vector<Offer>& offers, double step) const {
+    std::vector<double> least;
+    for (std::size_t part = 0; part < capacities_.size(); ++part) {
+      const bool as_before = part > 0 && capacities_[part] == capacities_[part - 1];
+      least.push_back(as_before ? least.back()
+                                : least_within(offers, capacities_[part], step));
+    }
+    return least;
+  }
+
+  // Prices by which the items that touch a net share its cost in proportion to their work.
+  std::vector<double> first_prices() const {
+    const auto items = static_cast<std::size_t>(model_.items());
+    std::vector<double> of_net(static_cast<std::size_t>(model_.costs.size), 0.0);
+    std::vector<double> prices(items, 0.0);
+    const auto work = [&](std::int64_t item) { return model_.work[item] + 1e-6; };
+    for (std::int64_t item = 0; item < model_.items(); ++item) {
+      for (auto at = model_.pointers[item]; at < model_.pointers[item + 1]; ++at) {
+        of_net[model_.nets[at]] += work(item);
+      }
+    }
+    for (std::int64_t item = 0; item < model_.items(); ++item) {
+      prices[item] = model_.parameters[item];
+      for (auto at = model_.pointers[item]; at < model_.pointers[item + 1]; ++at) {
+        const auto net = model_.nets[at];
+        prices[item] += model_.costs[net] * work(item) / of_net[net];
+      }
+    }
+    return prices;
+  }
+
+  double demanded(const std::vector<double>& prices, const std::vector<double>& of_groups) const {
+    double sum = std::accumulate(prices.begin(), prices.end(), 0.0);
+    for (std::size_t at = 0; at < of_groups.size(); ++at) sum += of_groups[at] * groups_[at].parts;
+    double once = std::accumulate(model_.costs.begin(), model_.costs.end(), 0.0);
+    once += std::accumulate(model_.parameters.begin(), model_.parameters.end(), 0.0);
+    return sum - once;
+  }
+
+  std::vector<double> column(const Contents& contents) const {
+    std::vector<double> column = contents.held;
+    for (const auto& group : groups_) {
+      bool touched = false;
+      for (auto item = group.first; item <= group.last; ++item) {
+        touched = touched || contents.touched[static_cast<std::size_t>(item)];
+      }
+      column.push_back(touched);
+    }
+    return column;
+  }
+
+  CoveringProgram program() const {
+    std::vector<double> demands(static_cast<std::size_t>(model_.items()), 1.0);
+    for (const auto& group : groups_) demands.push_back(group.parts);
+    CoveringProgram program(std::move(demands), static_cast<double>(capacities_.size()), kPenalty);
+    for (const auto& contents : known_) program.add(column(contents), contents.cost);
+    return program;
+  }
+
+  // Better prices, until they are near the best; returns whether there is time for more.
+  bool find_prices(const Fineness& fineness) {
+    auto prices = best_prices_;
+    auto of_groups = best_of_groups_;
+    best_ = -kInfinity;
+    struct Share {
+      double share, least;
+    };
+    std::vector<Share> shares{{1.0, 0.0}};
+    for (double share = 1.0 / fineness.ratio; model_.sliced && share > capacity() / 8;
+         share /= fineness.ratio) {
+      shares.push_back({share, 0.0});
+    }
+    for (const double share : kSmallShares) {
+      if (model_.sliced) shares.push_back({share * capacity(), 0.0});
+    }
+    auto covering = program();
+    bool of_all = true;
+    for (int round = 0; round < kMostRounds; ++round) {
+      cheapest_.price(prices, of_groups);
+      bool learned = false;
+      std::vector<double> least(capacities_.size(), 0.0);
+      std::stable_sort(shares.begin(), shares.end(),
+                       [](const Share& a, const Share& b) { return a.least < b.least; });
+      for (std::size_t number = 0; number < shares.size(); ++number) {
+        if (!of_all && number >= kFewShares) break;
+        if (!goes_on() || operations() > kShareOfPrices * most_operations_) return false;
+        auto& [share, own_least] = shares[number];
+        Contents contents;
+        const double lower = model_.sliced ? share / fineness.ratio : share;
+        const auto offers =
+            cheapest_.offers(grid(fineness, share, lower, false), capacity(), &contents);
+        auto own = in_parts(offers, 0.0);
+        const auto own_column = column(contents);
+        own_least = contents.cost;
+        for (std::size_t item = 0; item < prices.size(); ++item) {
+          own_least -= prices[item] * contents.held[item];
+        }
+        for (std::size_t at = 0; at < groups_.size(); ++at) {
+          own_least -= of_groups[at] * own_column[prices.size() + at];
+        }
+        for (auto& value : own) {
+          if (value == offers_least(offers)) value = own_least;
+        }
+        for (std::size_t part = 0; part < least.size(); ++part) {
+          least[part] = std::min(least[part], own[part]);
+        }
+        if (seen_.insert(contents.held).second) {
+          covering.add(own_column, contents.cost);
+          known_.push_back(std::move(contents));
+          learned = true;
+        }
+      }
+      const double total =
+          demanded(prices, of_groups) + std::accumulate(least.begin(), least.end(), 0.0);
+      const bool is_better = of_all && total > best_;
+      if (is_better) {
+        best_ = total;
+        best_prices_ = prices;
+        best_of_groups_ = of_groups;
+      }
+      const double reachable = covering.solve() - once();
+      const bool was_of_all = of_all;
+      of_all = !of_all || best_ == -kInfinity;
+      if (was_of_all && (reachable - best_ <= fineness.close * std::abs(reachable) ||
+                         (!learned && !is_better))) {
+        if (!add_groups(covering.taken())) return true;
+        covering = program();
+        best_ = -kInfinity;
+        best_of_groups_.resize(groups_.size(), 0.0);
+        prices = best_prices_;
+        of_groups = best_of_groups_;
+        spent_ += cheapest_.operations();
+        cheapest_ = Cheapest(model_, groups_);
+        of_all = true;
+        continue;
+      }
+      const auto& newest = covering.prices();
+      for (std::size_t at = 0; at < prices.size(); ++at) {
+        prices[at] = kWeightOfBest * best_prices_[at] + (1 - kWeightOfBest) * newest[at];
+      }
+      for (std::size_t at = 0; at < of_groups.size(); ++at) {
+        of_groups[at] = kWeightOfBest * best_of_groups_[at] +
+                        (1 - kWeightOfBest) * newest[prices.size() + at];
+      }
+    }
+    return true;
+  }
+
+  double once() const {
+    return std::accumulate(model_.costs.begin(), model_.costs.end(), 0.0) +
+           std::accumulate(model_.parameters.begin(), model_.parameters.end(), 0.0);
+  }
+
+  // Runs of items that more parts must touch than do; returns whether there are any.
+  bool add_groups(const std::vector<double>& taken) {
+    struct Lacking {
+      double missing;
+      Group group;
+    };
+    std::vector<Lacking> lacking;
+    std::vector<double> reach{0.0};
+    for (const double capacity : capacities_) reach.push_back(reach.back() + capacity);
+    for (std::int64_t first = 0; first < model_.items(); ++first) {
+      double work = 0.0;
+      std::vector<bool> touching(known_.size(), false);
+      double parts = 0.0;
+      for (auto last = first; last < model_.items(); ++last) {
+        work += model_.work[last];
+        for (std::size_t at = 0; at < known_.size(); ++at) {
+          if (taken[at] > 0.0 && !touching[at] && known_[at].touched[last]) {
+            touching[at] = true;
+            parts += taken[at];
+          }
+        }
+        std::size_t needed = 0;
+        while (needed + 1 < reach.size() && reach[needed] * (1 + kRounding) < work) ++needed;
+        if (static_cast<double>(needed) - parts > kMissing) {
+          lacking.push_back({static_cast<double>(needed) - parts,
+                             {first, last, static_cast<double>(needed)}});
+        }
+      }
+    }
+    std::stable_sort(lacking.begin(), lacking.end(), [](const Lacking& a, const Lacking& b) {
+      return a.missing > b.missing;
+    });
+    const auto before = groups_.size();
+    for (const auto& [missing, group] : lacking) {
+      if (groups_.size() >= kMostGroups || groups_.size() >= before + kGroupsAtOnce) break;
+      int overlaps = 0;
+      bool known = false;
+      for (const auto& other : groups_) {
+        overlaps += group.first <= other.last && other.first <= group.last;
+        known = known || (group.first == other.first && group.last == other.last);
+      }
+      if (!known && overlaps < 2) groups_.push_back(group);
+    }
+    return groups_.size() > before;
+  }
+
+  // Shares of the samples from low to high, and the least in each part for any of them.
+  struct Cell {
+    double low, high;
+    std::vector<double> least;
+    double sum;
+  };
+
+  Cell cell(const Fineness& fineness, double low, double high) {
+    std::vector<Offer> offers{{0.0, 0.0}};
+    double step = 0.0;
+    for (const double share : {low, high}) {
+      if (share <= 0.0 || (share == low && low == high && offers.size() > 1)) continue;
+      const auto own_grid = grid(fineness, share, low, true);
+      step = own_grid.slack;
+      const auto own = cheapest_.offers(own_grid, capacity(), nullptr);
+      offers.insert(offers.end(), own.begin(), own.end());
+    }
+    Cell cell{low, high, in_parts(offers, step), 0.0};
+    cell.sum = std::accumulate(cell.least.begin(), cell.least.end(), 0.0);
+    return cell;
+  }
+
+  // The bound at the best prices: the least over all shares of the samples, cell by cell.
+  double proven() {
+    cheapest_.price(best_prices_, best_of_groups_);
+    const double demanded_once = demanded(best_prices_, best_of_groups_);
+    double best = -kInfinity;
+    for (const auto& fineness : kProofs) {
+      const double before = operations();
+      std::vector<Cell> cells;
+      if (!model_.sliced) cells.push_back(cell(fineness, 1.0, 1.0));
+      for (double high = 1.0; model_.sliced && high > 0.0;) {
+        if (!goes_on()) return best;
+        const double low = high > kFinestShare * capacity() ? high / fineness.ratio : 0.0;
+        cells.push_back(cell(fineness, low, high));
+        high = low;
+      }
+      const auto value = [&] {
+        std::vector<double> least(capacities_.size(), 0.0);
+        for (const auto& own : cells) {
+          for (std::size_t part = 0; part < least.size(); ++part) {
+            least[part] = std::min(least[part], own.least[part]);
+          }
+        }
+        return demanded_once + std::accumulate(least.begin(), least.end(), 0.0);
+      };
+      best = std::max(best, value());
+      while (model_.sliced && goes_on() && operations() < most_operations_) {
+        const auto worst =
+            std::min_element(cells.begin(), cells.end(),
+                             [](const Cell& a, const Cell& b) { return a.sum < b.sum; });
+        const double low = worst->low, top = worst->high;
+        if (low > 0.0 ? top / low < kNarrow : top < kNone) break;
+        const double middle = low > 0.0 ? std::sqrt(low * top) : top / 3;
+        *worst = cell(fineness, low, middle);
+        cells.push_back(cell(fineness, middle, top));
+        const double reached = value();
+        best = std::max(best, reached);
+      }
+      const double used = operations() - before;
+      if (!goes_on() || operations() + 3 * used > most_operations_) break;
+    }
+    return best - kRounding;
+  }
+
+  const ContentsModel& model_;
+  const double most_operations_;
+  const std::function<bool(double)>& go_on_;
+  const std::vector<double> capacities_;
+  double largest_class_ = 0.0, spent_ = 0.0;
+  std::vector<Group> groups_;
+  Cheapest cheapest_;
+  std::vector<Contents> known_;
+  std::set<std::vector<double>> seen_;
+  double best_ = -kInfinity;
+  std::vector<double> best_prices_, best_of_groups_;
+};
+
+}  // namespace
+
+double contents_bound(const ContentsModel& model, double operations,
+                      const std::function<bool(double)>& go_on) {
+  if (model.items() == 0) return -kInfinity;
+  return Bounding(model, operations, go_on).bound();
+}
+
+}  // namespace hgpart
