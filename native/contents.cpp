@@ -26,7 +26,7 @@ constexpr std::uint64_t kMixture = std::uint64_t{63} << kMixtureAt;
 constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
 constexpr std::uint64_t kMixed = std::uint64_t{1} << 60;
 constexpr int kMostMixtures = 62, kMostClasses = 1000;
-constexpr double kOfALabel = 50.0;  // operations beside those of its buckets
+constexpr double kOfAChoice = 50.0;  // operations beside those of its labels
 
 struct Group {  // items first to last together lie in so many parts at least
   std::int64_t first, last;
@@ -125,7 +125,6 @@ class Cheapest {
     std::vector<Offer> offers;
     std::int64_t best = -1;
     for (std::size_t at = 0; at < costs_.size(); ++at) {
-      if (costs_[at] == kInfinity) continue;
       if (best < 0 || costs_[at] < costs_[static_cast<std::size_t>(best)]) {
         best = static_cast<std::int64_t>(at);
       }
@@ -151,9 +150,9 @@ class Cheapest {
     slots_.assign(nets_.size(), -1);
     used_.fill(false);
     states_ = {0};
-    costs_.assign(static_cast<std::size_t>(grid.buckets), kInfinity);
-    weights_.assign(static_cast<std::size_t>(grid.buckets), kInfinity);
-    costs_[0] = weights_[0] = 0.0;
+    labels_ = {0, 1};
+    costs_ = {0.0};
+    weights_ = {0.0};
     steps_.resize(static_cast<std::size_t>(model_->items()));
     choices_.resize(static_cast<std::size_t>(model_->items()));
   }
@@ -237,7 +236,7 @@ class Cheapest {
       const auto& net = nets_[touch.net];
       if (net.last == item && net.first < item) used_[slots_[touch.net]] = false;
     }
-    end_step();
+    end_step(item);
   }
 
   double key_share(std::uint64_t key) const {
@@ -286,24 +285,20 @@ class Cheapest {
     }
     const auto target = place(key);
     const auto buckets = static_cast<std::size_t>(grid_.buckets);
-    const double unit = capacity_ / grid_.buckets;
-    const double* from_costs = &costs_[state * buckets];
-    const double* from_weights = &weights_[state * buckets];
-    for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-      if (from_costs[bucket] == kInfinity) continue;
-      const double total = from_weights[bucket] + weight;
+    const double buckets_of_work = grid_.buckets / capacity_;
+    for (std::size_t label = labels_[state]; label < labels_[state + 1]; ++label) {
+      const double total = weights_[label] + weight;
       if (total > capacity_) break;
-      const auto own = std::min(buckets - 1, static_cast<std::size_t>(total / unit));
-      const auto to = target * buckets + own;
-      const double value = from_costs[bucket] + cost;
+      const auto bucket = std::min(buckets - 1, static_cast<std::size_t>(total * buckets_of_work));
+      const auto to = target * buckets + bucket;
+      const double value = costs_[label] + cost;
       if (value < next_costs_[to]) {
         next_costs_[to] = value;
-        next_steps_[to] = {static_cast<std::int32_t>(state * buckets + bucket),
-                           static_cast<std::int16_t>(at)};
+        next_steps_[to] = {static_cast<std::int32_t>(label), static_cast<std::int16_t>(at)};
       }
       next_weights_[to] = std::min(next_weights_[to], total);
     }
-    operations_ += static_cast<double>(buckets) + kOfALabel;
+    operations_ += static_cast<double>(labels_[state + 1] - labels_[state]) + kOfAChoice;
   }
 
   std::size_t place(std::uint64_t key) {
@@ -327,32 +322,27 @@ class Cheapest {
   }
 
   // Keeps what no lighter bucket of the same state has for less, and states that have any.
-  void end_step() {
+  void end_step(std::int64_t item) {
     const auto buckets = static_cast<std::size_t>(grid_.buckets);
     states_.clear();
+    labels_ = {0};
     costs_.clear();
     weights_.clear();
-    std::vector<Step> steps;
+    auto& steps = steps_[static_cast<std::size_t>(item)];
+    steps.clear();
     for (std::size_t state = 0; state < next_states_.size(); ++state) {
       double best = kInfinity;
-      for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
-        auto& cost = next_costs_[state * buckets + bucket];
-        if (cost >= best) {
-          cost = kInfinity;
-        } else {
-          best = cost;
-        }
+      for (auto at = state * buckets; at < (state + 1) * buckets; ++at) {
+        if (next_costs_[at] >= best) continue;
+        best = next_costs_[at];
+        costs_.push_back(best);
+        weights_.push_back(next_weights_[at]);
+        steps.push_back(next_steps_[at]);
       }
-      if (best == kInfinity) continue;
+      if (labels_.back() == costs_.size()) continue;
       states_.push_back(next_states_[state]);
-      const auto from = static_cast<std::ptrdiff_t>(state * buckets);
-      const auto to = from + static_cast<std::ptrdiff_t>(buckets);
-      costs_.insert(costs_.end(), next_costs_.begin() + from, next_costs_.begin() + to);
-      weights_.insert(weights_.end(), next_weights_.begin() + from, next_weights_.begin() + to);
-      steps.insert(steps.end(), next_steps_.begin() + from, next_steps_.begin() + to);
+      labels_.push_back(costs_.size());
     }
-    steps_[static_cast<std::size_t>(steps_now_)] = std::move(steps);
-    steps_now_ = (steps_now_ + 1) % model_->items();
   }
 
   // What a label holds, with the share of the samples as large as there is room for.
@@ -421,12 +411,12 @@ class Cheapest {
   std::vector<int> slots_;
   std::array<bool, kMostOpen> used_{};
   std::vector<std::uint64_t> states_, next_states_;
+  std::vector<std::size_t> labels_;  // CSR by state
   std::vector<double> costs_, weights_, next_costs_, next_weights_;
   std::vector<Step> next_steps_;
   std::vector<std::vector<Step>> steps_;
   std::vector<std::vector<Choice>> choices_;
   std::unordered_map<std::uint64_t, std::size_t> index_;
-  std::int64_t steps_now_ = 0;
 };
 
 // The least of offers within a capacity; two whose work differs by no more than a step may be mixed.
@@ -464,20 +454,26 @@ constexpr std::array<double, 3> kSmallShares{0.04, 0.01, 0.0005};  // in capacit
 constexpr int kMostRounds = 150;              // of better prices, at each fineness
 constexpr double kPenalty = 10.0;            // of demands that are not met
 constexpr double kWeightOfBest = 0.6;        // of the best prices so far, in the next ones
-constexpr double kShareOfPrices = 0.7;       // of the operations
+// Of the operations: until the end of each proof, and of what is until then, for prices.
+constexpr std::array<double, 4> kLimits{0.5, 0.7, 0.85, 1.0};
+constexpr double kShareOfPrices = 0.6;
+constexpr std::size_t kMostWorst = 6;        // cells of a proof, whose shares are priced from then on
 constexpr std::size_t kMostGroups = 12, kGroupsAtOnce = 3, kFewShares = 4;
 constexpr double kMissing = 0.02;            // of a part, that a group lacks
 constexpr double kNarrow = 1.01, kNone = 1e-7;  // ratio, or end, of a cell that is not cut
 
 // Mixtures of a class, by their distance as a share of a capacity; ratio of the shares of samples;
 // buckets of work.
+constexpr double kNoMixtures = 1e9;
 struct Fineness {
   double step, ratio;
   int buckets;
   double close;  // ends where better prices can't raise the bound by more than this share
 };
-constexpr std::array<Fineness, 3> kPricings{
-    {{0.3, 1.3, 60, 0.03}, {0.1, 1.2, 100, 0.01}, {0.05, 1.15, 150, 0.01}}};
+constexpr std::array<Fineness, 4> kPricings{{{kNoMixtures, 1.6, 32, 0.05},
+                                             {0.3, 1.3, 60, 0.02},
+                                             {0.1, 1.2, 100, 0.01},
+                                             {0.05, 1.15, 150, 0.01}}};
 constexpr std::array<Fineness, 4> kProofs{
     {{0.2, 2.0, 80, 0.0}, {0.1, 1.6, 150, 0.0}, {0.05, 1.6, 300, 0.0}, {0.025, 1.6, 600, 0.0}}};
 
@@ -497,10 +493,18 @@ class Bounding {
 
   double bound() {
     best_prices_ = first_prices();
+    price_limit_ = kShareOfPrices * kLimits.front() * most_operations_;
     for (const auto& fineness : kPricings) {
       if (!find_prices(fineness)) break;
     }
-    return proven();
+    double best = -kInfinity;
+    for (const double limit : kLimits) {
+      proof_limit_ = limit * most_operations_;
+      best = std::max(best, proven());
+      price_limit_ = (limit + kShareOfPrices * (1 - limit)) * most_operations_;
+      if (limit == 1.0 || more_shares_.empty() || !find_prices(kPricings.back())) break;
+    }
+    return best;
   }
 
  private:
@@ -593,6 +597,7 @@ class Bounding {
     for (const double share : kSmallShares) {
       if (model_.sliced) shares.push_back({share * capacity(), 0.0});
     }
+    for (const double share : more_shares_) shares.push_back({share, 0.0});
     auto covering = program();
     bool of_all = true;
     for (int round = 0; round < kMostRounds; ++round) {
@@ -603,7 +608,7 @@ class Bounding {
                        [](const Share& a, const Share& b) { return a.least < b.least; });
       for (std::size_t number = 0; number < shares.size(); ++number) {
         if (!of_all && number >= kFewShares) break;
-        if (!goes_on() || operations() > kShareOfPrices * most_operations_) return false;
+        if (!goes_on() || operations() > price_limit_) return false;
         auto& [share, own_least] = shares[number];
         Contents contents;
         const double lower = model_.sliced ? share / fineness.ratio : share;
@@ -639,6 +644,7 @@ class Bounding {
         best_of_groups_ = of_groups;
       }
       const double reachable = covering.solve() - once();
+      if (!std::isfinite(reachable)) return true;
       const bool was_of_all = of_all;
       of_all = !of_all || best_ == -kInfinity;
       if (was_of_all && (reachable - best_ <= fineness.close * std::abs(reachable) ||
@@ -739,6 +745,19 @@ class Bounding {
     return cell;
   }
 
+  // The shares for which least is proven are priced from then on, too.
+  void keep_worst(std::vector<Cell> cells) {
+    std::sort(cells.begin(), cells.end(),
+              [](const Cell& a, const Cell& b) { return a.sum < b.sum; });
+    for (std::size_t at = 0; at < std::min(kMostWorst, cells.size()); ++at) {
+      const double share = cells[at].high;
+      if (model_.sliced && std::find(more_shares_.begin(), more_shares_.end(), share) ==
+                               more_shares_.end()) {
+        more_shares_.push_back(share);
+      }
+    }
+  }
+
   // The bound at the best prices: the least over all shares of the samples, cell by cell.
   double proven() {
     cheapest_.price(best_prices_, best_of_groups_);
@@ -764,7 +783,7 @@ class Bounding {
         return demanded_once + std::accumulate(least.begin(), least.end(), 0.0);
       };
       best = std::max(best, value());
-      while (model_.sliced && goes_on() && operations() < most_operations_) {
+      while (model_.sliced && goes_on() && operations() < proof_limit_) {
         const auto worst =
             std::min_element(cells.begin(), cells.end(),
                              [](const Cell& a, const Cell& b) { return a.sum < b.sum; });
@@ -776,8 +795,9 @@ class Bounding {
         const double reached = value();
         best = std::max(best, reached);
       }
+      keep_worst(cells);
       const double used = operations() - before;
-      if (!goes_on() || operations() + 3 * used > most_operations_) break;
+      if (!goes_on() || operations() + 3 * used > proof_limit_) break;
     }
     return best - kRounding;
   }
@@ -786,7 +806,8 @@ class Bounding {
   const double most_operations_;
   const std::function<bool(double)>& go_on_;
   const std::vector<double> capacities_;
-  double largest_class_ = 0.0, spent_ = 0.0;
+  double largest_class_ = 0.0, spent_ = 0.0, price_limit_ = 0.0, proof_limit_ = 0.0;
+  std::vector<double> more_shares_;
   std::vector<Group> groups_;
   Cheapest cheapest_;
   std::vector<Contents> known_;

@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace hgpart {
 namespace {
 
-constexpr double kSmall = 1e-9;
+constexpr double kSmall = 1e-9, kLeastPivot = 1e-7, kSingular = 1e-11;
 constexpr int kRefactorAfter = 100, kMostPivots = 20'000, kPatience = 200;
 
 // Numbers of the columns that each row has of its own; those added come behind.
@@ -19,9 +20,19 @@ constexpr std::size_t kOwn = 2;
 CoveringProgram::CoveringProgram(std::vector<double> demands, double most, double penalty)
     : rows_(demands.size() + 1), demands_(std::move(demands)), penalty_(penalty) {
   demands_.push_back(-most);
-  for (std::size_t row = 0; row + 1 < rows_; ++row) basis_.push_back(kOwn * row);
-  basis_.push_back(kOwn * (rows_ - 1) + 1);
-  refactor();
+  begin();
+}
+
+// Nothing is taken: the basis is what is missing of each demand.
+void CoveringProgram::begin() {
+  basis_.clear();
+  inverse_.assign(rows_ * rows_, 0.0);
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const bool is_last = row + 1 == rows_;
+    basis_.push_back(kOwn * row + is_last);
+    inverse_[row * rows_ + row] = is_last ? -1.0 : 1.0;
+  }
+  values_ = in_basis(demands_);
 }
 
 void CoveringProgram::add(const std::vector<double>& column, double cost) {
@@ -66,6 +77,10 @@ void CoveringProgram::refactor() {
     std::size_t best = at;
     for (std::size_t row = at; row < rows_; ++row) {
       if (std::abs(matrix[row * rows_ + at]) > std::abs(matrix[best * rows_ + at])) best = row;
+    }
+    if (std::abs(matrix[best * rows_ + at]) < kSingular) {
+      begin();
+      return;
     }
     if (best != at) {
       for (std::size_t column = 0; column < rows_; ++column) {
@@ -126,20 +141,23 @@ bool CoveringProgram::pivot() {
   }
   if (!found) return false;
   const auto direction = in_basis(column_of(entering));
-  std::size_t leaving = rows_;
-  double least = 0.0;
+  // Harris's test: of the rows that are empty about first, the one with the largest pivot.
+  double reach = std::numeric_limits<double>::infinity();
   for (std::size_t row = 0; row < rows_; ++row) {
-    if (direction[row] <= kSmall) continue;
-    const double ratio = std::max(0.0, values_[row]) / direction[row];
-    const bool is_less = leaving == rows_ || ratio < least - 1e-12;
-    const bool is_tie = !is_less && ratio <= least + 1e-12;
-    if (is_less || (is_tie && (careful_ ? basis_[row] < basis_[leaving]
-                                        : direction[row] > direction[leaving]))) {
+    if (direction[row] <= kLeastPivot) continue;
+    reach = std::min(reach, (std::max(0.0, values_[row]) + kSmall) / direction[row]);
+  }
+  std::size_t leaving = rows_;
+  for (std::size_t row = 0; row < rows_; ++row) {
+    if (direction[row] <= kLeastPivot) continue;
+    if (std::max(0.0, values_[row]) > reach * direction[row]) continue;
+    if (leaving == rows_ ||
+        (careful_ ? basis_[row] < basis_[leaving] : direction[row] > direction[leaving])) {
       leaving = row;
-      least = ratio;
     }
   }
   if (leaving == rows_) return false;
+  const double least = std::max(0.0, values_[leaving]) / direction[leaving];
   basis_[leaving] = entering;
   const double scale = 1.0 / direction[leaving];
   for (std::size_t at = 0; at < rows_; ++at) inverse_[leaving * rows_ + at] *= scale;

@@ -28,6 +28,7 @@ class CoveringProgram {
   std::vector<double> column_of(std::size_t number) const;
   double cost_of(std::size_t number) const;
   std::vector<double> in_basis(const std::vector<double>& column) const;
+  void begin();
   void refactor();
   void find_prices();
   bool pivot();
@@ -37,7 +38,7 @@ class CoveringProgram {
   double penalty_;
   std::vector<std::vector<double>> columns_;
   std::vector<double> costs_;
-  std::vector<std::size_t> basis_;  // of each row; kSlack + number for slacks
+  std::vector<std::size_t> basis_;  // the column of each row
   std::vector<double> inverse_, values_, prices_;
   bool careful_ = false;  // by Bland's rule, which can't cycle
 };

@@ -25,9 +25,11 @@ from hgpart.arrays import Float64, Int32, Int64
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
-OPERATIONS = 1e9  # at most, of the search for good prices: some seconds
+OPERATIONS = 2e9  # at most, of the search for good prices: some seconds
 MOST_ITEMS = 400  # of more it would take too long
-MOST_OPEN = 6  # nets that are followed at once: of others some pins are left out
+# Nets that are followed from item to item: as many as make no more states in all than that, as each
+# is touched in three ways. Of others some pins are left out.
+MOST_FOLLOWED, FEWEST_FOLLOWED, MOST_STATES = 6, 3, 4000
 SLACK = 1e-9  # of the bound, for rounding
 
 
@@ -97,8 +99,8 @@ def part_bound(
 def part_model(problem: Problem) -> PartModel | None:
     """What a part can hold; None for a model with too many layers, or none that cost anything.
 
-    Nets are left out, and pins of nets, where more than `MOST_OPEN` nets would have to be followed
-    from layer to layer: that only lowers the volume. So are nets over slices of parameters that
+    Nets are left out, and pins of nets, where too many nets would have to be followed from layer
+    to layer: that only lowers the volume. So are nets over slices of parameters that
     tasks read.
     """
     is_sliced = problem.modelling.slices > 1
@@ -159,11 +161,16 @@ def _nets(symmetry: Symmetry) -> Iterator[tuple[int, list[int], list[int]]]:
 def _followed(
     nets: Counter[tuple[tuple[int, bool], ...]], count: int
 ) -> list[tuple[int, list[tuple[int, bool]]]]:
-    """Nets of at least two items, of which at most `MOST_OPEN` go on behind any item."""
-    followed = [(cost, [*items]) for items, cost in nets.items() if len(items) > 1]
-    for at in range(count - 1):
-        going_on = [net for net in followed if net[1][0][0] <= at < net[1][-1][0]]
-        going_on.sort(key=lambda net: net[0], reverse=True)
-        for net in going_on[MOST_OPEN:]:
-            net[1][:] = [pin for pin in net[1] if pin[0] <= at]
+    """Nets of at least two items, of which not too many go on behind any item."""
+    for most in range(MOST_FOLLOWED, FEWEST_FOLLOWED - 1, -1):
+        followed = [(cost, [*items]) for items, cost in nets.items() if len(items) > 1]
+        states = 0
+        for at in range(count - 1):
+            going_on = [net for net in followed if net[1][0][0] <= at < net[1][-1][0]]
+            going_on.sort(key=lambda net: net[0], reverse=True)
+            for net in going_on[most:]:
+                net[1][:] = [pin for pin in net[1] if pin[0] <= at]
+            states += 3 ** min(most, len(going_on))
+        if states <= MOST_STATES:
+            break
     return [net for net in followed if len(net[1]) > 1]
