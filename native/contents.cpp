@@ -26,6 +26,7 @@ constexpr std::uint64_t kMixture = std::uint64_t{63} << kMixtureAt;
 constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
 constexpr std::uint64_t kMixed = std::uint64_t{1} << 60;
 constexpr int kMostMixtures = 62, kMostClasses = 1000;
+constexpr std::size_t kMostStates = 30'000;
 constexpr double kOfAChoice = 50.0;  // operations beside those of its labels
 
 struct Group {  // items first to last together lie in so many parts at least
@@ -118,11 +119,16 @@ class Cheapest {
 
   double operations() const { return operations_; }
 
-  // The least cost less prices of contents of ever more work, up to a capacity and the slack.
+  // Gives up behind so many operations.
+  void limit(double operations) { limit_ = operations; }
+
+  // None, if it gives up, or: the least cost less prices of contents of ever more work, up to a capacity and the slack.
   std::vector<Offer> offers(const Grid& grid, double capacity, Contents* contents) {
     begin(grid, capacity);
-    for (std::int64_t item = 0; item < model_->items(); ++item) extend(item);
     std::vector<Offer> offers;
+    for (std::int64_t item = 0; item < model_->items(); ++item) {
+      if (!extend(item)) return offers;
+    }
     std::int64_t best = -1;
     for (std::size_t at = 0; at < costs_.size(); ++at) {
       if (best < 0 || costs_[at] < costs_[static_cast<std::size_t>(best)]) {
@@ -170,7 +176,8 @@ class Cheapest {
 
   double share_of(std::int32_t number, int mixture) const { return mixture * mixing(number); }
 
-  void extend(std::int64_t item) {
+  // Does what the item can, with each label; returns whether there are not too many.
+  bool extend(std::int64_t item) {
     auto& touches = touches_[item];
     const auto number = model_->classes[item];
     std::uint64_t closing = 0;
@@ -211,6 +218,7 @@ class Cheapest {
     of_mixture[static_cast<std::size_t>(count) + 1] = choices.size();
     const std::uint64_t own_class = static_cast<std::uint64_t>(number) + 1;
     for (std::size_t state = 0; state < states_.size(); ++state) {
+      if (next_states_.size() > kMostStates || operations_ > limit_) return false;
       const auto key = states_[state];
       const auto mixture = static_cast<int>((key & kMixture) >> kMixtureAt);
       const bool own = mixture > 0 && (key & kClass) >> kClassAt == own_class;
@@ -237,6 +245,7 @@ class Cheapest {
       if (net.last == item && net.first < item) used_[slots_[touch.net]] = false;
     }
     end_step(item);
+    return true;
   }
 
   double key_share(std::uint64_t key) const {
@@ -403,7 +412,7 @@ class Cheapest {
   std::vector<std::int64_t> class_ends_;
   std::vector<double> class_work_;
   std::vector<double> prices_;
-  double operations_ = 0.0;
+  double operations_ = 0.0, limit_ = kInfinity;
 
   Grid grid_{};
   double capacity_ = 0.0;
@@ -457,6 +466,7 @@ constexpr double kWeightOfBest = 0.6;        // of the best prices so far, in th
 // Of the operations: until the end of each proof, and of what is until then, for prices.
 constexpr std::array<double, 4> kLimits{0.5, 0.7, 0.85, 1.0};
 constexpr double kShareOfPrices = 0.6;
+constexpr double kOver = 1.2;                // of a limit, where a search is ended for it
 constexpr std::size_t kMostWorst = 6;        // cells of a proof, whose shares are priced from then on
 constexpr std::size_t kMostGroups = 12, kGroupsAtOnce = 3, kFewShares = 4;
 constexpr double kMissing = 0.02;            // of a part, that a group lacks
@@ -602,6 +612,7 @@ class Bounding {
     bool of_all = true;
     for (int round = 0; round < kMostRounds; ++round) {
       cheapest_.price(prices, of_groups);
+      cheapest_.limit(kOver * price_limit_ - spent_);
       bool learned = false;
       std::vector<double> least(capacities_.size(), 0.0);
       std::stable_sort(shares.begin(), shares.end(),
@@ -614,6 +625,7 @@ class Bounding {
         const double lower = model_.sliced ? share / fineness.ratio : share;
         const auto offers =
             cheapest_.offers(grid(fineness, share, lower, false), capacity(), &contents);
+        if (offers.empty()) return false;
         auto own = in_parts(offers, 0.0);
         const auto own_column = column(contents);
         own_least = contents.cost;
@@ -738,6 +750,7 @@ class Bounding {
       const auto own_grid = grid(fineness, share, low, true);
       step = own_grid.slack;
       const auto own = cheapest_.offers(own_grid, capacity(), nullptr);
+      if (own.empty()) return {low, high, {}, -kInfinity};
       offers.insert(offers.end(), own.begin(), own.end());
     }
     Cell cell{low, high, in_parts(offers, step), 0.0};
@@ -761,18 +774,22 @@ class Bounding {
   // The bound at the best prices: the least over all shares of the samples, cell by cell.
   double proven() {
     cheapest_.price(best_prices_, best_of_groups_);
+    cheapest_.limit(kOver * most_operations_ - spent_);
     const double demanded_once = demanded(best_prices_, best_of_groups_);
     double best = -kInfinity;
     for (const auto& fineness : kProofs) {
       const double before = operations();
+      const auto is_whole = [](const Cell& own) { return !own.least.empty(); };
       std::vector<Cell> cells;
       if (!model_.sliced) cells.push_back(cell(fineness, 1.0, 1.0));
       for (double high = 1.0; model_.sliced && high > 0.0;) {
         if (!goes_on()) return best;
         const double low = high > kFinestShare * capacity() ? high / fineness.ratio : 0.0;
         cells.push_back(cell(fineness, low, high));
+        if (!is_whole(cells.back())) break;
         high = low;
       }
+      if (!std::all_of(cells.begin(), cells.end(), is_whole)) break;
       const auto value = [&] {
         std::vector<double> least(capacities_.size(), 0.0);
         for (const auto& own : cells) {
@@ -790,8 +807,10 @@ class Bounding {
         const double low = worst->low, top = worst->high;
         if (low > 0.0 ? top / low < kNarrow : top < kNone) break;
         const double middle = low > 0.0 ? std::sqrt(low * top) : top / 3;
-        *worst = cell(fineness, low, middle);
-        cells.push_back(cell(fineness, middle, top));
+        const std::array<Cell, 2> halves{cell(fineness, low, middle), cell(fineness, middle, top)};
+        if (!is_whole(halves[0]) || !is_whole(halves[1])) break;
+        *worst = halves[0];
+        cells.push_back(halves[1]);
         const double reached = value();
         best = std::max(best, reached);
       }

@@ -79,9 +79,7 @@ def test_tiny_models_by_trying_all_partitions(slices: int, training: bool) -> No
 @pytest.mark.parametrize(
     "name", ["residual", *(pytest.param(n, marks=pytest.mark.full) for n in ("tied", "grouped"))]
 )
-def test_what_is_found_is_no_less(
-    name: str, slices: int, speeds: tuple[float, ...] | None
-) -> None:
+def test_what_is_found_is_no_less(name: str, slices: int, speeds: tuple[float, ...] | None) -> None:
     graph = graph_of(name)
     modelling = Modelling(batch_size=8, slices=slices)
     options = {"modelling": modelling, "speeds": speeds, "effort": 0.05}
