@@ -12,6 +12,25 @@
 
 #include "covering_program.hpp"
 
+// Why no contents cost less, at given prices, than the best of those that are tried:
+//
+// Let y be the share of the samples of each single filter that a part has. Which filters it has any
+// samples of is left fixed. A net of a filter is touched in a share of the samples that is at least
+// the largest y of its filters, and one that a whole layer reads at least the largest y of that
+// layer; what parameters cost is fixed. So the cost less prices is linear in y between the planes
+// y = y', and the work is linear. The least within a capacity lies at a vertex: each y is 0 or 1,
+// or the same t. Filters of a class with the same y are alike; how many of a class are of which
+// kind is then a linear program too, given what is read of each layer, so that but one class has
+// two kinds of filters, in a share f and 1 - f.
+//
+// Given all but f and t, the cost less prices is linear in f and in t. It is thus no less than at
+// one of the corners of a cell of f x t, and no contents of the cell have less work than the corner
+// has with t at its lower end, but for what a step of f makes. `Bounding` covers all f and t by such
+// cells. Work is sorted into buckets, in which labels are mixed: least cost, least work.
+//
+// The prices are those of the linear program over the contents that were found so far (column
+// generation: Gilmore and Gomory, 1961; smoothed as by Wentges, 1997).
+
 namespace hgpart {
 namespace {
 
@@ -428,24 +447,20 @@ class Cheapest {
   std::unordered_map<std::uint64_t, std::size_t> index_;
 };
 
-// The least of offers within a capacity; two whose work differs by no more than a step may be mixed.
-double least_within(std::vector<Offer> offers, double capacity, double step) {
+// The least of offers within a capacity. One with more work may be mixed with a lighter one, the work
+// of which is less by a step at most: so much of the mixture it can be. (Nothing can be said of how
+// heavy the lighter one is among the offers, as there may be a better one in its place.)
+double least_within(const std::vector<Offer>& offers, double capacity, double step) {
   capacity *= 1 + kRounding;
-  std::sort(offers.begin(), offers.end(),
-            [](const Offer& a, const Offer& b) { return a.work < b.work; });
-  double least = kInfinity;
-  for (std::size_t at = 0; at < offers.size() && offers[at].work <= capacity; ++at) {
-    least = std::min(least, offers[at].cost);
+  double alone = kInfinity;
+  for (const auto& offer : offers) {
+    if (offer.work <= capacity) alone = std::min(alone, offer.cost);
   }
-  if (step == 0.0) return least;
-  for (const auto& light : offers) {
-    if (light.work > capacity) break;
-    for (const auto& heavy : offers) {
-      if (heavy.work <= capacity || heavy.cost >= least) continue;
-      if (heavy.work > light.work + step) break;
-      const double part = (capacity - light.work) / (heavy.work - light.work);
-      least = std::min(least, light.cost + part * (heavy.cost - light.cost));
-    }
+  double least = alone;
+  for (const auto& heavy : offers) {
+    if (heavy.work <= capacity || heavy.work > capacity + step) continue;
+    const double part = std::min(1.0, (capacity + step - heavy.work) / step);
+    least = std::min(least, alone + part * (heavy.cost - alone));
   }
   return least;
 }
@@ -464,8 +479,8 @@ constexpr int kMostRounds = 150;              // of better prices, at each finen
 constexpr double kPenalty = 10.0;            // of demands that are not met
 constexpr double kWeightOfBest = 0.6;        // of the best prices so far, in the next ones
 // Of the operations: until the end of each proof, and of what is until then, for prices.
-constexpr std::array<double, 4> kLimits{0.5, 0.7, 0.85, 1.0};
-constexpr double kShareOfPrices = 0.6;
+constexpr std::array<double, 3> kLimits{0.75, 0.9, 1.0};
+constexpr double kShareOfPrices = 0.7;
 constexpr double kOver = 1.2;                // of a limit, where a search is ended for it
 constexpr std::size_t kMostWorst = 6;        // cells of a proof, whose shares are priced from then on
 constexpr std::size_t kMostGroups = 12, kGroupsAtOnce = 3, kFewShares = 4;
