@@ -40,11 +40,11 @@ constexpr double kRounding = 1e-9;
 // A label's state. Each net that is open has four bits: the level of what is paid for the filters
 // of the first kind and of the second. Levels are 0, t (1) and all (2).
 constexpr int kBitsOfNet = 4, kMostOpen = 11;
-constexpr int kMixtureAt = 44, kClassAt = 50;
-constexpr std::uint64_t kMixture = std::uint64_t{63} << kMixtureAt;
+constexpr int kMixtureAt = 44, kClassAt = 53;
+constexpr std::uint64_t kMixture = std::uint64_t{511} << kMixtureAt;
 constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
-constexpr std::uint64_t kMixed = std::uint64_t{1} << 60;
-constexpr int kMostMixtures = 62, kMostClasses = 1000;
+constexpr std::uint64_t kMixed = std::uint64_t{1} << 63;
+constexpr int kMostMixtures = 500, kMostClasses = 1000;
 constexpr std::size_t kMostStates = 30'000;
 constexpr double kOfAChoice = 50.0;  // operations beside those of its labels
 
@@ -495,12 +495,18 @@ struct Fineness {
   int buckets;
   double close;  // ends where better prices can't raise the bound by more than this share
 };
-constexpr std::array<Fineness, 4> kPricings{{{kNoMixtures, 1.6, 32, 0.05},
+constexpr std::array<Fineness, 6> kPricings{{{kNoMixtures, 1.6, 32, 0.05},
                                              {0.3, 1.3, 60, 0.02},
                                              {0.1, 1.2, 100, 0.01},
-                                             {0.05, 1.15, 150, 0.01}}};
-constexpr std::array<Fineness, 4> kProofs{
-    {{0.2, 2.0, 80, 0.0}, {0.1, 1.6, 150, 0.0}, {0.05, 1.6, 300, 0.0}, {0.025, 1.6, 600, 0.0}}};
+                                             {0.05, 1.15, 150, 0.01},
+                                             {0.02, 1.1, 400, 0.005},
+                                             {0.008, 1.07, 1000, 0.005}}};
+constexpr std::array<Fineness, 6> kProofs{{{0.2, 2.0, 80, 0.0},
+                                           {0.1, 1.6, 150, 0.0},
+                                           {0.05, 1.6, 300, 0.0},
+                                           {0.025, 1.6, 600, 0.0},
+                                           {0.012, 1.6, 1000, 0.0},
+                                           {0.006, 1.6, 1500, 0.0}}};
 
 class Bounding {
  public:
