@@ -4,12 +4,15 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
+#include <string>
 #include <unordered_map>
 #include <utility>
 
+#include "array_checks.hpp"
 #include "covering_program.hpp"
 
 // Why no contents cost less, at given prices, than the best of those that are tried:
@@ -25,8 +28,8 @@
 //
 // Given all but f and t, the cost less prices is linear in f and in t. It is thus no less than at
 // one of the corners of a cell of f x t, and no contents of the cell have less work than the corner
-// has with t at its lower end, but for what a step of f makes. `Bounding` covers all f and t by such
-// cells. Work is sorted into buckets, in which labels are mixed: least cost, least work.
+// has with t at its lower end, but for what a step of f makes. `Bounding` covers all f and t by
+// such cells. Work is sorted into buckets, in which labels are mixed: least cost, least work.
 //
 // The prices are those of the linear program over the contents that were found so far (column
 // generation: Gilmore and Gomory, 1961; smoothed as by Wentges, 1997).
@@ -39,13 +42,14 @@ constexpr double kRounding = 1e-9;
 
 // A label's state. Each net that is open has four bits: the level of what is paid for the filters
 // of the first kind and of the second. Levels are 0, t (1) and all (2).
-constexpr int kBitsOfNet = 4, kMostOpen = 11;
+constexpr int kBitsOfNet = 4, kMostOpen = 11, kMostFollowed = 8;  // the others are of groups
 constexpr int kMixtureAt = 44, kClassAt = 53;
 constexpr std::uint64_t kMixture = std::uint64_t{511} << kMixtureAt;
 constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
 constexpr std::uint64_t kMixed = std::uint64_t{1} << 63;
 constexpr int kMostMixtures = 500, kMostClasses = 1000;
-constexpr std::size_t kMostStates = 30'000;
+// At once, and of all items together: some hundred MB.
+constexpr std::size_t kMostLabels = 3'000'000, kMostSteps = 20'000'000;
 constexpr double kOfAChoice = 50.0;  // operations beside those of its labels
 
 struct Group {  // items first to last together lie in so many parts at least
@@ -141,12 +145,17 @@ class Cheapest {
   // Gives up behind so many operations.
   void limit(double operations) { limit_ = operations; }
 
-  // None, if it gives up, or: the least cost less prices of contents of ever more work, up to a capacity and the slack.
+  // The least cost less prices of contents of ever more work, up to a capacity and the slack; none
+  // if it gives up.
   std::vector<Offer> offers(const Grid& grid, double capacity, Contents* contents) {
     begin(grid, capacity);
+    keeps_steps_ = contents != nullptr;
     std::vector<Offer> offers;
+    std::size_t kept = 0;
     for (std::int64_t item = 0; item < model_->items(); ++item) {
       if (!extend(item)) return offers;
+      if (kept > kMostSteps) return offers;
+      kept += steps_[static_cast<std::size_t>(item)].size();
     }
     std::int64_t best = -1;
     for (std::size_t at = 0; at < costs_.size(); ++at) {
@@ -237,7 +246,7 @@ class Cheapest {
     of_mixture[static_cast<std::size_t>(count) + 1] = choices.size();
     const std::uint64_t own_class = static_cast<std::uint64_t>(number) + 1;
     for (std::size_t state = 0; state < states_.size(); ++state) {
-      if (next_states_.size() > kMostStates || operations_ > limit_) return false;
+      if (next_costs_.size() > kMostLabels || operations_ > limit_) return false;
       const auto key = states_[state];
       const auto mixture = static_cast<int>((key & kMixture) >> kMixtureAt);
       const bool own = mixture > 0 && (key & kClass) >> kClassAt == own_class;
@@ -352,6 +361,7 @@ class Cheapest {
   // Keeps what no lighter bucket of the same state has for less, and states that have any.
   void end_step(std::int64_t item) {
     const auto buckets = static_cast<std::size_t>(grid_.buckets);
+    operations_ += static_cast<double>(next_costs_.size());
     states_.clear();
     labels_ = {0};
     costs_.clear();
@@ -365,7 +375,7 @@ class Cheapest {
         best = next_costs_[at];
         costs_.push_back(best);
         weights_.push_back(next_weights_[at]);
-        steps.push_back(next_steps_[at]);
+        if (keeps_steps_) steps.push_back(next_steps_[at]);
       }
       if (labels_.back() == costs_.size()) continue;
       states_.push_back(next_states_[state]);
@@ -391,7 +401,8 @@ class Cheapest {
       const double first = taken[item].mixture > 0 ? share : 1.0;
       const double work = model_->work[static_cast<std::int64_t>(item)];
       whole += work * (first * (taken[item].first == 2) + (1 - first) * (taken[item].second == 2));
-      sampled += work * (first * (taken[item].first == 1) + (1 - first) * (taken[item].second == 1));
+      sampled +=
+          work * (first * (taken[item].first == 1) + (1 - first) * (taken[item].second == 1));
     }
     auto levels = levels_;
     if (sampled > 0.0) levels[1] = std::clamp((capacity_ - whole) / sampled, 0.0, levels_[1]);
@@ -432,6 +443,7 @@ class Cheapest {
   std::vector<double> class_work_;
   std::vector<double> prices_;
   double operations_ = 0.0, limit_ = kInfinity;
+  bool keeps_steps_ = false;
 
   Grid grid_{};
   double capacity_ = 0.0;
@@ -447,8 +459,8 @@ class Cheapest {
   std::unordered_map<std::uint64_t, std::size_t> index_;
 };
 
-// The least of offers within a capacity. One with more work may be mixed with a lighter one, the work
-// of which is less by a step at most: so much of the mixture it can be. (Nothing can be said of how
+// The least of offers within a capacity. One with more work may be mixed with a lighter one, whose
+// work is less by a step at most: so much of the mixture it can be. (Nothing can be said of how
 // heavy the lighter one is among the offers, as there may be a better one in its place.)
 double least_within(const std::vector<Offer>& offers, double capacity, double step) {
   capacity *= 1 + kRounding;
@@ -473,7 +485,7 @@ double offers_least(const std::vector<Offer>& offers) {
 
 // ------------------------------------------------------------------ prices
 
-constexpr double kFinestShare = 1.0 / 200;   // of the samples, in capacities: below it they are free
+constexpr double kFinestShare = 1.0 / 200;   // of the samples, in capacities: one cell is below it
 constexpr std::array<double, 3> kSmallShares{0.04, 0.01, 0.0005};  // in capacities
 constexpr int kMostRounds = 150;              // of better prices, at each fineness
 constexpr double kPenalty = 10.0;            // of demands that are not met
@@ -482,7 +494,7 @@ constexpr double kWeightOfBest = 0.6;        // of the best prices so far, in th
 constexpr std::array<double, 3> kLimits{0.75, 0.9, 1.0};
 constexpr double kShareOfPrices = 0.7;
 constexpr double kOver = 1.2;                // of a limit, where a search is ended for it
-constexpr std::size_t kMostWorst = 6;        // cells of a proof, whose shares are priced from then on
+constexpr std::size_t kMostWorst = 6;        // cells of a proof, whose shares are priced then, too
 constexpr std::size_t kMostGroups = 12, kGroupsAtOnce = 3, kFewShares = 4;
 constexpr double kMissing = 0.02;            // of a part, that a group lacks
 constexpr double kNarrow = 1.01, kNone = 1e-7;  // ratio, or end, of a cell that is not cut
@@ -856,11 +868,57 @@ class Bounding {
   std::vector<double> best_prices_, best_of_groups_;
 };
 
+void check_numbers(const char* name, Span<double> values, std::int64_t length, const char* per) {
+  check_length(name, values.size, length, per);
+  for (std::int64_t at = 0; at < values.size; ++at) {
+    if (!(values[at] >= 0.0) || std::isinf(values[at])) {
+      throw InvalidHypergraph(std::string(name) + "[" + std::to_string(at) + "] is " +
+                              std::to_string(values[at]) + ", expected 0 or more");
+    }
+  }
+}
+
+void check(const ContentsModel& model) {
+  const auto items = model.items();
+  if (items == 0 || items > kMostClasses) fail("items", items, "1 to 1000");
+  check_numbers("work", model.work, items, "one per item");
+  check_numbers("parameters", model.parameters, items, "one per item");
+  check_numbers("costs", model.costs, model.costs.size, "one per net");
+  if (model.capacities.size == 0) fail("capacities", 0, "one for each part");
+  check_numbers("capacities", model.capacities, model.capacities.size, "one per part");
+  if (!std::is_sorted(model.capacities.begin(), model.capacities.end(), std::greater<>()) ||
+      model.capacities[0] == 0.0) {
+    throw InvalidHypergraph("capacities are not in descending order from above 0, as expected");
+  }
+  check_length("classes", model.classes.size, items, "one per item");
+  check_below("classes", model.classes, kMostClasses);
+  check_length("pointers", model.pointers.size, items + 1, "one per item and 1 more");
+  check_pointers("pointers", model.pointers, nullptr, model.nets.size, "nets");
+  check_length("dense", model.dense.size, model.nets.size, "one per net of an item");
+  check_below("nets", model.nets, model.costs.size);
+  std::vector<std::int64_t> first(static_cast<std::size_t>(model.costs.size), items);
+  std::vector<std::int64_t> last(first.size(), -1);
+  for (std::int64_t item = 0; item < items; ++item) {
+    for (auto at = model.pointers[item]; at < model.pointers[item + 1]; ++at) {
+      const auto net = static_cast<std::size_t>(model.nets[at]);
+      first[net] = std::min(first[net], item);
+      last[net] = item;
+    }
+  }
+  for (std::int64_t item = 0; item < items; ++item) {
+    int open = 0;
+    for (std::size_t net = 0; net < first.size(); ++net) {
+      open += first[net] <= item && item < last[net];
+    }
+    if (open > kMostFollowed) fail("nets behind item", item, open, "at most 8");
+  }
+}
+
 }  // namespace
 
 double contents_bound(const ContentsModel& model, double operations,
                       const std::function<bool(double)>& go_on) {
-  if (model.items() == 0) return -kInfinity;
+  check(model);
   return Bounding(model, operations, go_on).bound();
 }
 
