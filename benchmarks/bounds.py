@@ -108,8 +108,10 @@ def measured(model: str, k: int, sliced: bool, volume: int | None) -> Row:
     start = time.process_time()
     bound, _ = part_bound(problem)
     seconds = round(time.process_time() - start, 1)
-    gaps = (round(relative_gap(volume, least), 4) for least in (before, max(before, bound)))
-    return Row(model, k, sliced, volume, *gaps, cpu_seconds=seconds)
+    gap_before, gap = (
+        round(relative_gap(volume, least), 4) for least in (before, max(before, bound))
+    )
+    return Row(model, k, sliced, volume, gap_before, gap, seconds)
 
 
 @cache

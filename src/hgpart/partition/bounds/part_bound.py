@@ -25,7 +25,7 @@ from hgpart.arrays import Float64, Int32, Int64
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
-OPERATIONS = 2e9  # at most, of the search for good prices: some seconds
+OPERATIONS = 4e9  # at most, of the search for good prices: some seconds
 MOST_ITEMS = 400  # of more it would take too long
 # Nets that are followed from item to item: as many as make no more states in all than that, as each
 # is touched in three ways. Of others some pins are left out.
