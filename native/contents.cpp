@@ -98,7 +98,7 @@ struct Step {
 class Cheapest {
  public:
   Cheapest(const ContentsModel& model, const std::vector<Group>& groups)
-      : model_(&model), touches_(static_cast<std::size_t>(model.items())) {
+      : model_(&model), has_groups_(!groups.empty()), touches_(static_cast<std::size_t>(model.items())) {
     for (const double cost : model.costs) nets_.push_back({cost, -1, -1, false});
     for (std::int64_t item = 0; item < model.items(); ++item) {
       for (std::int64_t at = model.pointers[item]; at < model.pointers[item + 1]; ++at) {
@@ -172,6 +172,7 @@ class Cheapest {
   struct Choice {
     int first, second;  // levels of the two kinds of filters
     int mixture;        // 0: all filters alike
+    bool trace = false; // so few of the filters that they count for nothing but what they touch
   };
 
   double room(double capacity) const { return (capacity + grid_.slack) * (1 + kRounding); }
@@ -232,6 +233,7 @@ class Cheapest {
     std::vector<int> levels{0};
     for (int level = least_level; level <= most_level; ++level) levels.push_back(level);
     for (const int level : levels) choices.push_back({level, level, 0});
+    if (has_groups_) choices.push_back({0, 0, 0, true});
     const std::size_t plain = choices.size();
     const int count = mixtures(number);
     std::vector<std::size_t> of_mixture(static_cast<std::size_t>(count) + 2, plain);
@@ -293,7 +295,7 @@ class Cheapest {
     double cost = model_->parameters[item] *
                       (first * (choice.first > 0) + second * (choice.second > 0)) -
                   prices_[item] * held;
-    const int most = std::max(choice.first, choice.second);
+    const int most = choice.trace ? 2 : std::max(choice.first, choice.second);
     for (const auto& touch : touches_[item]) {
       const auto& net = nets_[touch.net];
       int own_first = touch.dense ? most : choice.first;
@@ -418,10 +420,10 @@ class Cheapest {
       const auto& choice = taken[item];
       const double first = choice.mixture > 0 ? share : 1.0;
       contents.held.push_back(first * levels[choice.first] + (1 - first) * levels[choice.second]);
-      contents.touched.push_back(choice.first > 0 || choice.second > 0);
+      contents.touched.push_back(choice.trace || choice.first > 0 || choice.second > 0);
       contents.cost += model_->parameters[at] *
                        (first * (choice.first > 0) + (1 - first) * (choice.second > 0));
-      const int most = std::max(choice.first, choice.second);
+      const int most = choice.trace ? 2 : std::max(choice.first, choice.second);
       for (const auto& touch : touches_[item]) {
         auto& own = paid[touch.net];
         own[0] = std::max(own[0], touch.dense ? most : choice.first);
@@ -437,6 +439,7 @@ class Cheapest {
   }
 
   const ContentsModel* model_;
+  bool has_groups_;
   std::vector<Net> nets_;
   std::vector<std::vector<Touch>> touches_;
   std::vector<std::int64_t> class_ends_;
@@ -688,7 +691,9 @@ class Bounding {
         best_prices_ = prices;
         best_of_groups_ = of_groups;
       }
+      const double before = covering.operations();
       const double reachable = covering.solve() - once();
+      spent_ += covering.operations() - before;
       if (!std::isfinite(reachable)) return true;
       const bool was_of_all = of_all;
       of_all = !of_all || best_ == -kInfinity;
@@ -711,7 +716,7 @@ class Bounding {
       }
       for (std::size_t at = 0; at < of_groups.size(); ++at) {
         of_groups[at] = kWeightOfBest * best_of_groups_[at] +
-                        (1 - kWeightOfBest) * newest[prices.size() + at];
+                        (1 - kWeightOfBest) * std::max(0.0, newest[prices.size() + at]);
       }
     }
     return true;
@@ -723,7 +728,9 @@ class Bounding {
   }
 
   // Runs of items that more parts must touch than do; returns whether there are any.
+  // With samples to share, the least part of them touches a group for nothing.
   bool add_groups(const std::vector<double>& taken) {
+    if (model_.sliced) return false;
     struct Lacking {
       double missing;
       Group group;

@@ -9,7 +9,7 @@ namespace hgpart {
 namespace {
 
 constexpr double kSmall = 1e-9, kLeastPivot = 1e-7, kSingular = 1e-11;
-constexpr int kRefactorAfter = 100, kMostPivots = 20'000, kPatience = 200;
+constexpr int kRefactorAfter = 100, kMostPivots = 3'000, kPatience = 200;
 
 // Numbers of the columns that each row has of its own; those added come behind.
 constexpr std::size_t kOwn = 2;
@@ -119,6 +119,7 @@ void CoveringProgram::find_prices() {
 // Exchanges a column of the basis for one that lowers the cost; returns whether there is any.
 bool CoveringProgram::pivot() {
   find_prices();
+  operations_ += static_cast<double>(rows_ * (2 * rows_ + columns_.size()));
   double best = -kSmall;
   std::size_t entering = 0;
   bool found = false;

@@ -20,6 +20,9 @@ class CoveringProgram {
   // What a unit more of each demand costs, at the last solution.
   const std::vector<double>& prices() const { return prices_; }
 
+  // Operations of all solutions, as a measure of time.
+  double operations() const { return operations_; }
+
   // How often each column is taken there.
   std::vector<double> taken() const;
 
@@ -40,6 +43,7 @@ class CoveringProgram {
   std::vector<double> costs_;
   std::vector<std::size_t> basis_;  // the column of each row
   std::vector<double> inverse_, values_, prices_;
+  double operations_ = 0.0;
   bool careful_ = false;  // by Bland's rule, which can't cycle
 };
 
