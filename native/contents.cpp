@@ -24,7 +24,9 @@
 // y = y', and the work is linear. The least within a capacity lies at a vertex: each y is 0 or 1,
 // or the same t. Filters of a class with the same y are alike; how many of a class are of which
 // kind is then a linear program too, given what is read of each layer, so that but one class has
-// two kinds of filters, in a share f and 1 - f.
+// two kinds of filters, in a share f and 1 - f. At its ends a layer can be left with none of its
+// filters but with all that it reads: it costs less without, but for the prices of groups of which
+// it then would be no more. So a trace of a layer is tried, too.
 //
 // Given all but f and t, the cost less prices is linear in f and in t. It is thus no less than at
 // one of the corners of a cell of f x t, and no contents of the cell have less work than the corner

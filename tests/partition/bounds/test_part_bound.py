@@ -147,8 +147,20 @@ def test_a_mixture_with_a_lighter_one_is_bounded() -> None:
     work = Work(np.array([0, *loads, 0], dtype=np.int64), "MAC", 1, "test")
     modelling = Modelling(batch_size=1, output_vertex=False)
     found = partition_graph(maker.graph(), work, 5, 0.1, modelling=modelling, effort=0.03)
-    bound = bound_of(found.problem, 3e7)
-    assert 0.8 * found.evaluation.volume <= bound <= found.evaluation.volume
+    assert bound_of(found.problem, 3e7) <= found.evaluation.volume
+
+
+def test_a_trace_of_a_layer_is_in_a_part() -> None:
+    """Parts that must hold some of it may hold next to nothing: the bound was 2412 of 1920."""
+    maker = GraphMaker()
+    channels = maker.add("dense", 12, elements=5)
+    for _ in range(2):
+        channels = maker.add("dense", 12, (read(channels), read(channels, groups=12)), elements=5)
+    last = maker.add("dense", 8, (read(channels),))
+    maker.add("dense", 12, (read(np.union1d(channels, last)),), elements=20)
+    work = Work(np.array([40, 3, 0, 40, 0], dtype=np.int64), "MAC", 1, "test")
+    problem = Problem(maker.graph(), work, Modelling(batch_size=5), 5, 0.7)
+    assert 0 < bound_of(problem, 1e7) <= 1920
 
 
 WRONG = {
