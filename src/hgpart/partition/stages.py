@@ -240,7 +240,9 @@ def solve_in_slices(
     # lower bound, and as many as the known way has are tried for what that way sends.
     whole = problem.in_slices(1)
     operations = SHARE_OF_WHOLE * OPERATIONS * min(1.0, search.effort)
-    least, _ = part_bound(whole, SHARE_OF_WHOLE * search.left, operations)
+    least, interrupted = part_bound(whole, SHARE_OF_WHOLE * search.left, operations)
+    if interrupted:
+        raise KeyboardInterrupt
     enough = {1: max(least, lower_bound(whole)) - 1}
     if known is not None:
         enough = {known.slices: known.volume, **enough}
