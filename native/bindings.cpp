@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "contents.hpp"
 #include "joining.hpp"
 #include "layer_counts.hpp"
 #include "list_schedule.hpp"
@@ -386,6 +387,51 @@ nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, doub
   return nb::make_tuple(found, watch.interrupted());
 }
 
+// The arrays of a hgpart.partition.bounds.part_bound.PartModel.
+class ContentsInput {
+ public:
+  explicit ContentsInput(nb::handle record)
+      : work_(record.attr("work"), "work", "float64"),
+        parameters_(record.attr("parameters"), "parameters", "float64"),
+        classes_(record.attr("classes"), "classes", "int32"),
+        costs_(record.attr("costs"), "costs", "float64"),
+        pointers_(record.attr("pointers"), "pointers", "int64"),
+        nets_(record.attr("nets"), "nets", "int32"),
+        dense_(record.attr("dense"), "dense", "bool"),
+        capacities_(record.attr("capacities"), "capacities", "float64"),
+        sliced_(number<bool>(record, "sliced", "True or False")) {}
+
+  hgpart::ContentsModel view() const {
+    return {work_.span(),     parameters_.span(), classes_.span(),
+            costs_.span(),    pointers_.span(),   nets_.span(),
+            dense_.span(),    capacities_.span(), sliced_};
+  }
+
+ private:
+  Input<double> work_, parameters_;
+  Input<std::int32_t> classes_;
+  Input<double> costs_;
+  Input<std::int64_t> pointers_;
+  Input<std::int32_t> nets_;
+  Input<bool> dense_;
+  Input<double> capacities_;
+  bool sliced_;
+};
+
+// Returns the bound, as a share of the costs, and whether Ctrl-C ended the search for it.
+nb::object contents_bound(nb::handle model, double operations, double seconds) {
+  const ContentsInput arrays(model);
+  Watch watch(seconds, nb::none());
+  double bound;
+  {
+    nb::gil_scoped_release without_gil;
+    bound = hgpart::contents_bound(arrays.view(), operations,
+                                   [&](double done) { return watch.go_on(done); });
+  }
+  watch.end();
+  return nb::make_tuple(bound, watch.interrupted());
+}
+
 // The arrays of a hgpart.prediction.jobs.TimedStep.
 class TimedStepInput {
  public:
@@ -573,6 +619,8 @@ NB_MODULE(_native, module) {
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
   module.def("anneal_counts", &anneal_counts, "layers"_a, "chains"_a, "threads"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "on_progress"_a = nb::none());
+  module.def("contents_bound", &contents_bound, "model"_a, "operations"_a,
+             "seconds"_a = std::numeric_limits<double>::infinity());
   module.def("refine", &refine, "hypergraph"_a, "parts"_a, "capacities"_a, "seed"_a,
              "seconds"_a = std::numeric_limits<double>::infinity(), "may_lie"_a = nb::none());
   module.def("joined", &joined, "parts"_a, "seconds"_a, "once"_a, "alike"_a, "pointers"_a,

@@ -51,6 +51,7 @@ def anneal_counts(
     seconds: float = ...,
     on_progress: Callable[[float], object] | None = None,
 ) -> tuple[list[tuple[Int32, float, float]], bool]: ...
+def contents_bound(model: Any, operations: float, seconds: float = ...) -> tuple[float, bool]: ...
 def joined(
     parts: Int32,
     seconds: Float64,

@@ -42,7 +42,7 @@ class Partition:
         and no constraint is broken.
     lower_bound : int
         Bytes that every partition within eps sends at least: by `bounds.lower_bound`, or more where
-        the backend proves more.
+        `bounds.part_bound` or the backend proves more.
     memory_bytes : int64 array, shape (k,), or None
         Bytes that each part needs, where memory is limited; see `memory`.
     interrupted : bool

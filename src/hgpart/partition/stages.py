@@ -16,6 +16,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import Backend, backend_name, check_backend
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.bounds.lower_bound import lower_bound
+from hgpart.partition.bounds.part_bound import OPERATIONS, part_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.external.mtkahypar import mtkahypar
@@ -37,6 +38,7 @@ from hgpart.partition.slice_order import in_order
 from hgpart.partition.steering.feasible import check_constraints
 from hgpart.work.figures import Work
 
+SHARE_OF_WHOLE = 0.05  # of a bound's effort, and of the time, for whether slices are needed at all
 FLAT_SHARE = 0.2  # of the time that is given, where bands are tried as well
 
 
@@ -142,7 +144,20 @@ def partition_graph(
     )
     search = Search(seed, effort, time_limit, on_progress)
     in_any = slices == "auto", bands == "auto"
-    return solve_in_tiles(problem, search, backend, best_effort, *in_any)
+    return with_part_bound(solve_in_tiles(problem, search, backend, best_effort, *in_any), search)
+
+
+def with_part_bound(partition: Partition, search: Search) -> Partition:
+    """The partition with the better lower bound by what a part can hold, if there is one.
+
+    It is looked for in the time that the search has left, some seconds at most; Ctrl-C ends it.
+    """
+    volume, bound = partition.evaluation.volume, partition.lower_bound
+    if not partition.feasible or partition.interrupted or volume <= bound or search.left <= 0:
+        return partition
+    operations = OPERATIONS * min(1.0, search.effort)
+    better, _ = part_bound(partition.problem, search.left, operations)
+    return replace(partition, lower_bound=max(bound, better))
 
 
 def solve_in_tiles(
@@ -223,7 +238,12 @@ def solve_in_slices(
     known = best_known(problem)
     # Volumes with which a number of slices need not be tried: one slice can send no less than its
     # lower bound, and as many as the known way has are tried for what that way sends.
-    enough = {1: lower_bound(problem.in_slices(1)) - 1}
+    whole = problem.in_slices(1)
+    operations = SHARE_OF_WHOLE * OPERATIONS * min(1.0, search.effort)
+    least, interrupted = part_bound(whole, SHARE_OF_WHOLE * search.left, operations)
+    if interrupted:
+        raise KeyboardInterrupt
+    enough = {1: max(least, lower_bound(whole)) - 1}
     if known is not None:
         enough = {known.slices: known.volume, **enough}
     numbers = [*dict.fromkeys((promising(problem, search), *enough))]

@@ -165,7 +165,7 @@ def partition(
             from hgpart.partition.problem.problem import Problem
             from hgpart.partition.problem.search import Search
             from hgpart.partition.problem.topology import load_speeds
-            from hgpart.partition.stages import solve, solve_in_tiles
+            from hgpart.partition.stages import solve, solve_in_tiles, with_part_bound
             from hgpart.partition.ways.catalogue import way_named
         slices, speeds = counting.slices, devices.speeds
         if speeds is None and devices.machine is not None and k is not None:
@@ -230,6 +230,8 @@ def partition(
                 divided = solve_in_tiles(
                     problem, limited, search.backend, search.best_effort, *in_any
                 )
+        with stage("bound"):
+            divided = with_part_bound(divided, limited)
         with stage("import"):  # with torch, which the search does without
             from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report.page.plan import plan_page

@@ -1,0 +1,183 @@
+"""What a part can hold bounds what is sent: below every partition, and near the best of some."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from partitioned_models import (
+    GraphMaker,
+    chain,
+    channel_graphs,
+    graph_of,
+    modellings,
+    read,
+    with_capacities,
+)
+
+from hgpart import _native
+from hgpart.errors import HypergraphError
+from hgpart.hypergraph.blocks import single_blocks
+from hgpart.hypergraph.building import evaluate_parts
+from hgpart.hypergraph.modelling import Modelling
+from hgpart.layers.channel_graph import INPUT, OUTPUT, ChannelGraph
+from hgpart.partition import partition_graph
+from hgpart.partition.bounds.part_bound import part_bound, part_model
+from hgpart.partition.problem.problem import Problem
+from hgpart.work.figures import Work, flops
+
+QUICK = 2e6  # operations
+
+
+def bound_of(problem: Problem, operations: float = QUICK) -> int:
+    bound, interrupted = part_bound(problem, operations=operations)
+    assert not interrupted
+    return bound
+
+
+@given(
+    channel_graphs(max_layers=6, max_tasks=6),
+    modellings,
+    st.integers(1, 5),
+    st.integers(0, 2**16),
+    st.floats(0, 1),
+)
+def test_no_partition_is_below_it(
+    graph_and_work: tuple[ChannelGraph, Work],
+    modelling: Modelling,
+    k: int,
+    seed: int,
+    together: float,
+) -> None:
+    """Random parts, with more or less of the vertices in the part of the one before."""
+    graph, work = graph_and_work
+    modelling = replace(modelling, grain="coarse")
+    model = Problem(graph, work, modelling, k).hypergraph(single_blocks(graph, modelling))
+    random = np.random.default_rng(seed)
+    parts = random.integers(0, k, model.vertices).astype(np.int32)
+    for vertex in range(1, model.vertices):
+        if random.random() < together:
+            parts[vertex] = parts[vertex - 1]
+    evaluation = evaluate_parts(model, parts, k)
+    assert bound_of(with_capacities(graph, work, modelling, evaluation.loads)) <= evaluation.volume
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("training", [True, False])
+def test_tiny_models_by_trying_all_partitions(slices: int, training: bool) -> None:
+    graph, work = chain([2, 1, 2], [3, 5, 2], [4, 1, 2])
+    modelling = Modelling(
+        input_vertex=False, output_vertex=False, batch_size=2, slices=slices, training=training
+    )
+    problem = Problem(graph, work, modelling, 2, 0.2)
+    model = problem.hypergraph(single_blocks(graph, modelling))
+    volumes = []
+    for parts in product(range(2), repeat=model.vertices):
+        evaluation = evaluate_parts(model, np.array(parts, dtype=np.int32), 2)
+        if (evaluation.loads <= problem.capacities).all():
+            volumes.append(evaluation.volume)
+    assert bound_of(problem) <= min(volumes)
+
+
+@pytest.mark.parametrize("speeds", [None, (3, 2, 1)])
+@pytest.mark.parametrize("slices", [1, pytest.param(4, marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "name", ["residual", *(pytest.param(n, marks=pytest.mark.full) for n in ("tied", "grouped"))]
+)
+def test_what_is_found_is_no_less(name: str, slices: int, speeds: tuple[float, ...] | None) -> None:
+    graph = graph_of(name)
+    modelling = Modelling(batch_size=8, slices=slices)
+    options = {"modelling": modelling, "speeds": speeds, "effort": 0.05}
+    found = partition_graph(graph, flops(graph), 3, 0.3, **options)
+    assert 0 <= bound_of(found.problem) <= found.evaluation.volume
+
+
+def test_equal_layers_are_cut_for_the_bound() -> None:
+    """Four layers in two parts of a fifth more than half: a cut between two of them."""
+    graph, work = chain([8] * 4, [80] * 4, [1] * 4)
+    modelling = Modelling(
+        input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1
+    )
+    bound = bound_of(Problem(graph, work, modelling, 2, 0.2), 1e8)
+    assert 0.85 * 8 <= bound <= 8
+
+
+def test_slices_send_parameters() -> None:
+    """Layers with few parameters and large maps, which a part can't hold all of, go by slices."""
+    graph, work = chain([8] * 3, [80] * 3, [1000] * 3)
+    modelling = Modelling(input_vertex=False, output_vertex=False, batch_size=8, slices=4)
+    found = partition_graph(graph, work, 2, 0.1, modelling=modelling, effort=0.1)
+    assert 0.7 * found.evaluation.volume <= bound_of(found.problem, 1e8) <= found.evaluation.volume
+
+
+def test_slices_in_inference_need_send_nothing() -> None:
+    graph, work = chain([4, 4], [10, 10], [3, 3])
+    modelling = Modelling(batch_size=4, slices=4, training=False)
+    assert bound_of(Problem(graph, work, modelling, 4, 0.0)) == 0
+
+
+def test_nets_that_cost_nothing_have_no_model() -> None:
+    graph, work = chain([4], [10], [3])
+    modelling = Modelling(input_vertex=False, output_vertex=False)
+    assert part_model(Problem(graph, work, modelling, 2, 0.5)) is None
+
+
+def test_a_time_limit_ends_it() -> None:
+    graph = graph_of("residual")
+    problem = Problem(graph, flops(graph), Modelling(batch_size=8, slices=4), 4, 0.3)
+    assert part_bound(problem, seconds=0.0) == (0, False)
+    assert part_bound(problem, seconds=math.inf, operations=0.0)[0] >= 0
+
+
+def test_a_mixture_with_a_lighter_one_is_bounded() -> None:
+    """The lighter contents had given way to others still lighter, and the mixture was left out."""
+    maker = GraphMaker()
+    channels = maker.add(INPUT, 1, channels=3)
+    loads = [1, 0, 3, 1, 10, 40, 3]
+    for at, size in enumerate([2, 2, 100, 100, 2, 2, 5]):
+        reads = (read(channels), *([read(channels, groups=8)] if 1 <= at <= 4 else []))
+        channels = maker.add("dense", 8, reads, elements=size)
+    maker.add(OUTPUT, 1, (read(channels),), channels=0)
+    work = Work(np.array([0, *loads, 0], dtype=np.int64), "MAC", 1, "test")
+    modelling = Modelling(batch_size=1, output_vertex=False)
+    found = partition_graph(maker.graph(), work, 5, 0.1, modelling=modelling, effort=0.03)
+    assert bound_of(found.problem, 3e7) <= found.evaluation.volume
+
+
+def test_a_trace_of_a_layer_is_in_a_part() -> None:
+    """Parts that must hold some of it may hold next to nothing: the bound was 2412 of 1920."""
+    maker = GraphMaker()
+    channels = maker.add("dense", 12, elements=5)
+    for _ in range(2):
+        channels = maker.add("dense", 12, (read(channels), read(channels, groups=12)), elements=5)
+    last = maker.add("dense", 8, (read(channels),))
+    maker.add("dense", 12, (read(np.union1d(channels, last)),), elements=20)
+    work = Work(np.array([40, 3, 0, 40, 0], dtype=np.int64), "MAC", 1, "test")
+    problem = Problem(maker.graph(), work, Modelling(batch_size=5), 5, 0.7)
+    assert 0 < bound_of(problem, 1e7) <= 1920
+
+
+WRONG = {
+    "work": (np.array([-1.0, 1.0]), "work[0] is"),
+    "classes": (np.array([0], dtype=np.int32), "classes has length 1"),
+    "nets": (np.array([0, 7], dtype=np.int32), "nets[1] is 7"),
+    "capacities": (np.array([0.1, 0.9]), "capacities are not in descending order"),
+    "costs": (np.array([math.nan]), "costs[0] is"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_arrays_are_checked(name: str) -> None:
+    graph, work = chain([2], [3], [4])
+    model = part_model(Problem(graph, work, Modelling(output_vertex=False), 2, 1.0))
+    assert model is not None
+    assert len(model.work) == 2
+    values, said = WRONG[name]
+    with pytest.raises(HypergraphError, match=re.escape(said)):
+        _native.contents_bound(replace(model, **{name: values}), 1e6)
