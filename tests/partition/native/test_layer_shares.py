@@ -59,3 +59,10 @@ def test_a_light_layer_is_made_where_it_is_read() -> None:
     modelling = Modelling(grain="fine", input_vertex=False, output_vertex=False)
     shares = layer_shares(Problem(graph, work, modelling, 5), np.full(5, 100.0))
     assert set(shares.parts[1]) <= set(shares.parts[2])
+
+
+def test_parts_without_room_take_no_memory() -> None:
+    """A load over no room was so many parts as filled the memory of the machine."""
+    graph, work = chain([4, 4], [4, 4], [1, 1])
+    shares = layer_shares(Problem(graph, work, Modelling(grain="fine"), 3), np.zeros(3))
+    assert all(sum(own.values()) == pytest.approx(1) for own in shares.parts[1:3])

@@ -46,7 +46,8 @@ def layer_shares(problem: Problem, rooms: Float64) -> Shares:
     for begin in range(count):
         for end in range(begin + 1, count + 1):
             load = layers.load(steps[begin], steps[end])
-            cost = layers.run_cost(steps[begin], steps[end], max(1, math.ceil(load / room)))
+            parts = max(1, min(k, math.ceil(load / room)))
+            cost = layers.run_cost(steps[begin], steps[end], parts)
             least = used if load == 0 else np.searchsorted(reach, (reach + load) * (1 - 1e-12))
             ends = np.minimum(np.maximum(least, used + (load > 0)), k)
             fits = reach + load <= reach[-1] * (1 + 1e-9)
