@@ -88,3 +88,20 @@ def test_a_plan_is_mended_for_fewer_devices(capsys, tmp_path):
     )
     said = fails(capsys, [*PARTITION, "--move-at-most", "1MB"], 3)
     assert "accepted with --start PLAN" in said
+
+
+def test_a_plan_that_is_mended_keeps_its_eps_and_constraints(capsys, tmp_path):
+    plan, mended = tmp_path / "plan.json", tmp_path / "mended.json"
+    pins = ("--pin", "conv1=2", "--pin", "fc2=0,1")
+    hgpart("partition", "lenet5", "--k", 3, "--effort", 0, "--eps", 0.4, *pins, "-o", plan)
+    capsys.readouterr()
+    start = ("partition", "lenet5", "--start", f"{plan},without=1", "--effort", 0.05, "-o", mended)
+    hgpart(*start)
+    said = capsys.readouterr().out
+    assert "Both constraints are kept: pin conv1=1; pin fc2=0" in said
+    assert "--way" not in said and "--slices" not in said  # which --start does not take
+    assert load_plan(mended).eps == 0.4
+    hgpart(*start, "--pin", "fc2=0")
+    assert str(load_plan(mended).constraints) == "pin fc2=0"
+    without_its_device = ["partition", "lenet5", "--start", f"{plan},without=2"]
+    assert "pin conv1=2: no such device is left" in fails(capsys, without_its_device, 3)

@@ -300,6 +300,7 @@ def _equal_devices(before: Partition, after: Partition, machines: list[Machine])
         memory = () if problem.memory is None else problem.memory.bytes
         links = problem.objective.links
         is_even = links is None or len(set(links[~np.eye(partition.k, dtype=bool)].tolist())) == 1
+        is_even &= not problem.constraints.pins
         if len(set(memory)) > 1 or len(set(problem.rates)) > 1 or not is_even:
             return False
     return all(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.partition.partition import Partition
+from hgpart.partition.problem.memory import in_words
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.start import lost_bytes, moved_bytes, start_of
@@ -105,10 +106,11 @@ def mend(
     allowed = [(partition, moved) for partition, moved in tried if moved <= most]
     if not allowed:
         least, lost = min(moved for _, moved in tried), lost_bytes(start, problem.views)
-        gone = f", {lost:,} of them from devices that have left" if lost else ""
+        gone = f", {in_words(lost)} of them from devices that have left" if lost else ""
         raise InfeasibleError(
             f"no partition within eps {problem.eps:g} was found that moves at most "
-            f"{move_at_most:,} bytes of weights; the fewest are {least:,}{gone}"
+            f"{in_words(int(most))} of weights; the fewest are {least:,} bytes ({in_words(least)})"
+            f"{gone}"
         )
     partition, moved = min(allowed, key=lambda pair: (pair[0].evaluation.volume, pair[1]))
     return Mended(partition, moved, move_at_most)

@@ -140,7 +140,7 @@ def partition(
         whose devices are.
     eps : E
         Allowed imbalance: a device's work is at most (1 + eps) times its share. Default: 0.1; with
-        --objective time 1, which leaves the balance to the search.
+        --start that of the plan; with --objective time 1, which leaves the balance to the search.
 
     Examples
     --------
@@ -171,7 +171,7 @@ def partition(
         if speeds is None and devices.machine is not None and k is not None:
             speeds = load_speeds(devices.machine, k)
         if eps is None:
-            eps = WIDE if search.objective == TIME else 0.1
+            eps = WIDE if search.objective == TIME else 0.1 if existing is None else existing.eps
         check_request(len(speeds or [1]) if k is None else k, eps, speeds)
         check_search(search.seed, search.effort, search.time_limit)
         modelling = counting.modelling_of(counting.batch_size)
@@ -184,6 +184,8 @@ def partition(
         if search.objective == TIME and k is not None:
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
         constraints = steering.wanted()
+        if existing is not None and not constraints:
+            constraints = existing.constraints.without(without or range(k or 1, existing.k))
         objective, memory = _wanted(counting, search, devices, k or 1)
         counting.check_work()
         named = NamedModel(stage, model, counting.input_shape)
@@ -240,7 +242,7 @@ def partition(
             layerwise = hgpart.evaluate_layerwise(graph, work, divided.modelling, k, speeds, eps)
         searched = parts is None and timing is None and search.way is None
         untried = searched and slices == 1 and search.backend == "native" and k > 1
-        untried &= modelling.training and modelling.batch_size > 1
+        untried &= modelling.training and modelling.batch_size > 1 and existing is None
         untried &= not graph.mixing.of_norms(modelling.norms)
         known = None
         if untried and memory is None and search.objective == "volume" and not constraints:

@@ -36,6 +36,8 @@ def layer_shares(problem: Problem, rooms: Float64) -> Shares:
     """
     graph, layers = problem.graph, _Layers(problem)
     steps = layers.steps(2 * len(rooms))
+    if not rooms.any():  # less work than parts: the least capacity is below one unit
+        rooms = np.full(len(rooms), layers.load(0, steps[-1]) / len(rooms))
     reach = np.concatenate([[0.0], np.cumsum(rooms)])
     room = max(1e-9, float(rooms.mean()))
     k, count = len(rooms), len(steps) - 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +141,29 @@ class Constraints:
             for field in fields(self)
         }
         return Constraints(**values)
+
+    def without(self, gone: Sequence[int]) -> Constraints:
+        """The same where some devices have left, and the others are numbered anew in their order.
+
+        Raises
+        ------
+        ArgumentError
+            If all devices of a pin have left.
+
+        >>> print(constraints(pin=["conv1=2", "fc=0,1"]).without([1]))
+        pin conv1=1; pin fc=0
+        """
+        pins = []
+        for pin in self.pins:
+            left = [device for device in pin.devices if device not in gone]
+            if not left:
+                raise ArgumentError(
+                    f"{pin}: no such device is left; constraints of the command line replace those "
+                    "of the plan"
+                )
+            renumbered = tuple(device - sum(other < device for other in gone) for device in left)
+            pins.append(replace(pin, devices=renumbered))
+        return replace(self, pins=tuple(pins))
 
     def record(self) -> dict[str, object]:
         """Its fields as a file of constraints has them, for JSON."""

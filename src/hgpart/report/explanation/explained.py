@@ -63,7 +63,7 @@ def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
         return "One device computes everything: nothing travels, and there is no other place"
     if explanation.step is None:
         first = f"Device {part} has most work: {bottleneck.load:.2f} times its share"
-        none = f"no single move within eps {eps:g} makes the largest load smaller"
+        none = f"no single move away from it within eps {eps:g} makes the largest load smaller"
     else:
         step = explanation.step
         busy = float(step.busy[part])
@@ -72,7 +72,7 @@ def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
             f"Device {part} is the bottleneck: it computes for {time_text(busy)} of a step of "
             f"{time_text(step.seconds)}{waits} (simulated)"
         )
-        none = f"no single move within eps {eps:g} makes the step shorter"
+        none = f"no single move away from it within eps {eps:g} makes the step shorter"
     if relief is not None:
         return f"{first}. What relieves it most: {_relief(report, relief, unit)}"
     if not bottleneck.possible:
@@ -378,8 +378,11 @@ def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -
     if move is None:
         return "There is no other device"
     if why == NEIGHBOURS:
-        also = ", and no other place has room" if layer.best is None else ""
         more = _more(move.more_bytes, unit)
+        if layer.best is None and move.broken:
+            broken = "; ".join(move.broken)
+            return f"Constraints hold it: {broken}. Any other place would send at least {more}, too"
+        also = ", and no other place has room" if layer.best is None else ""
         return f"Its neighbours hold it: any other place sends at least {more}{also}"
     if why == CONSTRAINTS:
         return (

@@ -166,7 +166,8 @@ def _beside_layer_cut(report: Report, unit: str) -> Iterator[str]:
     if partition.problem.speeds is not None:
         work += " for its speed"
     yield f"Compared with that, the busiest device has {work}, {link} {volume}"
-    if partition.k > 1 and work_ratio > SAME and volume_ratio > SAME:
+    is_comparable = report.moved is None  # that cut may move any weights
+    if is_comparable and partition.k > 1 and work_ratio > SAME and volume_ratio > SAME:
         yield "So it gains nothing over that cut, in load and bytes"
 
 
@@ -187,7 +188,8 @@ def _on_seconds(report: Report) -> Iterator[str]:
         f"A {what} takes about {estimate.seconds:.3g} s{by}, {times:.2f} times as fast as one "
         f"device{pays} ({how}, for {estimate.assumed})"
     )
-    if isinstance(estimate, Simulated) and estimate.faster and estimate.faster_seconds:
+    is_new = report.moved is None  # other ways know nothing of a plan that is mended
+    if is_new and isinstance(estimate, Simulated) and estimate.faster and estimate.faster_seconds:
         faster = estimate.one_device / estimate.faster_seconds
         yield (
             f"Faster, {faster:.2f} times by the same simulation: the same command with --way "
