@@ -44,7 +44,10 @@ constexpr double kRounding = 1e-9;
 
 // A label's state. Each net that is open has four bits: the level of what is paid for the filters
 // of the first kind and of the second. Levels are 0, t (1) and all (2).
-constexpr int kBitsOfNet = 4, kMostOpen = 11, kMostFollowed = 8;  // the others are of groups
+constexpr int kBitsOfNet = 4, kMostOpen = 11, kMostFollowed = 8;
+// Nets that begin, end or go on at an item have a slot each while its labels are made; two are of
+// groups, as no item is in three of them.
+constexpr int kMostAtItem = kMostOpen - 2;
 constexpr int kMixtureAt = 44, kClassAt = 53;
 constexpr std::uint64_t kMixture = std::uint64_t{511} << kMixtureAt;
 constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
@@ -216,6 +219,7 @@ class Cheapest {
       const auto& net = nets_[touch.net];
       if (net.first == item && net.last > item) {
         const auto free = std::find(used_.begin(), used_.end(), false);
+        if (free == used_.end()) fail("nets at item", item, kMostOpen + 1, "at most 11");
         slots_[touch.net] = static_cast<int>(free - used_.begin());
         *free = true;
       }
@@ -915,11 +919,13 @@ void check(const ContentsModel& model) {
     }
   }
   for (std::int64_t item = 0; item < items; ++item) {
-    int open = 0;
+    int open = 0, there = 0;
     for (std::size_t net = 0; net < first.size(); ++net) {
       open += first[net] <= item && item < last[net];
+      there += first[net] <= item && item <= last[net];
     }
     if (open > kMostFollowed) fail("nets behind item", item, open, "at most 8");
+    if (there > kMostAtItem) fail("nets at item", item, there, "at most 9");
   }
 }
 

@@ -62,10 +62,12 @@ def test_files_that_say_something_else_are_refused(capsys, tmp_path, text):
     assert "accepted" in fails(capsys, [*PARTITION, "--constraints", file], 6)
 
 
-def test_ways_that_break_constraints_are_left_out_of_a_comparison(tmp_path):
+def test_ways_that_break_constraints_are_left_out_of_a_comparison(capsys, tmp_path):
     rows = tmp_path / "rows.json"
     ways = "layerwise,data-parallel,coarse"
     hgpart("compare", "lenet5", "--k", 2, "--ways", ways, "--pin", "fc2=0", "--json", rows)
+    hgpart("compare", "lenet5", "--k", 2, "--ways", "coarse", "--pin", "fc2=0", "--eps", 0.3)
+    assert "--pin fc2=0 --k 2" in capsys.readouterr().out
     why = {row["strategy"]: row.get("why") for row in json.loads(rows.read_text())["rows"]}
     assert why["coarse"] is None
     assert why["layerwise"] == "layerwise does not keep to pin fc2=0"
@@ -102,6 +104,7 @@ def test_a_plan_that_is_mended_keeps_its_eps_and_constraints(capsys, tmp_path):
     assert "--way" not in said and "--slices" not in said  # which --start does not take
     assert load_plan(mended).eps == 0.4
     hgpart(*start, "--pin", "fc2=0")
+    assert "of the plan hold no longer: pin conv1=2; pin fc2=0,1" in capsys.readouterr().err
     assert str(load_plan(mended).constraints) == "pin fc2=0"
     without_its_device = ["partition", "lenet5", "--start", f"{plan},without=2"]
     assert "pin conv1=2: no such device is left" in fails(capsys, without_its_device, 3)

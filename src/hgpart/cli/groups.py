@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hgpart.partition.problem.constraints import Constraints
 
 
+STEERED = ("pin", "together", "apart", "no_split", "constraints")  # where layers must lie
 COUNTED = ("input_shape", "batch_size", "modelling", "work")  # which hypergraph it is, but slices
 THREADS, TIMEOUT = "threads", 300.0
 SWITCHES: dict[str, Callable[[str], Any]] = {

@@ -128,12 +128,12 @@ class Bottleneck:
     load : float
         Its work, as a multiple of its share.
     relief : Move or None
-        The single move of work away from it, within eps and memory, after which the simulated step
+        The single move of work away from it, within all limits, after which the simulated step
         is shortest, or else after which the largest load is smallest; None where none helps.
     tried : int
         Moves that were simulated, or compared by their loads.
     possible : int
-        Moves away from it that are within eps and memory.
+        Moves away from it that are within eps and keep to the constraints.
     """
 
     part: int
@@ -348,6 +348,7 @@ def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -
         if moves.layer_work[at, part]
         for place in moves.places(at)
         if place.target != part and place.source in (None, part) and not place.over_load
+        if moves.keeps_constraints(place)
     ]
     relief, tried = None, 0
     if step is not None and steps is not None:

@@ -16,6 +16,7 @@ from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import COPIES, part_memory
+from hgpart.partition.steering.checking import broken
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +214,14 @@ class Moves:
             broken=tuple(name for name in moved.broken if name not in before.broken),
         )
 
+    def keeps_constraints(self, place: OtherPlace) -> bool:
+        """Whether a move breaks no constraint that the partition keeps."""
+        before = self.partition
+        if not before.problem.constraints:
+            return True
+        parts = moved_parts(before, place)
+        return set(broken(before.model, parts, before.problem.constraints)) <= set(before.broken)
+
     def first_allowed(self, places: list[OtherPlace]) -> Move | None:
         """The first of some moves that is allowed."""
         for place in places:
@@ -223,16 +232,21 @@ class Moves:
         return None
 
 
-def moved_partition(partition: Partition, place: OtherPlace) -> Partition:
-    """The partition with a move made, and its figures by their definitions."""
+def moved_parts(partition: Partition, place: OtherPlace) -> Int32:
+    """The part of each block with a move made."""
     moves = partition.model.vertex_layers == place.layer
     if place.source is not None:
         moves &= partition.parts == place.source
     parts: Int32 = np.where(moves, place.target, partition.parts).astype(np.int32)
+    return parts
+
+
+def moved_partition(partition: Partition, place: OtherPlace) -> Partition:
+    """The partition with a move made, and its figures by their definitions."""
     return evaluated(
         partition.problem,
         partition.model,
-        parts,
+        moved_parts(partition, place),
         seed=partition.seed,
         backend=partition.backend,
         start=partition.start,

@@ -341,7 +341,10 @@ def _infeasible(best: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExce
     problem, needed = best.problem, best.memory_bytes
     memory = problem.memory
     if memory is not None and needed is not None and not memory.hold(needed):
-        return InfeasibleError(_too_little_memory(problem.k, memory, needed, tasks))
+        said = _too_little_memory(problem.k, memory, needed, tasks)
+        if problem.constraints:  # more devices may not help what has to be on one of them
+            said = f"{said.partition(';')[0]} and {problem.constraints}; one may have to give way"
+        return InfeasibleError(said)
     if best.broken:
         return InfeasibleError(
             f"no partition was found that keeps to {'; '.join(best.broken)}: give way in one"

@@ -181,3 +181,44 @@ def test_arrays_are_checked(name: str) -> None:
     values, said = WRONG[name]
     with pytest.raises(HypergraphError, match=re.escape(said)):
         _native.contents_bound(replace(model, **{name: values}), 1e6)
+
+
+def test_nets_that_begin_where_others_end_have_slots_too() -> None:
+    """Six nets that end at a layer and five that begin there took more slots than there are.
+
+    The last wrote over what a label says of mixtures, and the bound was above a partition.
+    """
+    maker = GraphMaker()
+    sources = [maker.add("dense", 4, elements=size) for size in (17, 15, 4, 15, 10, 3)]
+    joined = [read(np.concatenate(sources), partial=True)]
+    maker.add("dense", 1, (*joined,), elements=1, weights=96)
+    for size in (16, 19, 12, 15, 5):
+        own = maker.add("dense", 24, elements=size)
+        maker.add(
+            "dense", 1, (read(own, partial=True),), elements=1, weights=96, tied_to=len(sources)
+        )
+    work = [46, 23, 55, 41, 31, 14, 19, 64, 7, 29, 17, 17, 13, 53, 18, 84, 7]
+    modelling = Modelling(
+        batch_size=1, input_vertex=False, output_vertex=False, bytes_per_element=1
+    )
+    of_tasks = Work(np.array(work, dtype=np.int64), "MAC", 1, "test")
+    problem = Problem(maker.graph(), of_tasks, modelling, 2, 0.09461538521924208)
+    model = part_model(problem)
+    assert model is not None
+    items = np.repeat(np.arange(len(model.work)), np.diff(model.pointers))
+    ends = [items[model.nets == net][[0, -1]] for net in range(len(model.costs))]
+    there = [sum(first <= at <= last for first, last in ends) for at in range(len(model.work))]
+    assert max(there) == 9  # as many as there are slots for, beside those of groups
+    divided = partition_graph(
+        problem.graph, of_tasks, 2, problem.eps, modelling=modelling, effort=0.03
+    )
+    assert bound_of(problem, 1e7) <= divided.evaluation.volume
+
+
+def test_less_work_than_parts_has_no_bound() -> None:
+    """The largest capacity is below one unit of work: nothing can be said of what parts hold."""
+    graph, _ = chain([4, 4], [4, 4], [1, 1])
+    work = Work(np.array([0, 1, 0, 0][: len(graph.layers)], dtype=np.int64), "MAC", 1, "test")
+    problem = Problem(graph, work, Modelling(batch_size=2), 12)
+    assert not problem.capacities.any()
+    assert bound_of(problem) == 0

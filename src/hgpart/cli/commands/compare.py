@@ -14,7 +14,7 @@ import hgpart
 from hgpart.cli.command_lines import typed
 from hgpart.cli.commands.show import plan_report
 from hgpart.cli.grouping import Options
-from hgpart.cli.groups import COUNTED, AnyCounting, Steering
+from hgpart.cli.groups import COUNTED, STEERED, AnyCounting, Steering
 from hgpart.cli.options import Integers, Model, Names, Numbers, Seed, WholeOrAuto
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console
 from hgpart.cli.stages import Stages
@@ -196,7 +196,7 @@ def compare(
             results.write_csv(lambda: comparison_csv(comparison))
             results.draw(comparison_page, comparison, shown, unit)
     if comparison.rows and results.want_tables(comparison_json(comparison)):
-        _print(comparison, unit, typed(context, *COUNTED, "seed"), wide=results.wide)
+        _print(comparison, unit, typed(context, *COUNTED, *STEERED, "seed"), wide=results.wide)
     failed = len(comparison.failed)
     if interrupted:
         there = len(comparison.rows) - failed

@@ -19,6 +19,7 @@ from hgpart.cli.partition_files import parts_of_file
 from hgpart.cli.stages import Stages
 from hgpart.cli.timing import TIME, timing_of
 from hgpart.errors import ArgumentError, not_one_of
+from hgpart.terminal import warn
 
 if TYPE_CHECKING:
     from hgpart.partition.problem.memory import MemoryLimits
@@ -186,6 +187,8 @@ def partition(
         constraints = steering.wanted()
         if existing is not None and not constraints:
             constraints = existing.constraints.without(without or range(k or 1, existing.k))
+        elif existing is not None and existing.constraints:
+            warn(f"these constraints of the plan hold no longer: {existing.constraints}")
         objective, memory = _wanted(counting, search, devices, k or 1)
         counting.check_work()
         named = NamedModel(stage, model, counting.input_shape)

@@ -30,6 +30,7 @@ MOST_ITEMS = 400  # of more it would take too long
 # Nets that are followed from item to item: as many as make no more states in all than that, as each
 # is touched in three ways. Of others some pins are left out.
 MOST_FOLLOWED, FEWEST_FOLLOWED, MOST_STATES = 6, 3, 4000
+MOST_AT_ITEM = 9  # nets that begin, end or go on there: `kMostAtItem` of native/contents.cpp
 SLACK = 1e-9  # of the bound, for rounding
 
 
@@ -85,7 +86,9 @@ def part_bound(
         The bound, and whether Ctrl-C ended the search for it.
     """
     modelling = problem.modelling
-    if modelling.grain != "coarse" or modelling.bands > 1 or problem.k == 1 or not problem.total:
+    if modelling.grain != "coarse" or modelling.bands > 1 or problem.k == 1:
+        return 0, False
+    if not problem.total or not problem.capacities.any():
         return 0, False
     model = part_model(problem)
     if model is None:
@@ -161,7 +164,7 @@ def _nets(symmetry: Symmetry) -> Iterator[tuple[int, list[int], list[int]]]:
 def _followed(
     nets: Counter[tuple[tuple[int, bool], ...]], count: int
 ) -> list[tuple[int, list[tuple[int, bool]]]]:
-    """Nets of at least two items, of which not too many go on behind any item."""
+    """Nets of at least two items, of which not too many are at an item or go on behind it."""
     for most in range(MOST_FOLLOWED, FEWEST_FOLLOWED - 1, -1):
         followed = [(cost, [*items]) for items, cost in nets.items() if len(items) > 1]
         states = 0
@@ -171,6 +174,20 @@ def _followed(
             for net in going_on[most:]:
                 net[1][:] = [pin for pin in net[1] if pin[0] <= at]
             states += 3 ** min(most, len(going_on))
+        for at in range(count):
+            _limit_nets_at(followed, at)
         if states <= MOST_STATES:
             break
     return [net for net in followed if len(net[1]) > 1]
+
+
+def _limit_nets_at(nets: list[tuple[int, list[tuple[int, bool]]]], item: int) -> None:
+    """Let the cheapest of too many nets that begin, end or go on at an item end before it.
+
+    Those that begin there begin behind it.
+    """
+    there = [net for net in nets if len(net[1]) > 1 and net[1][0][0] <= item <= net[1][-1][0]]
+    there.sort(key=lambda net: net[0], reverse=True)
+    for _, pins in there[MOST_AT_ITEM:]:
+        before = [pin for pin in pins if pin[0] < item]
+        pins[:] = before if len(before) > 1 else [pin for pin in pins if pin[0] > item]

@@ -76,7 +76,11 @@ def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
     if relief is not None:
         return f"{first}. What relieves it most: {_relief(report, relief, unit)}"
     if not bottleneck.possible:
-        return f"{first}. No other device has room within eps {eps:g} for any share of its layers"
+        limits = " and constraints" if report.partition.problem.constraints else ""
+        return (
+            f"{first}. No other device has room within eps {eps:g}{limits} for any share of its "
+            "layers"
+        )
     return f"{first}, and {none}"
 
 
