@@ -48,7 +48,7 @@ void run_all(std::size_t count, std::int64_t all_steps, int threads,
     while (working > 0) {
       one_is_done.wait_for(lock, std::chrono::milliseconds(20));
       lock.unlock();
-      const double done = static_cast<double>(steps) / static_cast<double>(all_steps + 1);
+      const double done = static_cast<double>(steps) / (static_cast<double>(all_steps) + 1.0);
       if (!stop && !go_on(std::min(1.0, done))) stop = true;
       lock.lock();
     }
