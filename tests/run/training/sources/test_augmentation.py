@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from hgpart.errors import ArgumentError, MissingPackageError, ModelError
+from hgpart.errors import ArgumentError, MissingPackageError
 from hgpart.run.training.batches import training_batches
 from hgpart.run.training.data import load_data
 from hgpart.run.training.sources.augmentation import middle, normalised, random_piece
