@@ -88,8 +88,17 @@ def test_a_plan_is_mended_for_fewer_devices(capsys, tmp_path):
     assert "the fewest are" in fails(
         capsys, ["partition", "lenet5", *start, "--move-at-most", "1B"], 8
     )
-    said = fails(capsys, [*PARTITION, "--move-at-most", "1MB"], 3)
-    assert "accepted with --start PLAN" in said
+    twice = ["partition", "lenet5", "--start", f"{plan},without=0+0", "--effort", "0"]
+    hgpart(*twice, "--eps", 0.3, "-o", mended)
+    assert load_plan(mended).k == 2
+    for arguments, said in (
+        ([*PARTITION, "--move-at-most", "1MB"], "accepted with --start PLAN"),
+        ([*twice, "--move-at-most", "1mb"], "--move-at-most '1mb': accepted is a number"),
+        ([*twice[:-3], f"{plan},without=0+1+2"], "these are all devices of the plan"),
+        ([*twice, "--way", "layerwise"], "can't be combined with --way layerwise"),
+        ([*twice, "--backend", "exact"], "--backend exact can't be combined with --start"),
+    ):
+        assert said in fails(capsys, arguments, 3)
 
 
 def test_a_plan_that_is_mended_keeps_its_eps_and_constraints(capsys, tmp_path):

@@ -1,10 +1,10 @@
 """Problem -> devices for what is constrained, or the least set of constraints that must give way.
 
-What must hold whatever the balance is a list colouring: runs of filters and groups of layers get a
-device each of those that they may lie on, and layers that are apart different ones. With the
-balance, whole layers must fit beside each other, and the rest, as if it could be divided at will,
-must fit where it may lie: a flow. Where this fails no partition meets the constraints; where it
-does not, single heavy filters may still be too much, which the search finds out.
+Without the balance it is a list colouring: each run of filters and each group of layers gets one of
+the devices that it may lie on, and layers that are apart get different ones. With the balance,
+layers that lie whole must also fit beside each other, and all other work must fit where it may lie,
+as if it could be divided at will: a flow. Where this fails, no partition meets the constraints.
+Where it does not, single filters may still be too heavy; the search finds that out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from hgpart.partition.problem.layer_constraints import (
 )
 from hgpart.partition.problem.problem import Problem
 
-MOST_STEPS = 20_000  # of a search for devices; without an answer by then, the constraints may do
+MOST_STEPS = 20_000  # of a search for devices; without an answer by then it does not refuse
 WIDEST_EPS = 1e6
 
 
@@ -82,7 +82,7 @@ def check_constraints(problem: Problem, best_effort: bool = False) -> None:
     It names the fewest of them of which one must give way, and the smallest eps that they leave
     room for, where there is one. At best effort only contradictions are refused.
     """
-    if problem.layer_constraints is None:
+    if not problem.constraints:
         return
     every = effects(problem.constraints, problem.views, problem.k)
 
