@@ -9,7 +9,7 @@ Where it does not, single filters may still be too heavy; the search finds that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -202,17 +202,9 @@ def _devices(
     chosen: dict[int, int] = {}
     loads = [0] * rules.k
     is_like_others = not rules.parts and not rules.sides  # each device is like each other
-    steps = 0
 
-    def place(index: int) -> bool | None:
-        """Whether all from an index on have devices; None where that takes too long."""
-        nonlocal steps
-        steps += 1
-        if steps > MOST_STEPS:
-            return None
-        if index == len(must):
-            return True
-        at = must[index]
+    def on_each_device(at: int) -> Iterator[bool]:
+        """Put a piece on each device in turn, between which the caller places those after it."""
         piece, taken = pieces[at], {chosen[other] for other in near[at] if other in chosen}
         counts = piece.work if piece.is_whole and room is not None else 0
         tried: set[tuple[int, int]] = set()
@@ -225,15 +217,19 @@ def _devices(
             tried.add((loads[part], most))
             chosen[at] = part
             loads[part] += counts
-            done = place(index + 1)
-            if done is not False:
-                return done
+            yield True
             loads[part] -= counts
             del chosen[at]
-        return False
 
-    if place(0) is False:
-        return None
+    placed: list[Iterator[bool]] = []  # of the first pieces, each on a device now
+    for _ in range(MOST_STEPS):
+        if len(placed) == len(must):
+            break
+        placed.append(on_each_device(must[len(placed)]))
+        while placed and not next(placed[-1], False):
+            placed.pop()
+        if not placed:
+            return None
     return {piece: chosen.get(at, min(piece.parts)) for at, piece in enumerate(pieces)}
 
 
