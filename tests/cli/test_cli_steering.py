@@ -51,7 +51,7 @@ def test_contradictions_and_names_are_refused_in_a_line(capsys, tmp_path):
     file.write_text('{"format": "hgpart constraints 1",\n "pins": {}}')
     assert "line 2" in fails(capsys, [*PARTITION, "--constraints", file], 6)
     assert "does not keep to" in fails(
-        capsys, [*PARTITION, "--pin", "fc2=0", "--way", "layerwise"], 8
+        capsys, [*PARTITION, "--pin", "fc2=0", "--pin", "conv1=0", "--way", "layerwise"], 8
     )
 
 
@@ -65,7 +65,8 @@ def test_files_that_say_something_else_are_refused(capsys, tmp_path, text):
 def test_ways_that_break_constraints_are_left_out_of_a_comparison(capsys, tmp_path):
     rows = tmp_path / "rows.json"
     ways = "layerwise,data-parallel,coarse"
-    hgpart("compare", "lenet5", "--k", 2, "--ways", ways, "--pin", "fc2=0", "--json", rows)
+    pins = ("--pin", "fc2=0", "--pin", "conv1=0")
+    hgpart("compare", "lenet5", "--k", 2, "--ways", ways, *pins, "--json", rows)
     hgpart("compare", "lenet5", "--k", 2, "--ways", "coarse", "--pin", "fc2=0", "--eps", 0.3)
     assert "--pin fc2=0 --k 2" in capsys.readouterr().out
     why = {row["strategy"]: row.get("why") for row in json.loads(rows.read_text())["rows"]}

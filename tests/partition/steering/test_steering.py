@@ -213,10 +213,29 @@ def test_a_rule_that_breaks_a_constraint_is_refused_by_name(
     lenet: tuple[hgpart.ChannelGraph, hgpart.Work],
 ) -> None:
     graph, work = lenet
-    wanted = constraints(["conv1=1"])
+    wanted = constraints(["conv1=0", "fc2=0"])
     problem = Problem(graph, work, hgpart.Modelling(), 2, 0.1, constraints=wanted)
-    with pytest.raises(InfeasibleError, match="layerwise does not keep to pin conv1=1"):
+    with pytest.raises(InfeasibleError, match="layerwise does not keep to pin fc2=0"):
         way_named("layerwise").partition(problem, Search())
+
+
+@pytest.mark.parametrize("speeds", [None, [1.0, 2.0, 1.0]])
+def test_a_rule_numbers_equal_devices_as_pins_have_them(
+    lenet: tuple[hgpart.ChannelGraph, hgpart.Work], speeds: list[float] | None
+) -> None:
+    """Device 1 is another one where it is faster."""
+    graph, work = lenet
+    asked = graph, work, hgpart.Modelling(), 3, 0.1, speeds
+    free = way_named("layerwise").partition(Problem(*asked), Search())
+    wanted = constraints(["fc2=0", "conv1=1,2"])
+    if speeds is not None:
+        pinned = constraints(["conv1=1", "fc2=0"])
+        with pytest.raises(InfeasibleError, match="layerwise does not keep to pin conv1=1"):
+            way_named("layerwise").partition(Problem(*asked, constraints=pinned), Search())
+    own = way_named("layerwise").partition(Problem(*asked, constraints=wanted), Search())
+    assert_kept(own, wanted)
+    assert own.evaluation.volume == free.evaluation.volume
+    assert own.feasible == free.feasible
 
 
 def test_a_partition_of_others_says_what_it_breaks(
