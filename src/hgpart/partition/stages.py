@@ -344,7 +344,8 @@ def _infeasible(best: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExce
         return InfeasibleError(_too_little_memory(problem, memory, needed, tasks))
     if best.broken:
         return InfeasibleError(
-            f"no partition was found that keeps to {'; '.join(best.broken)}: give way in one"
+            f"no partition was found that keeps to {'; '.join(best.broken)}; "
+            "one may have to give way"
         )
     reached = best.evaluation.imbalance
     if problem.constraints:
@@ -367,7 +368,7 @@ def _too_little_memory(problem: Problem, memory: MemoryLimits, needed: Int64, ta
     least = -(-int(needed.sum()) // max(1, int(limits.min())))
     enough = f"; such devices, {least} or more of them, may do" if least > k else ""
     if constraints:  # more devices may not help what has to be on one of them
-        enough = f"; of the constraints one may have to give way: {constraints}"
+        enough = f"; a constraint may have to give way: {constraints}"
     elif least > tasks:
         enough = f"; {tasks} such devices, one for each task, have less than that, too"
     return (
