@@ -551,7 +551,7 @@ MISTAKES = {
     "strategy and grain": (
         [*LENET, "--way", "layerwise", "--modelling", "grain=fine"],
         3,
-        "--modelling grain=fine with --way layerwise: accepted is without",
+        "--modelling grain=fine can't be combined with --way layerwise",
     ),
     "grain": ([*LENET, "--modelling", "grain=medium"], 3, "coarse and fine"),
     "linear": ([*LENET, "--modelling", "linear=block"], 3, "neuron and layer"),

@@ -211,7 +211,7 @@ def test_no_earlier_spelling_is_an_option_now():
         (["--modelling", "bytes-per-element=x"], "accepted is a whole number"),
         (["--memory", "1GB,copies=all"], "--memory copies=all: accepted is a number"),
         (["--work", "flops,profile"], "--work flops,profile: accepted is one value, and KEY=VALUE"),
-        (["--objective", "links"], "--objective links without --machine: accepted is with it"),
+        (["--objective", "links"], "links without --machine: accepted is with --machine FILE"),
     ],
 )
 def test_a_setting_that_is_none_says_what_is_accepted(line, said, capsys):
@@ -236,4 +236,4 @@ def test_a_partition_of_a_file_is_not_searched_for(option, capsys):
     assert run(line) == 3
     said = capsys.readouterr()
     assert said.out == ""
-    assert f"{option} with --partition FILE: accepted is without" in said.err
+    assert f"{option} can't be combined with --partition FILE" in said.err

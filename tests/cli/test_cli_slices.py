@@ -327,8 +327,8 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
     assert run(["partition", "lenet5", "--k", "2", "--way", "spatial"]) == 0
     assert "2 bands of rows" in capsys.readouterr().out
     for more, said in (
-        (["--way", "spatial"], "--bands 4 with --way spatial: accepted is without"),
-        (["--objective", "time"], "--bands 4 with --objective time: accepted is without"),
+        (["--way", "spatial"], "--bands 4 can't be combined with --way spatial"),
+        (["--objective", "time"], "--bands 4 can't be combined with --objective time"),
         (
             ["--backend", "exact"],
             "bands of rows (4) with backend 'exact': accepted is without bands",
@@ -340,6 +340,6 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
     assert run(fine) == run(["show", str(plan)]) == 0
     assert "Next:" not in capsys.readouterr().out
     assert "a fine-grain plan over 4 bands" in failed(["verify", "--plan", str(plan)], 13, capsys)
-    assert "--bands 4 in compare" in failed(
+    assert "--bands 4 can't be given in compare" in failed(
         ["compare", "lenet5", "--k", "2", "--bands", "4"], 3, capsys
     )

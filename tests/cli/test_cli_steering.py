@@ -51,7 +51,7 @@ def test_contradictions_and_names_are_refused_in_a_line(capsys, tmp_path):
     file.write_text('{"format": "hgpart constraints 1",\n "pins": {}}')
     assert "line 2" in fails(capsys, [*PARTITION, "--constraints", file], 6)
     assert "does not keep to" in fails(
-        capsys, [*PARTITION, "--pin", "fc2=0", "--way", "layerwise"], 8
+        capsys, [*PARTITION, "--pin", "fc2=0", "--pin", "conv1=0", "--way", "layerwise"], 8
     )
 
 
@@ -65,7 +65,8 @@ def test_files_that_say_something_else_are_refused(capsys, tmp_path, text):
 def test_ways_that_break_constraints_are_left_out_of_a_comparison(capsys, tmp_path):
     rows = tmp_path / "rows.json"
     ways = "layerwise,data-parallel,coarse"
-    hgpart("compare", "lenet5", "--k", 2, "--ways", ways, "--pin", "fc2=0", "--json", rows)
+    pins = ("--pin", "fc2=0", "--pin", "conv1=0")
+    hgpart("compare", "lenet5", "--k", 2, "--ways", ways, *pins, "--json", rows)
     hgpart("compare", "lenet5", "--k", 2, "--ways", "coarse", "--pin", "fc2=0", "--eps", 0.3)
     assert "--pin fc2=0 --k 2" in capsys.readouterr().out
     why = {row["strategy"]: row.get("why") for row in json.loads(rows.read_text())["rows"]}
@@ -88,8 +89,17 @@ def test_a_plan_is_mended_for_fewer_devices(capsys, tmp_path):
     assert "the fewest are" in fails(
         capsys, ["partition", "lenet5", *start, "--move-at-most", "1B"], 8
     )
-    said = fails(capsys, [*PARTITION, "--move-at-most", "1MB"], 3)
-    assert "accepted with --start PLAN" in said
+    twice = ["partition", "lenet5", "--start", f"{plan},without=0+0", "--effort", "0"]
+    hgpart(*twice, "--eps", 0.3, "-o", mended)
+    assert load_plan(mended).k == 2
+    for arguments, said in (
+        ([*PARTITION, "--move-at-most", "1MB"], "accepted with --start PLAN"),
+        ([*twice, "--move-at-most", "1mb"], "--move-at-most '1mb': accepted is a number"),
+        ([*twice[:-3], f"{plan},without=0+1+2"], "these are all devices of the plan"),
+        ([*twice, "--way", "layerwise"], "can't be combined with --way layerwise"),
+        ([*twice, "--backend", "exact"], "--backend exact can't be combined with --start"),
+    ):
+        assert said in fails(capsys, arguments, 3)
 
 
 def test_a_plan_that_is_mended_keeps_its_eps_and_constraints(capsys, tmp_path):

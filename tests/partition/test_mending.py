@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,12 @@ def mended(before: Partition, k: int, **asked: Any) -> Mended:
 
 def moved_by_definition(before: Partition, after: Partition, without: int | None) -> float:
     """Bytes of filters that a device computes now and did not before; one slice, one band."""
+    return moved_by_filters(before, full_parts(after.model, after.parts), without)
+
+
+def moved_by_filters(before: Partition, new: np.ndarray, without: int | None) -> float:
     names = [device for device in range(before.k) if device != without]
-    old, new = (full_parts(own.model, own.parts) for own in (before, after))
+    old = full_parts(before.model, before.parts)
     moved, first = 0.0, 0
     for view in before.model.views:
         size = view.parameter_bytes / view.layer.tasks
@@ -73,6 +78,12 @@ def test_a_device_that_comes_has_no_weights(before: Partition) -> None:
     after = mended(before, 5)
     assert after.moved == round(moved_by_definition(before, after.partition, None))
     assert np.unique(after.partition.parts).max() == 4
+    # Equal devices have the parts that they have most weights of: no exchange of two moves less.
+    full = full_parts(after.partition.model, after.partition.parts)
+    for one, other in combinations(range(5), 2):
+        device = np.arange(5)
+        device[[one, other]] = other, one
+        assert after.moved <= round(moved_by_filters(before, device[full], None))
 
 
 def test_constraints_hold_beside_a_start(before: Partition) -> None:
@@ -87,6 +98,7 @@ def test_constraints_hold_beside_a_start(before: Partition) -> None:
     "k, asked, why",
     [
         (3, {"without": [4]}, "the plan has devices 0 to 3"),
+        (3, {"without": [0, 1, 2, 3]}, "these are all devices of the plan"),
         (2, {"without": [0]}, "3 devices are left of the plan for k=2"),
         (3, {"move_at_most": -1}, "accepted is 0 or more"),
     ],
@@ -101,3 +113,27 @@ def test_what_can_not_be_is_refused(
 def test_too_small_a_bound_names_the_fewest_bytes(before: Partition) -> None:
     with pytest.raises(InfeasibleError, match="the fewest are"):
         mended(before, 3, without=[0], move_at_most=1)
+
+
+@pytest.mark.parametrize("searches", [1, 2])
+def test_ctrl_c_in_a_later_search_leaves_the_best_by_then(before: Partition, searches: int) -> None:
+    """The first search moves too much, the second little; a third would seek less volume."""
+    calls: list[Problem] = []
+
+    def solve_some(problem: Problem, search: Search) -> Partition:
+        calls.append(problem)
+        if len(calls) > searches:
+            raise KeyboardInterrupt
+        return solve(problem, search)
+
+    own = before.problem
+    problem = Problem(own.graph, own.work, own.modelling, 4, 0.2, [1.0, 1.0, 1.0, 0.5])
+    most = sum(view.parameter_bytes for view in before.model.views) // 20
+    asked = before, problem, Search(effort=EFFORT), solve_some
+    if searches == 1:
+        with pytest.raises(KeyboardInterrupt, match="that moves so few bytes"):
+            mend(*asked, move_at_most=most)
+        return
+    after = mend(*asked, move_at_most=most)
+    assert after.partition.interrupted
+    assert after.moved <= most

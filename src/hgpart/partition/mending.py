@@ -12,12 +12,21 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.partition.partition import Partition
+from hgpart.partition.partition import Partition, evaluated
 from hgpart.partition.problem.memory import in_words
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
-from hgpart.partition.problem.start import lost_bytes, moved_bytes, start_of
+from hgpart.partition.problem.start import (
+    Start,
+    kept_bytes,
+    lost_bytes,
+    moved_bytes,
+    start_of,
+)
+from hgpart.partition.steering.renumbering import renumbered
 
 STEPS = 7  # of the bisection, after the least and the largest price
 EFFORT = 0.3  # of each search
@@ -35,13 +44,10 @@ class Mended:
     ----------
     moved : int
         Bytes of weights that devices need and did not have before.
-    most : int or None
-        Bytes that might be moved.
     """
 
     partition: Partition
     moved: int
-    most: int | None
 
 
 def mend(
@@ -55,12 +61,16 @@ def mend(
 ) -> Mended:
     """Divide a problem near a partition of the same model that exists.
 
+    Of equal devices, each gets the part of which it has most weights already. On Ctrl-C it is the
+    best by then.
+
     Parameters
     ----------
     problem : Problem
         With the devices that there are now, their speeds and all else that has changed.
     search : Search
-        Its effort and time are shared by several searches, one for each price that is tried.
+        With `move_at_most`, its effort and time are shared by several searches, one for each price
+        that is tried.
     solve : function of a Problem and a Search
         Divides a problem, natively.
     without : sequence of int
@@ -88,22 +98,26 @@ def mend(
         raise ArgumentError(f"{move_at_most} bytes to move at most: accepted is 0 or more")
     start = start_of(before.model, before.parts, before.k, problem.k, without)
     tried: list[tuple[Partition, int]] = []
-    refused: list[InfeasibleError] = []
+    interrupted = False
     for price in _prices(tried, move_at_most):
         own = replace(problem, start=start.at_price(price))
-        part = search.part(1 / (2 + STEPS - len(tried)), EFFORT)
+        several = move_at_most is not None
+        part = search.part(1 / (2 + STEPS - len(tried)), EFFORT) if several else search
         try:
-            partition = solve(own, part)
-        except InfeasibleError as error:
-            refused.append(error)
+            partition = _at_home(start, solve(own, part))
+        except (InfeasibleError, KeyboardInterrupt) as error:
+            if not tried:
+                raise
+            interrupted = isinstance(error, KeyboardInterrupt)
             break
         tried.append((partition, moved_bytes(start, partition.model, partition.parts, problem.k)))
         if partition.interrupted:
+            interrupted = True
             break
-    if not tried:
-        raise refused[-1]
     most = math.inf if move_at_most is None else move_at_most
     allowed = [(partition, moved) for partition, moved in tried if moved <= most]
+    if not allowed and interrupted:
+        raise KeyboardInterrupt("before a partition that moves so few bytes was found")
     if not allowed:
         least, lost = min(moved for _, moved in tried), lost_bytes(start, problem.views)
         gone = f", {in_words(lost)} of them from devices that have left" if lost else ""
@@ -113,7 +127,25 @@ def mend(
             f"{gone}"
         )
     partition, moved = min(allowed, key=lambda pair: (pair[0].evaluation.volume, pair[1]))
-    return Mended(partition, moved, move_at_most)
+    return Mended(replace(partition, interrupted=interrupted), moved)
+
+
+def _at_home(start: Start, partition: Partition) -> Partition:
+    """The same partition, its parts on those of equal devices that have most of their weights."""
+    problem, model, before = partition.problem, partition.model, partition.parts
+    parts = renumbered(problem, model, before, kept_bytes(start, model, before, problem.k))
+    if np.array_equal(parts, before):
+        return partition
+    return evaluated(
+        problem,
+        model,
+        parts,
+        seed=partition.seed,
+        backend=partition.backend,
+        start=partition.start,
+        bound=partition.lower_bound,
+        interrupted=partition.interrupted,
+    )
 
 
 def _prices(tried: Sequence[tuple[Partition, int]], most: int | None) -> Iterator[float]:

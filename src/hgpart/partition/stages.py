@@ -341,13 +341,11 @@ def _infeasible(best: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExce
     problem, needed = best.problem, best.memory_bytes
     memory = problem.memory
     if memory is not None and needed is not None and not memory.hold(needed):
-        said = _too_little_memory(problem.k, memory, needed, tasks)
-        if problem.constraints:  # more devices may not help what has to be on one of them
-            said = f"{said.partition(';')[0]} and {problem.constraints}; one may have to give way"
-        return InfeasibleError(said)
+        return InfeasibleError(_too_little_memory(problem, memory, needed, tasks))
     if best.broken:
         return InfeasibleError(
-            f"no partition was found that keeps to {'; '.join(best.broken)}: give way in one"
+            f"no partition was found that keeps to {'; '.join(best.broken)}; "
+            "one may have to give way"
         )
     reached = best.evaluation.imbalance
     if problem.constraints:
@@ -363,12 +361,15 @@ def _infeasible(best: Partition, heaviest: HeaviestTask, tasks: int) -> BaseExce
     )
 
 
-def _too_little_memory(k: int, memory: MemoryLimits, needed: Int64, tasks: int) -> str:
+def _too_little_memory(problem: Problem, memory: MemoryLimits, needed: Int64, tasks: int) -> str:
+    k, constraints = problem.k, problem.constraints
     limits = np.array(memory.bytes)
     part = int((needed - limits).argmax())
     least = -(-int(needed.sum()) // max(1, int(limits.min())))
     enough = f"; such devices, {least} or more of them, may do" if least > k else ""
-    if least > tasks:
+    if constraints:  # more devices may not help what has to be on one of them
+        enough = f"; a constraint may have to give way: {constraints}"
+    elif least > tasks:
         enough = f"; {tasks} such devices, one for each task, have less than that, too"
     return (
         f"no partition within the memory limits was found for k={k}: in the best, part "

@@ -83,3 +83,13 @@ def test_blocks_move_to_where_they_may_lie_while_others_do(
         assert not broken(model, moved, WANTED)
     free = Obeying(Problem(*lenet, hgpart.Modelling(), 3, 0.5, constraints=NONE))
     assert free.may_lie(model, parts) is None
+
+
+def test_layers_apart_in_a_chain_are_mended_where_no_single_one_can_leave(
+    lenet: tuple[hgpart.ChannelGraph, hgpart.Work],
+) -> None:
+    """On two devices each of them has both neighbours: all of them must move at once."""
+    wanted = constraints(["fc2=0"], apart=["conv1,conv2", "conv2,conv3", "conv3,fc1", "fc1,fc2"])
+    problem = Problem(*lenet, hgpart.Modelling(), 2, 0.5, constraints=wanted)
+    model, parts = Obeying(problem).blocks(*incremental(problem))
+    assert not broken(model, parts, wanted)

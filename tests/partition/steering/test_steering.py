@@ -18,7 +18,12 @@ from hgpart.hypergraph.blocks import single_blocks
 from hgpart.hypergraph.partition_files import full_parts
 from hgpart.partition.partition import Partition
 from hgpart.partition.problem.constraints import Constraints, constraints
+from hgpart.partition.problem.layer_constraints import LayerConstraints
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.steering import feasible
 from hgpart.partition.steering.checking import broken
+from hgpart.partition.ways.catalogue import way_named
 
 LAYERS = {"input": 1, "conv1": 6, "conv2": 16, "conv3": 120, "fc1": 84, "fc2": 10, "output": 1}
 
@@ -120,10 +125,10 @@ def test_pins_of_layers_ranges_and_groups(
     assert_kept(partition, wanted)
 
 
-def test_exact_is_never_better_than_the_least_with_constraints(
+def test_exact_finds_the_same_volume_for_mirrored_pins(
     lenet: tuple[hgpart.ChannelGraph, hgpart.Work],
 ) -> None:
-    """Mirrored pins have the same least volume, though parts are told apart."""
+    """Though equal parts are put in an order where constraints don't tell them apart."""
     volumes = {
         hgpart.partition_graph(
             *lenet, 2, 0.2, backend="exact", constraints={"pin": [f"conv1={a}", f"fc2={a}"]}
@@ -208,14 +213,29 @@ def test_a_rule_that_breaks_a_constraint_is_refused_by_name(
     lenet: tuple[hgpart.ChannelGraph, hgpart.Work],
 ) -> None:
     graph, work = lenet
-    from hgpart.partition.problem.problem import Problem
-    from hgpart.partition.problem.search import Search
-    from hgpart.partition.ways.catalogue import way_named
-
-    wanted = constraints(["conv1=1"])
+    wanted = constraints(["conv1=0", "fc2=0"])
     problem = Problem(graph, work, hgpart.Modelling(), 2, 0.1, constraints=wanted)
-    with pytest.raises(InfeasibleError, match="layerwise does not keep to pin conv1=1"):
+    with pytest.raises(InfeasibleError, match="layerwise does not keep to pin fc2=0"):
         way_named("layerwise").partition(problem, Search())
+
+
+@pytest.mark.parametrize("speeds", [None, [1.0, 2.0, 1.0]])
+def test_a_rule_numbers_equal_devices_as_pins_have_them(
+    lenet: tuple[hgpart.ChannelGraph, hgpart.Work], speeds: list[float] | None
+) -> None:
+    """Device 1 is another one where it is faster."""
+    graph, work = lenet
+    asked = graph, work, hgpart.Modelling(), 3, 0.1, speeds
+    free = way_named("layerwise").partition(Problem(*asked), Search())
+    wanted = constraints(["fc2=0", "conv1=1,2"])
+    if speeds is not None:
+        pinned = constraints(["conv1=1", "fc2=0"])
+        with pytest.raises(InfeasibleError, match="layerwise does not keep to pin conv1=1"):
+            way_named("layerwise").partition(Problem(*asked, constraints=pinned), Search())
+    own = way_named("layerwise").partition(Problem(*asked, constraints=wanted), Search())
+    assert_kept(own, wanted)
+    assert own.evaluation.volume == free.evaluation.volume
+    assert own.feasible == free.feasible
 
 
 def test_a_partition_of_others_says_what_it_breaks(
@@ -252,3 +272,16 @@ def test_exact_and_native_find_the_least_volume_with_constraints() -> None:
         partition = hgpart.partition_graph(graph, work, 2, 0.5, backend=backend, constraints=wanted)
         assert partition.broken == ()
         assert partition.evaluation.volume == least
+
+
+def test_layers_that_lie_whole_may_be_more_than_python_nests_calls() -> None:
+    count, k = 1100, 3
+    groups = np.arange(count, dtype=np.int32)
+    rules = LayerConstraints(k, {}, {}, groups, ())
+    pieces = [
+        feasible._Piece(frozenset([at]), 0, frozenset(range(k)), 1, True) for at in range(count)
+    ]
+    room = np.full(k, -(-count // k))
+    devices = feasible._devices(pieces, rules, room, count)
+    assert devices is not None
+    assert np.bincount([*devices.values()]).max() == room[0]

@@ -135,7 +135,7 @@ def compare(
         modelling = replace(counting.modelling_of(counting.batch_size), slices=1)
         if counting.bands != 1:
             raise ArgumentError(
-                f"--bands {counting.bands} in compare, whose ways have none: accepted is without"
+                f"--bands {counting.bands} can't be given in compare, whose ways choose their own"
             )
         if replace(modelling, grain="coarse", norms="slice", training=True) != modelling:
             raise ArgumentError(

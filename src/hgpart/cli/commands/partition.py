@@ -150,8 +150,12 @@ def partition(
     results.check(work=counting.kept_work)
     output, write_partition = results.output, results.write_partition
     existing, without = _existing(search)
-    if k is None and existing is not None:
-        k = existing.k - len(without)
+    left: list[int] = []
+    if existing is not None:
+        from hgpart.partition.problem.start import devices_left
+
+        left = devices_left(existing.k, k, without)
+        k = len(left) if k is None else k
     if k is None and search.partition is None:
         raise ArgumentError("no --k given: accepted is a number of devices, as in --k 4")
     with Stages() as stage:
@@ -186,7 +190,7 @@ def partition(
             timing = timing_of(devices.machine, devices.micro_batches, counting, k)
         constraints = steering.wanted()
         if existing is not None and not constraints:
-            constraints = existing.constraints.without(without or range(k or 1, existing.k))
+            constraints = existing.constraints.on_devices(left)
         elif existing is not None and existing.constraints:
             warn(f"these constraints of the plan hold no longer: {existing.constraints}")
         objective, memory = _wanted(counting, search, devices, k or 1)
@@ -213,7 +217,8 @@ def partition(
                 from hgpart.partition.mending import mend
                 from hgpart.partition.problem.memory import number_of_bytes
 
-                most = None if search.move_at_most is None else number_of_bytes(search.move_at_most)
+                said = search.move_at_most
+                most = None if said is None else number_of_bytes(said, "--move-at-most")
                 mended = mend(
                     hgpart.restore(existing, graph),
                     problem,
@@ -340,7 +345,7 @@ def _check_together(
         raise ArgumentError(f"--move-at-most {search.move_at_most}: accepted with --start PLAN")
     for option in useless.split():
         if given[option]:
-            raise ArgumentError(f"{given[option]} with {beside}: accepted is without{why}")
+            raise ArgumentError(f"{given[option]} can't be combined with {beside}{why}")
     for option, value in (("machine", devices.machine), ("micro-batches", devices.micro_batches)):
         needing = (LINKS, TIME) if option == "machine" else (TIME,)
         is_used = search.objective in needing or (option == "machine" and speeds is not None)
@@ -368,7 +373,9 @@ def _wanted(
     objective: Objective
     if name == LINKS:
         if devices.machine is None:
-            raise ArgumentError("--objective links without --machine: accepted is with it")
+            raise ArgumentError(
+                "--objective links without --machine: accepted is with --machine FILE"
+            )
         objective = hgpart.files.load_topology(devices.machine, k)
     else:
         objective = hgpart.VOLUME if name == TIME else objective_named(name)

@@ -142,27 +142,26 @@ class Constraints:
         }
         return Constraints(**values)
 
-    def without(self, gone: Sequence[int]) -> Constraints:
-        """The same where some devices have left, and the others are numbered anew in their order.
+    def on_devices(self, left: Sequence[int]) -> Constraints:
+        """The same where only these devices remain, numbered anew in this order.
 
         Raises
         ------
         ArgumentError
-            If all devices of a pin have left.
+            If no device of a pin remains.
 
-        >>> print(constraints(pin=["conv1=2", "fc=0,1"]).without([1]))
+        >>> print(constraints(pin=["conv1=2", "fc=0,1"]).on_devices([0, 2]))
         pin conv1=1; pin fc=0
         """
         pins = []
         for pin in self.pins:
-            left = [device for device in pin.devices if device not in gone]
-            if not left:
+            devices = tuple(new for new, device in enumerate(left) if device in pin.devices)
+            if not devices:
                 raise ArgumentError(
                     f"{pin}: no such device is left; constraints of the command line replace those "
                     "of the plan"
                 )
-            renumbered = tuple(device - sum(other < device for other in gone) for device in left)
-            pins.append(replace(pin, devices=renumbered))
+            pins.append(replace(pin, devices=devices))
         return replace(self, pins=tuple(pins))
 
     def record(self) -> dict[str, object]:

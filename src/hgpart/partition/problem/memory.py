@@ -141,8 +141,8 @@ def in_words(count: int) -> str:
     return f"{count / size:.4g} {unit}"
 
 
-def number_of_bytes(text: str) -> int:
-    """Read a number of bytes, with its unit.
+def number_of_bytes(text: str, what: str = "memory") -> int:
+    """Read a number of bytes, with its unit; an error names what they are of.
 
     >>> number_of_bytes("1.5MB"), number_of_bytes("512 MiB"), number_of_bytes("2000")
     (1500000, 536870912, 2000)
@@ -150,5 +150,5 @@ def number_of_bytes(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if match is None or match[2] not in UNITS:
         accepted = ", ".join(unit for unit in UNITS if unit)
-        raise ArgumentError(f"memory {text!r}: accepted is a number with a unit of {accepted}")
+        raise ArgumentError(f"{what} {text!r}: accepted is a number with a unit of {accepted}")
     return round(float(match[1]) * UNITS[match[2]])

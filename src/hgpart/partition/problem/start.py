@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hgpart.arrays import Int32
+from hgpart.arrays import Float64, Int32
 from hgpart.errors import ArgumentError
 from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.modelling import LayerVertices, by_vertices
@@ -54,37 +54,61 @@ def holders(model: CnnHypergraph, parts: Int32, k: int) -> dict[int, NDArray[np.
     return held
 
 
+def devices_left(before: int, k: int | None = None, without: Sequence[int] = ()) -> list[int]:
+    """Devices of a partition that remain, in the order in which they are numbered anew.
+
+    Parameters
+    ----------
+    before : int
+        Number of devices of the partition.
+    k : int, optional
+        Number of devices that there are now. Default: as many as remain.
+    without : sequence of int
+        Devices that have left. Default: the last ones, if there are fewer now.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such device, all have left, or more remain than k.
+
+    >>> devices_left(4, without=[1]), devices_left(4, k=3), devices_left(4, k=5)
+    ([0, 2, 3], [0, 1, 2], [0, 1, 2, 3])
+    """
+    if not without:
+        return list(range(before if k is None else min(k, before)))
+    gone = sorted(set(without))
+    if gone[0] < 0 or gone[-1] >= before:
+        raise ArgumentError(f"devices {gone} leave: the plan has devices 0 to {before - 1}")
+    left = [device for device in range(before) if device not in gone]
+    if not left:
+        raise ArgumentError(f"devices {gone} leave: these are all devices of the plan")
+    if k is not None and len(left) > k:
+        raise ArgumentError(
+            f"{len(left)} devices are left of the plan for k={k}: accepted is k={len(left)} or more"
+        )
+    return left
+
+
 def start_of(
     model: CnnHypergraph, parts: Int32, before: int, k: int, without: Sequence[int] = ()
 ) -> Start:
     """The start of a partition on k devices from one on other devices.
 
-    Parameters
-    ----------
-    before : int
-        Number of devices of the partition that exists.
-    without : sequence of int
-        Devices of these that have left; the others are numbered anew, in their order. Default: the
-        last ones, if there are fewer now. What is more than them is new, and has no weights.
-
-    Raises
-    ------
-    ArgumentError
-        If there is no such device, or more devices are left than k.
+    Devices are numbered as `devices_left` has them; those after them are new, and have no weights.
     """
-    gone = sorted(set(without)) or list(range(k, before))
-    if any(not 0 <= device < before for device in gone):
-        raise ArgumentError(f"devices {gone} leave: the plan has devices 0 to {before - 1}")
-    left = [device for device in range(before) if device not in gone]
-    if len(left) > k:
-        raise ArgumentError(
-            f"{len(left)} devices are left of the plan for k={k}: accepted is k={len(left)} or more"
-        )
-    homes = {}
+    left, homes = devices_left(before, k, without), {}
     for at, held in holders(model, parts, before).items():
         homes[at] = np.zeros((len(held), k), dtype=np.bool_)
         homes[at][:, : len(left)] = held[:, left]
     return Start(homes)
+
+
+def kept_bytes(start: Start, model: CnnHypergraph, parts: Int32, k: int) -> Float64:
+    """Bytes of weights that each device has already of those that each part needs, (k, k)."""
+    sizes, kept = weight_bytes(model.views), np.zeros((k, k))
+    for at, held in holders(model, parts, k).items():
+        kept += sizes[at] * (held.T.astype(np.float64) @ start.homes[at])
+    return kept
 
 
 def weight_bytes(views: Sequence[LayerVertices]) -> dict[int, float]:

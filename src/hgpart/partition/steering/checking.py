@@ -38,7 +38,9 @@ def broken(model: CnnVertices, parts: Int32, constraints: Constraints) -> tuple[
                 *single.no_split,
             )
         }
-        pins = all(devices.obey(pin, layers[pin.layers]) for pin in single.pins)
+        pins = all(
+            devices.of_pin(pin, layers[pin.layers]) <= set(pin.devices) for pin in single.pins
+        )
         together = all(
             len(devices.of([at for word in several for at in layers[word]])) == 1
             for several in single.together
@@ -50,6 +52,17 @@ def broken(model: CnnVertices, parts: Int32, constraints: Constraints) -> tuple[
         if not (pins and together and whole and apart):
             names.append(name)
     return tuple(names)
+
+
+def devices_of_pins(
+    model: CnnVertices, parts: Int32, constraints: Constraints
+) -> list[tuple[set[int], tuple[int, ...]]]:
+    """For each pin the devices that compute any of its filters, and those that it allows."""
+    devices = _Devices(model, parts)
+    return [
+        (devices.of_pin(pin, layers_named(model.views, pin.layers, str(pin))), pin.devices)
+        for pin in constraints.pins
+    ]
 
 
 def _share_none(sets: Sequence[set[int]]) -> bool:
@@ -69,13 +82,13 @@ class _Devices:
         """Those of some layers."""
         return {part for at in layers for part in self._parts[self._vertices[at]].tolist()}
 
-    def obey(self, pin: Pin, layers: Sequence[int]) -> bool:
-        """Whether the blocks with any filter of a pin lie on its devices."""
+    def of_pin(self, pin: Pin, layers: Sequence[int]) -> set[int]:
+        """Those of the blocks of its layers that have any filter of a pin."""
+        devices: set[int] = set()
         for at in layers:
             cuts, vertices = self._model.blocks.rows[at], self._vertices[at]
             rows = self._model.vertex_rows[vertices]
             end = self._model.views[at].layer.tasks if pin.end is None else pin.end
             own = vertices[(cuts[rows] < end) & (cuts[rows + 1] > pin.first)]
-            if not set(self._parts[own].tolist()) <= set(pin.devices):
-                return False
-        return True
+            devices |= set(self._parts[own].tolist())
+        return devices

@@ -1,15 +1,15 @@
 """Problem -> devices for what is constrained, or the least set of constraints that must give way.
 
-What must hold whatever the balance is a list colouring: runs of filters and groups of layers get a
-device each of those that they may lie on, and layers that are apart different ones. With the
-balance, whole layers must fit beside each other, and the rest, as if it could be divided at will,
-must fit where it may lie: a flow. Where this fails no partition meets the constraints; where it
-does not, single heavy filters may still be too much, which the search finds out.
+Without the balance it is a list colouring: each run of filters and each group of layers gets one of
+the devices that it may lie on, and layers that are apart get different ones. With the balance,
+layers that lie whole must also fit beside each other, and all other work must fit where it may lie,
+as if it could be divided at will: a flow. Where this fails, no partition meets the constraints.
+Where it does not, single filters may still be too heavy; the search finds that out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -28,7 +28,7 @@ from hgpart.partition.problem.layer_constraints import (
 )
 from hgpart.partition.problem.problem import Problem
 
-MOST_STEPS = 20_000  # of a search for devices; without an answer by then, the constraints may do
+MOST_STEPS = 20_000  # of a search for devices; without an answer by then it does not refuse
 WIDEST_EPS = 1e6
 
 
@@ -82,7 +82,7 @@ def check_constraints(problem: Problem, best_effort: bool = False) -> None:
     It names the fewest of them of which one must give way, and the smallest eps that they leave
     room for, where there is one. At best effort only contradictions are refused.
     """
-    if problem.layer_constraints is None:
+    if not problem.constraints:
         return
     every = effects(problem.constraints, problem.views, problem.k)
 
@@ -202,17 +202,9 @@ def _devices(
     chosen: dict[int, int] = {}
     loads = [0] * rules.k
     is_like_others = not rules.parts and not rules.sides  # each device is like each other
-    steps = 0
 
-    def place(index: int) -> bool | None:
-        """Whether all from an index on have devices; None where that takes too long."""
-        nonlocal steps
-        steps += 1
-        if steps > MOST_STEPS:
-            return None
-        if index == len(must):
-            return True
-        at = must[index]
+    def on_each_device(at: int) -> Iterator[bool]:
+        """Put a piece on each device in turn, between which the caller places those after it."""
         piece, taken = pieces[at], {chosen[other] for other in near[at] if other in chosen}
         counts = piece.work if piece.is_whole and room is not None else 0
         tried: set[tuple[int, int]] = set()
@@ -225,15 +217,19 @@ def _devices(
             tried.add((loads[part], most))
             chosen[at] = part
             loads[part] += counts
-            done = place(index + 1)
-            if done is not False:
-                return done
+            yield True
             loads[part] -= counts
             del chosen[at]
-        return False
 
-    if place(0) is False:
-        return None
+    placed: list[Iterator[bool]] = []  # of the first pieces, each on a device now
+    for _ in range(MOST_STEPS):
+        if len(placed) == len(must):
+            break
+        placed.append(on_each_device(must[len(placed)]))
+        while placed and not next(placed[-1], False):
+            placed.pop()
+        if not placed:
+            return None
     return {piece: chosen.get(at, min(piece.parts)) for at, piece in enumerate(pieces)}
 
 

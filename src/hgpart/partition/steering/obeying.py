@@ -1,9 +1,10 @@
 """Parts that constraints know nothing of -> the nearest that meet them.
 
-What lies where it may not goes to the device with most room of those where it may, a layer's share
-from one device together; a group of layers to the device that has most of it. Where two sets of
-layers meet on a device that are to be apart, the lighter one leaves. Should that not end, they get
-the devices that are known to do (`some_devices`). Search and refinement then balance and improve.
+All filters of a layer that a device has, and must not, go together to the device with most room
+among those that may have them; a group of layers goes to the device that has most of it. Where two
+sets of layers that are to be apart meet on a device, the lighter one leaves. Should that not end,
+both go where a search for any devices puts them (`some_devices`). The searches after it balance and
+improve the parts.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ MOST_MOVES = 1000  # of sets of layers that meet and are to be apart
 
 @dataclass(frozen=True, eq=False)
 class _Shares:
-    """Vertices, or numbers of them, that lie alike, each with where it may lie.
+    """Vertices, or bundles of vertices of one type that lie in one part, and where each may lie.
 
     Attributes
     ----------
@@ -38,8 +39,6 @@ class _Shares:
         Shares of a number lie together; -1 for others.
     sides : bool array, shape (sides, shares)
         No part has shares of both the sides 2 i and 2 i + 1.
-    known : int32 array, shape (shares,)
-        Parts with which those in groups or on sides are as they must be; -1 for others.
     """
 
     layers: Int64
@@ -47,7 +46,6 @@ class _Shares:
     allowed: Masks
     groups: Int32
     sides: Masks
-    known: Int32
 
 
 class Obeying:
@@ -55,7 +53,6 @@ class Obeying:
 
     def __init__(self, problem: Problem) -> None:
         self._problem, self._rules = problem, problem.layer_constraints
-        self._devices = some_devices(problem)
 
     def division(self, symmetry: Symmetry, division: Division) -> Division:
         """The nearest division that meets the constraints."""
@@ -78,7 +75,6 @@ class Obeying:
             allowed=allowed[types],
             groups=groups[types],
             sides=sides[:, types],
-            known=self._known(symmetry.type_layers, allowed, groups, sides)[types],
         )
         before = np.concatenate([own.ravel() for own in division.parts])
         parts = self._obeying(shares, before)
@@ -101,8 +97,7 @@ class Obeying:
         sides = np.array([np.isin(layers, own) for own in members], np.bool_)
         sides = sides.reshape(-1, model.vertices)
         allowed, groups = rules.of_vertices(model), rules.groups[layers]
-        known = self._known(layers, allowed, groups, sides)
-        shares = _Shares(layers.astype(np.int64), model.weights, allowed, groups, sides, known)
+        shares = _Shares(layers.astype(np.int64), model.weights, allowed, groups, sides)
         return self._obeying(shares, parts)
 
     def blocks(self, model: CnnHypergraph, parts: Int32) -> tuple[CnnHypergraph, Int32]:
@@ -133,18 +128,18 @@ class Obeying:
         allowed[fixed, parts[fixed]] = True
         return allowed
 
-    def _known(self, layers: Int32, allowed: Masks, groups: Int32, sides: Masks) -> Int32:
-        """Parts that are known to do, of what is in groups or on sides; -1 for others."""
+    def _known(self, shares: _Shares) -> Int32:
+        """Parts with which shares in groups or on sides are as they must be; -1 for others."""
         rules = self._rules
         assert rules is not None
         by_mask = {
             (at, b"" if at not in rules.parts else rules.parts[at][run].tobytes()): part
-            for (at, run), part in self._devices.items()
+            for (at, run), part in some_devices(self._problem).items()
         }
-        known = np.full(len(layers), -1, dtype=np.int32)
-        for index in np.flatnonzero((groups >= 0) | sides.any(axis=0)).tolist():
-            at = int(layers[index])
-            mask = allowed[index].tobytes() if at in rules.parts else b""
+        known = np.full(len(shares.layers), -1, dtype=np.int32)
+        for index in np.flatnonzero((shares.groups >= 0) | shares.sides.any(axis=0)).tolist():
+            at = int(shares.layers[index])
+            mask = shares.allowed[index].tobytes() if at in rules.parts else b""
             known[index] = by_mask.get((at, mask), -1)
         return known
 
@@ -160,8 +155,8 @@ class Obeying:
         moving.join_groups()
         moving.leave_forbidden()
         if not moving.part_sides():
-            chosen = shares.known >= 0
-            parts[chosen] = shares.known[chosen]
+            known = self._known(shares)
+            parts[known >= 0] = known[known >= 0]
         return parts
 
 
@@ -192,7 +187,7 @@ class _Moving:
             self.move(own, int(score.argmax()))
 
     def leave_forbidden(self) -> None:
-        """Put the shares of each layer that lie where they may not where there is most room."""
+        """Move each layer's shares from parts that must not have them to those with most room."""
         indices = np.arange(len(self.parts))
         wrong = np.flatnonzero(~self.shares.allowed[indices, self.parts])
         if not len(wrong):

@@ -34,7 +34,7 @@ from hgpart.sequences import Sequences
 
 @dataclass(frozen=True, eq=False)
 class TypeLimits:
-    """Constraints on vertex types; each array is empty where there are none.
+    """Constraints on vertex types, and prices of parts; each array is empty where there are none.
 
     Attributes
     ----------
@@ -45,7 +45,8 @@ class TypeLimits:
     sides : bool array, shape (sides, types)
         No part has vertices of types of both the sides 2 i and 2 i + 1.
     prices : int64 array, shape (types, k)
-        What a vertex costs in each part, beside the nets: the weights that this part has not.
+        Cost of a vertex in each part beside that of its nets: the price of its weights in parts
+        that did not have them at the start, else 0.
     """
 
     parts: NDArray[np.bool_] = field(default_factory=lambda: np.zeros((0, 0), np.bool_))

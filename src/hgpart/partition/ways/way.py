@@ -6,12 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from hgpart.errors import ArgumentError, InfeasibleError
 from hgpart.partition.baselines.known_ways import Parts
 from hgpart.partition.partition import Partition, evaluated, uninterrupted
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.steering.checking import broken
+from hgpart.partition.steering.renumbering import renumbered
 
 Divided = Partition | Parts
 Divide = Callable[[Problem, Search], Any]  # what users' functions return is checked
@@ -124,10 +127,14 @@ class Way:
         if (why := self.needs(own)) is not None:
             raise ArgumentError(why)
         divided: Divided = divide(own, search)
-        if problem.constraints:
-            model, parts = (
-                (divided.model, divided.parts) if isinstance(divided, Partition) else divided
-            )
-            if names := broken(model, parts, problem.constraints):
-                raise InfeasibleError(f"{self.name} does not keep to {'; '.join(names)}")
+        if not problem.constraints:
+            return divided
+        if isinstance(divided, Partition):
+            model, parts = divided.model, divided.parts
+        else:  # a rule, whose numbers of equal devices mean nothing
+            model, parts = divided
+            parts = renumbered(own, model, parts, np.eye(own.k))
+            divided = model, parts
+        if names := broken(model, parts, problem.constraints):
+            raise InfeasibleError(f"{self.name} does not keep to {'; '.join(names)}")
         return divided
