@@ -236,7 +236,6 @@ def test_no_other_move_off_the_bottleneck_makes_the_step_shorter() -> None:
     partition = result.partition
     names = frozenset(result.traced.parameters.values())
     steps = Steps.of(result.traced, partition, names)
-    assert steps is not None
     now = steps.of_partition(partition)
     steps = steps.fixed(now.scheduling)
     bottleneck = explained(partition, steps=steps).bottleneck
