@@ -203,20 +203,13 @@ def difference_columns(report: DifferenceReport) -> list[Column[LayerDifference]
         Column("sent_after", "then", "", BYTES),
         Column("received_before", "gets", "Bytes that come for it.", BYTES, detail=True),
         Column("received_after", "then", "", BYTES, detail=True),
-        Column(
-            "weight_bytes",
-            "weights",
-            "Weights that come to a device.",
-            BYTES,
-            detail=True,
-        ),
-        Column(
-            "alone_bytes",
-            "alone",
-            "What the volume would change by if only this layer lay as in the second plan.",
-            BYTES,
-        ),
     ]
+    if any(layer.alone_bytes is not None for layer in report.difference.layers):
+        meaning = "What the volume would change by if only this layer lay as in the second plan."
+        columns += [
+            Column("weight_bytes", "weights", "Weights that come to a device.", BYTES, detail=True),
+            Column("alone_bytes", "alone", meaning, BYTES),
+        ]
     if any(layer.alone_seconds is not None for layer in report.difference.layers):
         meaning = "What a step's seconds would then change by, simulated."
         columns.append(

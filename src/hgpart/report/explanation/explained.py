@@ -293,7 +293,7 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
     if paid:
         console.print()
         shown = paid[:MOST_PAYMENTS]
-        title = f"Most bytes, {_first_of(len(shown), len(paid))} ({way_of(report.partition)})"
+        title = f"Most bytes, {first_of(len(shown), len(paid))} ({way_of(report.partition)})"
         print_columns(console, title, payment_columns(report), shown, unit, texts_left=True)
     console.print()
     print_columns(
@@ -308,7 +308,8 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
     console.print("More, and in sentences: hgpart explain PLAN LAYER")
 
 
-def _first_of(shown: int, count: int) -> str:
+def first_of(shown: int, count: int) -> str:
+    """How many of the rows that there are a table shows."""
     return f"the first {shown} of {count}" if shown < count else f"all {count}"
 
 
