@@ -128,6 +128,40 @@ def test_two_plans_are_compared(
     assert alike.startswith("The two plans divide lenet5 alike")
 
 
+def test_layers_are_in_the_order_of_what_the_table_shows(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = (files / "plan.json", files / "slices.json")
+    layers = json.loads(printed(capsys, "diff", *pair, "--json", "-"))["layers"]
+    changes = [abs(layer["sent_after"] - layer["sent_before"]) for layer in layers]
+    assert changes == sorted(changes, reverse=True) and changes[0] > changes[-1]
+
+
+def test_plans_of_two_models_are_refused_by_their_names(
+    files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = tmp_path / "vgg.json"
+    assert run(["partition", "vgg11", "--k", "2", "--way", "layerwise", "-o", str(other)]) == 0
+    capsys.readouterr()
+    assert run(["diff", str(files / "plan.json"), str(other)]) == 12
+    error = capsys.readouterr().err
+    assert 'plan.json (of "lenet5") is for a model with fingerprint ' in error
+    assert f'{other} (of "vgg11") for another, with ' in error
+
+
+def test_another_objective_is_named_instead_of_bytes(
+    files: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "largest.json"
+    options = ["--k", "2", "--objective", "largest", "--effort", "0", "-o", str(path)]
+    assert run(["partition", "lenet5", *options]) == 0
+    text = printed(capsys, "explain", path, "fc1")
+    assert " by the objective largest" in text.splitlines()[0]
+    assert "neighbours, any other place is worse by the objective" in printed(
+        capsys, "explain", path
+    )
+
+
 def test_plans_of_other_slices_say_what_is_not_compared(
     files: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -139,7 +173,11 @@ def test_plans_of_other_slices_say_what_is_not_compared(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["plan.json", "conv9"], 3, "layer 'conv9': accepted are input, conv1, "),
+        (
+            ["plan.json", "conv9"],
+            3,
+            "there is no layer 'conv9'; accepted are the layers that hgpart trace lists",
+        ),
         (["plan.json", "--machine", "10gb"], 6, "did you mean 10gbe?"),
         (["nowhere.json"], 6, "nowhere.json"),
     ],

@@ -125,6 +125,23 @@ def test_devices_that_differ_keep_their_numbers() -> None:
     assert compared.step_before is not None and compared.step_after is not None
 
 
+def test_a_single_layer_that_moves_changes_all_that_changes() -> None:
+    model, example = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.zeros(2, 3, 9, 9)
+    places = {"0": 0, "1": 1}, {"0": [0] * 6 + [1] * 2, "1": 1}
+    before, after = (hgpart.partitioned_as(model, example, own, k=2, eps=1.0) for own in places)
+    compared = hgpart.diff(before, after)
+    assert (compared.devices, compared.is_renumbered) == ((0, 1), False)
+    (layer,) = (layer for layer in compared.layers if layer.elsewhere)
+    assert (layer.name, layer.elsewhere) == ("0", 0.25)
+    assert layer.weight_bytes == compared.weight_bytes == 2 * (3 * 3 * 3 + 1) * 4
+    volumes = [divided.partition.evaluation.volume for divided in (before, after)]
+    assert layer.alone_bytes == volumes[1] - volumes[0]
+    assert compared.step_before is not None and compared.step_after is not None
+    assert compared.step_before.scheduling == compared.step_after.scheduling
+    change = compared.step_after.seconds - compared.step_before.seconds
+    assert layer.alone_seconds == pytest.approx(change)
+
+
 def test_plans_with_other_vertices_say_what_is_elsewhere_at_least() -> None:
     model, example = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 3)), torch.zeros(2, 3, 9, 9)
     whole = hgpart.partitioned_as(model, example, {"0": 0, "1": 1})
@@ -147,7 +164,10 @@ def test_plans_of_two_models_are_refused() -> None:
         hgpart.partitioned_as(nn.Sequential(nn.Conv2d(3, width, 3)), example, {"0": 0}, k=2)
         for width in (4, 8)
     ]
-    with pytest.raises(PlanError, match="plans of two models, with fingerprints"):
+    with pytest.raises(
+        PlanError,
+        match=r"the first plan is for a model with fingerprint .* accepted are two plans of one",
+    ):
         hgpart.diff(*pair)
 
 

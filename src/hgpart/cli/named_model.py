@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hgpart
+from hgpart.cli.grouping import Options
 from hgpart.cli.stages import Stages, shape_of, trusted_model
 from hgpart.errors import ArgumentError, TraceError
 from hgpart.layers.cache.kept_layers import graph_of, plain_layers
@@ -111,28 +113,42 @@ class NamedModel:
             return row_windows(self.traced, graph)
 
 
-def known_model(
-    stage: Stages, loaded: PlanFile, plan: Path, model: str | None, trust: bool
-) -> tuple[str, NamedModel]:
-    """The spec of a plan's model, and the model.
+@dataclass(frozen=True, kw_only=True)
+class PlanModel(Options):
+    """The model that a plan is for.
 
-    Raises
-    ------
-    ArgumentError
-        If the plan names code that nobody has asked to be called.
-    PlanError
-        If the model can't be traced with the plan's samples.
+    Attributes
+    ----------
+    model : MODEL
+        The plan's model. Default: the one that the plan names; required, or --trust, if that is
+        your own code.
+    trust
+        Import and call the code that the plan names.
     """
-    from hgpart.plan import another_model
-    from hgpart.tracing.input_shape import shape_text
 
-    if model is None and not trust:
-        model = trusted_model(loaded, plan, CODE_ACCEPTED)
-    named = model or loaded.model
-    try:
-        return named, NamedModel(stage, named, loaded.input_shape)
-    except (ArgumentError, TraceError) as error:
-        raise another_model(loaded.model, shape_text(loaded.input_shape), error) from error
+    model: str | None = None
+    trust: bool = False
+
+    def known(self, stage: Stages, loaded: PlanFile, plan: Path) -> tuple[str, NamedModel]:
+        """The spec of a plan's model, and the model.
+
+        Raises
+        ------
+        ArgumentError
+            If the plan names code that nobody has asked to be called.
+        PlanError
+            If the model can't be traced with the plan's samples.
+        """
+        from hgpart.plan import another_model
+        from hgpart.tracing.input_shape import shape_text
+
+        named = self.model
+        if named is None:
+            named = loaded.model if self.trust else trusted_model(loaded, plan, CODE_ACCEPTED)
+        try:
+            return named, NamedModel(stage, named, loaded.input_shape)
+        except (ArgumentError, TraceError) as error:
+            raise another_model(loaded.model, shape_text(loaded.input_shape), error) from error
 
 
 class KnownLayers(NamedTuple):

@@ -73,8 +73,8 @@ class Simulator(StepOptions):
 
     def steps(
         self, stage: Stages, known: NamedModel, partition: Partition, planned: Scheduling | None
-    ) -> Steps | None:
-        """A simulator of steps of a plan's model; None if none is assumed for so many devices."""
+    ) -> Steps:
+        """A simulator of steps of a plan's model."""
         from hgpart.explanation.steps import Steps
 
         scheduling = self.wanted(planned)

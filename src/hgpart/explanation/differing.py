@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import networkx as nx
 import numpy as np
@@ -35,7 +36,7 @@ class LayerDifference:
     elsewhere : float
         Share of the layer's work (of its filters where it has none) that is on another device.
     work : float
-        Share of the model's work that this is.
+        The same as a share of the model's work.
     before, after : tuple of int
         The devices that have any of it, in the numbers of the first plan.
     sent_before, sent_after : int
@@ -66,9 +67,8 @@ class LayerDifference:
 
     @property
     def importance(self) -> tuple[int, float]:
-        """Sort key: the change of bytes that are sent and received, then the work elsewhere."""
-        sent = abs(self.sent_after - self.sent_before)
-        return sent + abs(self.received_after - self.received_before), self.work
+        """Sort key: the change of the bytes that its own nets send, then the work elsewhere."""
+        return abs(self.sent_after - self.sent_before), self.work
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,11 +180,7 @@ def difference(
     steps_after: Steps | None = None,
 ) -> PlanDifference:
     """Compare two partitions, with the seconds that simulators of each say; see `diff`."""
-    own, other = before.problem.graph.fingerprint, after.problem.graph.fingerprint
-    if own != other:
-        raise PlanError(
-            f"plans of two models, with fingerprints {own} and {other}: accepted are two of one"
-        )
+    check_one_model([partition.problem.graph.fingerprint for partition in (before, after)])
     is_alike = are_alike(before.modelling, after.modelling)
     common = on_common_blocks(before, after) if is_alike else None
     places = _shared(before, after) if common is None else _overlap(*common, before.k, after.k)
@@ -205,7 +201,9 @@ def difference(
     layers = [*_layers(before, after, places, work, devices)]
     is_counted = common is not None and before.k == after.k
     if common is not None and is_counted:
-        single = _Single(before, *common, devices, fixed, step_before)
+        blocks, first, second = common
+        renumbered = np.array(devices, dtype=np.int32)[second]
+        single = _Single(before, blocks, first, renumbered, fixed, step_before)
         layers = [single.added(layer) for layer in layers]
     return PlanDifference(
         before=before,
@@ -223,6 +221,18 @@ def difference(
         step_after=step_after,
         no_seconds=no_seconds,
     )
+
+
+def check_one_model(
+    fingerprints: Sequence[str], names: Sequence[str] = ("the first plan", "the second plan")
+) -> None:
+    """Raise a PlanError if two plans are of two models."""
+    own, other = fingerprints
+    if own != other:
+        raise PlanError(
+            f"{names[0]} is for a model with fingerprint {own}, {names[1]} for another, with "
+            f"{other}: accepted are two plans of one model"
+        )
 
 
 def matched(work: Float64, tasks: Float64) -> tuple[int, ...]:
@@ -353,13 +363,18 @@ def _layers(
 
 @dataclass(frozen=True, eq=False)
 class _Single:
-    """What the first plan would be with one layer as in the second."""
+    """What the first plan would be with one layer as in the second.
+
+    Attributes
+    ----------
+    first, second : int32 arrays
+        The device of each vertex of `common` in either plan, in the first plan's numbers.
+    """
 
     before: Partition
     common: CnnHypergraph
     first: Int32
     second: Int32
-    devices: tuple[int, ...]
     steps: Steps | None
     step: SimulatedStep | None
 
@@ -368,8 +383,7 @@ class _Single:
         at = next(view.at for view in self.common.views if view.layer.name == layer.name)
         if not layer.elsewhere:
             return replace(layer, weight_bytes=0, alone_bytes=0)
-        renumbered = np.array(self.devices, dtype=np.int32)[self.second]
-        parts = np.where(self.common.vertex_layers == at, renumbered, self.first)
+        parts = np.where(self.common.vertex_layers == at, self.second, self.first)
         alone = evaluated(
             self.before.problem,
             self.common,
@@ -382,25 +396,29 @@ class _Single:
         seconds = None if self.steps is None else self.steps.seconds(alone)
         return replace(
             layer,
-            weight_bytes=self._new_weights(at, renumbered),
+            weight_bytes=self._new_weights(at),
             alone_bytes=alone.evaluation.volume - self.before.evaluation.volume,
             alone_seconds=None
             if seconds is None or self.step is None
             else seconds - self.step.seconds,
         )
 
-    def _new_weights(self, at: int, renumbered: Int32) -> int:
-        """Bytes of a layer's weights that devices have in the second plan alone."""
+    @cached_property
+    def _weight_bytes(self) -> Int64:
+        """Bytes of the weights of each vertex, in the first band of a slice."""
         _, in_bytes = vertex_parameters(self.common)
-        count, k = len(in_bytes), self.before.k
+        return in_bytes
+
+    def _new_weights(self, at: int) -> int:
+        """Bytes of a layer's weights that devices have in the second plan alone."""
+        in_bytes, count = self._weight_bytes, len(self._weight_bytes)
         firsts = np.tile(self.common.first_bands, self.common.modelling.slices)
         own = self.common.vertex_layers == at
         held = [
             np.unique(parts[own].astype(np.int64) * count + firsts[own])
-            for parts in (self.first, renumbered)
+            for parts in (self.first, self.second)
         ]
         new = np.setdiff1d(held[1], held[0], assume_unique=True)
-        assert new.max(initial=0) < count * k
         return int(in_bytes[new % count].sum())
 
 
@@ -420,7 +438,7 @@ def _not_compared(before: Partition, after: Partition) -> Iterator[str]:
             "own batch"
         )
     if before.k != after.k:
-        yield (f"{before.k} and {after.k} devices: what a layer alone would change is not known")
+        yield f"{before.k} and {after.k} devices: what a layer alone would change is not known"
     if before.problem.work.source != after.problem.work.source:
         yield "work from two sources: loads are shares of each plan's own"
     if own.training != other.training:

@@ -5,19 +5,20 @@ Every figure of a move is that of the partition with the move made, computed fro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
+from itertools import islice
 
 import numpy as np
 
 from hgpart.arrays import Int64
-from hgpart.errors import HgpartError, not_one_of
+from hgpart.errors import HgpartError
 from hgpart.explanation.moves import Move, Moves, OtherPlace
 from hgpart.explanation.share_nets import Grown, Paid
 from hgpart.explanation.steps import SimulatedStep, Steps
 from hgpart.hypergraph.parameters import vertex_parameters
 from hgpart.partition import Partition
+from hgpart.partition.problem import layer_constraints
 from hgpart.partition.problem.memory import COPIES
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.prediction.device_times import Times
@@ -195,7 +196,7 @@ def explain(
     Parameters
     ----------
     layers : str
-        The layers to explain: a name, or a pattern such as ``layer4.*``.
+        The layers to explain: a name, a module, or a pattern such as ``layer4.*``.
     machine : str, optional
         A named machine such as "10gbe", or a file. Default: links of 10 Gb/s that are assumed.
     times : Times, optional
@@ -224,12 +225,7 @@ def explain(
     return explained(divided.partition, layers, steps)
 
 
-def explained(
-    partition: Partition,
-    layers: str = "*",
-    steps: Steps | None = None,
-    on_layer: Callable[[str], None] = lambda name: None,
-) -> Explanation:
+def explained(partition: Partition, layers: str = "*", steps: Steps | None = None) -> Explanation:
     """Explain a partition, with the seconds that `steps` simulates; see `explain`."""
     chosen = layers_named(partition, layers)
     moves = Moves(partition)
@@ -242,14 +238,10 @@ def explained(
             steps, no_seconds = None, str(error)
     bottleneck = _bottleneck(moves, step, steps)
     held = _held_bytes(partition)
-    explanations = []
-    for at in chosen:
-        on_layer(partition.model.views[at].layer.name)
-        explanations.append(_layer(moves, at, steps, *held))
     memory = partition.problem.memory
     return Explanation(
         partition=partition,
-        layers=tuple(explanations),
+        layers=tuple(_layer(moves, at, steps, *held) for at in chosen),
         payments=tuple(moves.nets.payments()),
         bottleneck=bottleneck,
         memory_bytes=moves.memory_bytes,
@@ -259,22 +251,15 @@ def explained(
     )
 
 
-def layers_named(partition: Partition, pattern: str) -> list[int]:
-    """The layers of a name or pattern; those that share a weight by the first of them.
+def layers_named(partition: Partition, word: str) -> list[int]:
+    """The layers of a name, module or pattern; those that share a weight by the first of them.
 
     Raises
     ------
     ArgumentError
         If there is none.
     """
-    views = partition.model.views
-    named = {view.layer.name: view.first for view in views if view.exists}
-    if pattern in named:
-        return [named[pattern]]
-    chosen = sorted({at for name, at in named.items() if fnmatchcase(name, pattern)})
-    if not chosen:
-        raise not_one_of("layer", pattern, named, "and patterns such as 'layer4.*'")
-    return chosen
+    return sorted(layer_constraints.layers_named(partition.model.views, word, "explain"))
 
 
 def _layer(
@@ -320,7 +305,7 @@ def _hold(moves: Moves, places: Sequence[OtherPlace], best: Move | None) -> Hold
         return Hold(NOTHING, None, ())
     cheapest = places[0]
     is_best = best is not None and best.more_value <= cheapest.value
-    move = best if is_best and best is not None else moves.move(cheapest)
+    move = best if best is not None and is_best else moves.move(cheapest)
     growth = tuple(moves.nets.growth(cheapest.layer, move.source, move.target))
     if move.more_value > 0:
         return Hold(NEIGHBOURS, move, growth)
@@ -352,11 +337,10 @@ def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -
     ]
     relief, tried = None, 0
     if step is not None and steps is not None:
-        estimates = _estimated(moves, away, steps)
-        for place in estimates[:TRIED]:
-            move = moves.move(place)
-            if not move.is_allowed:
-                continue
+        objective = steps.objective(partition)  # an estimate of the seconds that takes no time
+        away.sort(key=lambda place: moves.value_of(objective, *place[:3]))
+        made = (moves.move(place) for place in away)
+        for move in islice((move for move in made if move.is_allowed), TRIED):
             tried += 1
             seconds = steps.seconds(move.partition)
             least = GAIN * step.seconds if relief is None else relief.seconds
@@ -368,22 +352,6 @@ def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -
         tried = len(away)
         relief = moves.first_allowed([place for place in away if place.busiest < now])
     return Bottleneck(part, float(loads[part] / share) if share else 1.0, relief, tried, len(away))
-
-
-def _estimated(moves: Moves, away: list[OtherPlace], steps: Steps) -> list[OtherPlace]:
-    """Moves in the order of the step's seconds by the objective "time", which takes no time."""
-    objective = steps.objective(moves.partition)
-
-    def value(place: OtherPlace) -> float:
-        traffic = moves.nets.traffic_of(place.layer, place.source, place.target)
-        work = moves.layer_work.copy()
-        sources = slice(None) if place.source is None else [place.source]
-        moved = work[place.layer, sources].sum()
-        work[place.layer, sources] = 0
-        work[place.layer, place.target] += moved
-        return objective.value(traffic, work)
-
-    return sorted(away, key=value)
 
 
 def _held_bytes(partition: Partition) -> tuple[Int64, Int64]:

@@ -16,6 +16,7 @@ from hgpart.partition import Partition
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import COPIES, part_memory
+from hgpart.partition.problem.objectives import Objective
 from hgpart.partition.steering.checking import broken
 
 
@@ -83,7 +84,7 @@ class OtherPlace(NamedTuple):
     Attributes
     ----------
     value : float
-        What the problem's objective changes by.
+        Change of the problem's objective.
     busiest : float
         The largest load over speed, once it is made.
     over_load : int
@@ -158,6 +159,7 @@ class Moves:
     def _places(self, layer: int) -> Iterator[OtherPlace]:
         k, held = self.partition.k, self.parts_of(layer)
         loads, work = self.partition.evaluation.loads, self.layer_work[layer]
+        objective, before = self.partition.problem.objective, self.partition.objective_value
         whole, shares = self.nets.changes(layer)
         sources = [None, *held] if len(held) > 1 else [None]
         for source in sources:
@@ -168,33 +170,33 @@ class Moves:
                 if source is None:
                     after -= work
                     after[target] += work.sum()
-                    change = int(whole[target])
+                    value = float(whole[target])
                 else:
                     after[source] -= work[source]
                     after[target] += work[source]
-                    change = int(shares[source, target])
+                    value = float(shares[source, target])
+                if not objective.is_volume:
+                    value = self.value_of(objective, layer, source, target) - before
                 yield OtherPlace(
                     layer,
                     source,
                     target,
-                    self._value(layer, source, target, change),
+                    value,
                     float((after / self.rates).max()),
                     max(0, int(after[target] - self.load_limits[target])),
                 )
 
-    def _value(self, layer: int, source: int | None, target: int, change: int) -> float:
-        objective = self.partition.problem.objective
-        if objective.is_volume:
-            return change
+    def value_of(self, objective: Objective, layer: int, source: int | None, target: int) -> float:
+        """The value of an objective once a share, or where there is no source a layer, has moved.
+
+        It is not computed from the partition with the move made, which takes longer.
+        """
         traffic = self.nets.traffic_of(layer, source, target)
         work = self.layer_work.copy()
-        if source is None:
-            work[layer] = 0
-            work[layer, target] = self.layer_work[layer].sum()
-        else:
-            work[layer, target] += work[layer, source]
-            work[layer, source] = 0
-        return objective.value(traffic, work) - self.partition.objective_value
+        sources = slice(None) if source is None else [source]
+        work[layer, sources] = 0
+        work[layer, target] += self.layer_work[layer, sources].sum()
+        return objective.value(traffic, work)
 
     def move(self, place: OtherPlace) -> Move:
         """Make a move, and compute what the partition then costs."""

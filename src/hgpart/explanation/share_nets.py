@@ -173,20 +173,15 @@ class ShareNets:
 
     def traffic_of(self, layer: int, source: int | None, target: int) -> Int64:
         """Bytes from part to part once a share, or where there is no source a layer, has moved."""
-        moves = self.layers == layer
-        if source is not None:
-            moves &= self.parts == source
-        parts = np.where(moves, target, self.parts).astype(np.int32)
+        parts = np.where(self._moved(layer, source), target, self.parts).astype(np.int32)
         return traffic(self.nets, parts, self.partition.k)
 
     def growth(self, layer: int, source: int | None, target: int) -> list[Grown]:
         """The nets that pay more once a share, or where there is no source a layer, has moved."""
         nets = self._of_layer(layer)
-        moves = self.layers == layer
-        if source is not None:
-            moves &= self.parts == source
-        stays = self._pinned(~moves)[nets]
-        stays[:, target] |= self._pinned(moves)[nets].any(axis=1)
+        moved = self._moved(layer, source)
+        stays = self._pinned(~moved)[nets]
+        stays[:, target] |= self._pinned(moved)[nets].any(axis=1)
         after = self.nets.costs[nets] * (stays.sum(axis=1) - 1)
         grown: dict[tuple[tuple[int, ...], str, bool], int] = {}
         for net, more in zip(nets.tolist(), (after - self.paid[nets]).tolist(), strict=True):
@@ -221,6 +216,11 @@ class ShareNets:
         pins = self.nets.pins[self.nets.pointers[net] : self.nets.pointers[net + 1]]
         layers = set(self.layers[pins].tolist()) - {int(self.layers[self.roots[net]])}
         return tuple(sorted(layers))
+
+    def _moved(self, layer: int, source: int | None) -> Bool:
+        """The shares of a layer, or that on one part."""
+        own: Bool = self.layers == layer
+        return own if source is None else own & (self.parts == source)
 
     def _of_layer(self, layer: int) -> Int64:
         """The nets with pins of a layer."""

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError, HgpartError
 from hgpart.machines.machine import Machine
-from hgpart.machines.machine_files import load_machine
 from hgpart.machines.named import ASSUMED_LINKS
 from hgpart.partition import Partition
 from hgpart.partition.problem.objectives import Objective
@@ -15,7 +14,11 @@ from hgpart.partition.problem.topology import time_objective
 from hgpart.prediction.device_times import Times, at_speeds, sources
 from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
-from hgpart.recommendation.of_partition import assumed_devices, fastest_schedule
+from hgpart.recommendation.of_partition import (
+    assumed_devices,
+    fastest_devices,
+    fastest_schedule,
+)
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.estimated_times import RATE, estimated_times
@@ -74,8 +77,8 @@ class Steps:
         machine: str | None = None,
         times: Times | None = None,
         scheduling: Scheduling | None = None,
-    ) -> Steps | None:
-        """Make a simulator of a model; None if no machine is given, and none assumed is so large.
+    ) -> Steps:
+        """Make a simulator of a model.
 
         Parameters
         ----------
@@ -92,18 +95,10 @@ class Steps:
         FormatError
             If the file of the machine is malformed.
         """
-        devices = assumed_devices(partition)
-        if machine is not None:
-            own = load_machine(machine, partition.k)
-            if own.k < partition.k:
-                raise ArgumentError(
-                    f"--machine {machine} of {own.k} devices: accepted are {partition.k} or more"
-                )
-            on, name = own.of_fastest(partition.k), machine
-        elif devices is not None:
-            on, name = devices.machine, ASSUMED_LINKS
+        if machine is None:
+            on, name = assumed_devices(partition).machine, ASSUMED_LINKS
         else:
-            return None
+            on, name = fastest_devices(machine, partition.k), machine
         if times is None:
             problem, size = partition.problem, partition.modelling.batch_size
             times = estimated_times(problem.work, problem.graph, size)

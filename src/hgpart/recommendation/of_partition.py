@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 from hgpart.calibration.here import device_here
-from hgpart.errors import FormatError, HgpartError
+from hgpart.errors import ArgumentError, FormatError, HgpartError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Link, Machine
 from hgpart.machines.machine_files import load_machine
-from hgpart.machines.named import ASSUMED, ASSUMED_LINKS, named_machine
+from hgpart.machines.named import ASSUMED, ASSUMED_LINKS
 from hgpart.partition import Partition
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -170,7 +170,7 @@ def assumed_step(
         assumed = assumed_devices(partition, machine)
     except FormatError:  # a topology, which says nothing of seconds
         assumed = assumed_devices(partition)
-    if assumed is None:
+    except ArgumentError:  # fewer devices than parts
         return None
     try:
         return simulated_step(module, traced, partition, *assumed)
@@ -194,21 +194,32 @@ class AssumedDevices(NamedTuple):
     words: str
 
 
-def assumed_devices(partition: Partition, machine: str | None = None) -> AssumedDevices | None:
-    """A machine, or devices that are assumed, with a partition's speeds, and times by its work.
-
-    None where there are fewer devices than parts.
+def fastest_devices(machine: str, k: int) -> Machine:
+    """The k fastest devices of a named machine, or of a machine's file.
 
     Raises
     ------
+    ArgumentError
+        If it has fewer.
     FormatError
-        If the file of the machine is malformed or says nothing of seconds.
+        If the file is malformed or says nothing of seconds.
     """
-    problem, k = partition.problem, partition.k
-    on = named_machine(ASSUMED, k) if machine is None else load_machine(machine, k)
-    if on is None or on.k < k:
-        return None
-    on = on.of_fastest(k)
+    every = load_machine(machine, k)
+    if every.k < k:
+        raise ArgumentError(f"--machine {machine} of {every.k} devices: accepted are {k} or more")
+    return every.of_fastest(k)
+
+
+def assumed_devices(partition: Partition, machine: str | None = None) -> AssumedDevices:
+    """A machine, or devices that are assumed, with a partition's speeds, and times by its work.
+
+    Raises
+    ------
+    ArgumentError, FormatError
+        For the reasons of `fastest_devices`.
+    """
+    problem = partition.problem
+    on = fastest_devices(machine or ASSUMED, partition.k)
     if problem.speeds is not None:
         devices = zip(on.devices, problem.speeds, strict=True)
         on = replace(on, devices=tuple(replace(device, speed=speed) for device, speed in devices))

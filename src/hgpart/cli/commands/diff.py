@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import hgpart
-from hgpart.cli.named_model import known_model
+from hgpart.cli.named_model import PlanModel
 from hgpart.cli.outputs import Page, plain_console, unit_of
 from hgpart.cli.stages import Stages
 from hgpart.cli.timing import Simulator
@@ -16,26 +16,19 @@ from hgpart.cli.timing import Simulator
 
 def diff(
     context: typer.Context,
-    first: Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file.")],
+    first: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="Plan file, which names the model.")
+    ],
     second: Annotated[
         Path, typer.Argument(metavar="OTHER", help="Plan file of the same model to compare with.")
     ],
+    of_model: PlanModel,
     simulator: Simulator,
     results: Page,
-    model: str | None = None,
-    trust: bool = False,
 ) -> None:
     """Compare two plans of a model: what lies elsewhere, and what that changes.
 
     Where all devices are alike, those of the second plan are renumbered so that least work moves.
-
-    Parameters
-    ----------
-    model : MODEL
-        The plans' model. Default: the one that the first plan names; required, or --trust, if that
-        is your own code.
-    trust
-        Import and call the code that the first plan names.
 
     Examples
     --------
@@ -44,7 +37,8 @@ def diff(
     results.check()
     with Stages() as stage:
         with stage("import"):
-            from hgpart.explanation.differing import difference
+            from hgpart.explanation.differing import check_one_model, difference
+            from hgpart.files.json_files import quoted
             from hgpart.report.explanation.differences import (
                 DifferenceReport,
                 difference_json,
@@ -53,7 +47,12 @@ def diff(
             from hgpart.report.page.differences import difference_page
         with stage("read"):
             loaded = [hgpart.files.load_plan(path) for path in (first, second)]
-        named, known = known_model(stage, loaded[0], first, model, trust)
+        names = [
+            f"{path} (of {quoted(own.model)})"
+            for path, own in zip((first, second), loaded, strict=True)
+        ]
+        check_one_model([own.fingerprint for own in loaded], names)
+        named, known = of_model.known(stage, loaded[0], first)
         with stage("evaluate"):
             before, after = (hgpart.restore(own, known.graph) for own in loaded)
         simulators = [

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import hgpart
-from hgpart.cli.named_model import known_model
+from hgpart.cli.named_model import PlanModel
 from hgpart.cli.outputs import Page, plain_console, unit_of
 from hgpart.cli.stages import Stages
 from hgpart.cli.timing import Simulator
@@ -19,30 +19,21 @@ def explain(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="Plan file, written by 'hgpart partition -o'.")
     ],
+    of_model: PlanModel,
     simulator: Simulator,
     results: Page,
     layer: Annotated[
         str,
         typer.Argument(
             metavar="LAYER",
-            help="Layer to explain, or a pattern such as 'layer4.*'. Default: all layers.",
+            help="Layer, module, or pattern such as 'layer4.*' to explain. Default: all layers.",
             show_default=False,
         ),
     ] = "",
-    model: str | None = None,
-    trust: bool = False,
 ) -> None:
     """Explain a plan: what each layer costs where it is, what holds it, what is the bottleneck.
 
     All other places of each layer are tried, by bytes, load and memory; the best is simulated.
-
-    Parameters
-    ----------
-    model : MODEL
-        The plan's model. Default: the one that the plan names; required, or --trust, if that is
-        your own code.
-    trust
-        Import and call the code that the plan names.
 
     Examples
     --------
@@ -61,7 +52,7 @@ def explain(
         with stage("read"):
             loaded = hgpart.files.load_plan(plan)
         simulator.wanted(loaded.scheduling)  # before the model is traced
-        named, known = known_model(stage, loaded, plan, model, trust)
+        named, known = of_model.known(stage, loaded, plan)
         with stage("evaluate"):
             partition = hgpart.restore(loaded, known.graph)
         layers_named(partition, layer or "*")  # before anything is simulated

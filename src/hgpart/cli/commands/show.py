@@ -10,7 +10,7 @@ import typer
 
 import hgpart
 from hgpart.cli.groups import StepOptions
-from hgpart.cli.named_model import known_model
+from hgpart.cli.named_model import PlanModel
 from hgpart.cli.outputs import (
     GraphFile,
     Table,
@@ -49,22 +49,13 @@ def show(
     plan: Annotated[
         Path, typer.Argument(metavar="PLAN", help="Plan file, written by 'hgpart partition -o'.")
     ],
+    of_model: PlanModel,
     step: StepOptions,
     results: ShowResults,
-    model: str | None = None,
-    trust: bool = False,
 ) -> None:
     """Show a plan again: check it against its model, print its tables and its schedule.
 
     With --schedule, or a plan that has one, it draws when each part computes in a training step.
-
-    Parameters
-    ----------
-    model : MODEL
-        The plan's model. Default: the one that the plan names; required, or --trust, if that is
-        your own code.
-    trust
-        Import and call the code that the plan names.
 
     Examples
     --------
@@ -95,7 +86,7 @@ def show(
                         f"--{option} {value} without a schedule to draw: accepted with --schedule "
                         "RULE"
                     )
-        named, known = known_model(stage, loaded, plan, model, trust)
+        named, known = of_model.known(stage, loaded, plan)
         with stage("evaluate"):
             report = replace(plan_report(loaded, known.graph), model=named)
         module, traced = known.module, known.traced

@@ -13,7 +13,7 @@ from hgpart.explanation.steps import SimulatedStep
 from hgpart.files.columns import BYTES, Column
 from hgpart.files.fields import report_json
 from hgpart.partition import Partition
-from hgpart.report.explanation.explained import size_text, time_text, way_of
+from hgpart.report.explanation.explained import rounded, size_text, time_text, way_of
 from hgpart.report.partition.slice_shares import ranges
 from hgpart.report.tables import print_columns
 
@@ -64,10 +64,10 @@ def difference_notes(report: DifferenceReport, unit: str) -> Iterator[str]:
             if own != device
         ]
         yield (
-            f"Devices are alike, so those of {report.names[1]} are renumbered, for least work to "
-            f"move: {', '.join(pairs)}"
+            f"As devices are alike, those of {report.names[1]} are renumbered so that least "
+            f"work moves: {', '.join(pairs)}"
         )
-    if difference.weight_bytes is not None:
+    if difference.weight_bytes:
         yield (
             f"{size_text(difference.weight_bytes, unit)} of weights are on a device that did not "
             "have them before"
@@ -203,25 +203,23 @@ def difference_columns(report: DifferenceReport) -> list[Column[LayerDifference]
         Column("sent_after", "then", "", BYTES),
         Column("received_before", "gets", "Bytes that come for it.", BYTES, detail=True),
         Column("received_after", "then", "", BYTES, detail=True),
-        Column(
-            "weight_bytes",
-            "weights",
-            "Weights that come to a device.",
-            BYTES,
-            detail=True,
-        ),
-        Column(
-            "alone_bytes",
-            "alone",
-            "What the volume would change by if only this layer lay as in the second plan.",
-            BYTES,
-        ),
     ]
+    if any(layer.alone_bytes is not None for layer in report.difference.layers):
+        meaning = "What the volume would change by if only this layer lay as in the second plan."
+        columns += [
+            Column("weight_bytes", "weights", "Weights that come to a device.", BYTES, detail=True),
+            Column("alone_bytes", "alone", meaning, BYTES),
+        ]
     if any(layer.alone_seconds is not None for layer in report.difference.layers):
+        meaning = "What a step's seconds would then change by, simulated."
         columns.append(
-            Column("alone_seconds", "step alone", "What a step would, simulated.", "ms", decimals=1)
+            Column("", "step alone", meaning, "ms", _alone_seconds, decimals=1, detail=True)
         )
     return columns
+
+
+def _alone_seconds(layer: LayerDifference) -> float | None:
+    return None if layer.alone_seconds is None else rounded(layer.alone_seconds, 4)
 
 
 def print_difference(report: DifferenceReport, console: Console, unit: str) -> None:
@@ -263,7 +261,10 @@ def layers_title(report: DifferenceReport) -> str:
     """Title of the table of layers."""
     alone = "; alone: what only this layer's move would change"
     known = any(layer.alone_bytes is not None for layer in report.difference.layers)
-    return f"Layers that differ, largest change of bytes first{alone if known else ''}"
+    return (
+        "Layers that moved, or whose neighbours did: largest change of what they send first"
+        f"{alone if known else ''}"
+    )
 
 
 def difference_json(report: DifferenceReport) -> str:

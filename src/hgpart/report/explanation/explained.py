@@ -30,7 +30,6 @@ from hgpart.report.tables import counted, print_columns
 MOST_PAYMENTS = 5  # of all nets that are listed, the largest
 MOST_GROWTH = 3  # neighbours that a sentence names
 MOST_NAMES = 2  # readers that a line names
-SAME = 5e-4  # a change of a step's seconds that is none
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +57,12 @@ class ExplanationReport:
 def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
     """The device that others wait for, and what would relieve it, in two sentences."""
     explanation, bottleneck = report.explanation, report.explanation.bottleneck
-    eps, part, relief = report.partition.problem.eps, bottleneck.part, bottleneck.relief
+    part, relief, limits = bottleneck.part, bottleneck.relief, limits_text(report.partition)
     if report.partition.k == 1:
         return "One device computes everything: nothing travels, and there is no other place"
     if explanation.step is None:
         first = f"Device {part} has most work: {bottleneck.load:.2f} times its share"
-        none = f"no single move away from it within eps {eps:g} makes the largest load smaller"
+        helps = "makes the largest load smaller"
     else:
         step = explanation.step
         busy = float(step.busy[part])
@@ -72,16 +71,16 @@ def bottleneck_answer(report: ExplanationReport, unit: str) -> str:
             f"Device {part} is the bottleneck: it computes for {time_text(busy)} of a step of "
             f"{time_text(step.seconds)}{waits} (simulated)"
         )
-        none = f"no single move away from it within eps {eps:g} makes the step shorter"
+        helps = "makes the step shorter"
     if relief is not None:
         return f"{first}. What relieves it most: {_relief(report, relief, unit)}"
-    if not bottleneck.possible:
-        limits = " and constraints" if report.partition.problem.constraints else ""
-        return (
-            f"{first}. No other device has room within eps {eps:g}{limits} for any share of its "
-            "layers"
-        )
-    return f"{first}, and {none}"
+    if not bottleneck.tried:
+        return f"{first}. No other device has room within {limits} for any share of its layers"
+    moves = "no single move away from it"
+    if bottleneck.tried < bottleneck.possible:
+        of = f"the {bottleneck.tried} most promising of {bottleneck.possible}"
+        moves = f"none of {of} moves away from it"
+    return f"{first}, and {moves} within {limits} {helps}"
 
 
 def _relief(report: ExplanationReport, move: Move, unit: str) -> str:
@@ -152,6 +151,23 @@ def explanation_notes(report: ExplanationReport, unit: str) -> Iterator[str]:
     yield f"Device {needed} needs most memory: {most} ({copies})"
 
 
+def limits_text(partition: Partition) -> str:
+    """The limits within which other places are allowed."""
+    problem = partition.problem
+    memory = " and memory" if problem.memory is not None else ""
+    constraints = " and constraints" if problem.constraints else ""
+    return f"eps {problem.eps:g}{memory}{constraints}"
+
+
+def rounded(figure: float, decimals: int) -> float:
+    """A figure as it is shown with so many decimals, but never -0.0.
+
+    >>> rounded(-0.0004, 3), rounded(-0.0006, 3)
+    (0.0, -0.001)
+    """
+    return round(figure, decimals) + 0.0
+
+
 def way_of(partition: Partition) -> str:
     """When the volume of a partition travels."""
     modelling = partition.modelling
@@ -171,7 +187,7 @@ def layer_columns(report: ExplanationReport) -> list[Column[LayerExplanation]]:
     def more_seconds(layer: LayerExplanation) -> float | None:
         if step is None or layer.best is None or layer.best.seconds is None:
             return None
-        return round(layer.best.seconds / step.seconds - 1, 6) + 0.0
+        return rounded(layer.best.seconds / step.seconds - 1, 3)
 
     columns: list[Column[LayerExplanation]] = [
         Column("name", "layer", value=lambda layer: _name(layer)),
@@ -236,12 +252,6 @@ def payment_columns(report: ExplanationReport) -> list[Column[Paid]]:
     volume = max(1, report.partition.evaluation.volume)
     named = report.partition.model.views
 
-    def readers(paid: Paid) -> str:
-        names = [named[at].layer.name for at in paid.readers]
-        if len(names) > MOST_NAMES + 1:
-            names[MOST_NAMES:] = [f"{len(names) - MOST_NAMES} more"]
-        return ", ".join(names) or "itself"
-
     def route(paid: Paid) -> str:
         others = ranges(paid.others)
         is_sent = paid.what == "maps"
@@ -253,7 +263,9 @@ def payment_columns(report: ExplanationReport) -> list[Column[Paid]]:
         Column("", "devices", value=route),
         Column("", "bytes", "", BYTES, lambda paid: paid.nbytes),
         Column("", "of all", "", "%", lambda paid: paid.nbytes / volume, decimals=1),
-        Column("", "read by", value=readers),
+        Column(
+            "", "read by", value=lambda paid: ", ".join(_names(report, paid.readers)) or "itself"
+        ),
     ]
 
 
@@ -281,7 +293,7 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
     if paid:
         console.print()
         shown = paid[:MOST_PAYMENTS]
-        title = f"Most bytes, {_first_of(len(shown), len(paid))} ({way_of(report.partition)})"
+        title = f"Most bytes, {first_of(len(shown), len(paid))} ({way_of(report.partition)})"
         print_columns(console, title, payment_columns(report), shown, unit, texts_left=True)
     console.print()
     print_columns(
@@ -296,23 +308,24 @@ def print_explanation(report: ExplanationReport, console: Console, unit: str) ->
     console.print("More, and in sentences: hgpart explain PLAN LAYER")
 
 
-def _first_of(shown: int, count: int) -> str:
+def first_of(shown: int, count: int) -> str:
+    """How many of the rows that there are a table shows."""
     return f"the first {shown} of {count}" if shown < count else f"all {count}"
 
 
 def layers_title(report: ExplanationReport) -> str:
     """Title of the table of layers."""
-    eps = report.partition.problem.eps
-    memory = " and memory" if report.partition.problem.memory is not None else ""
-    return f"Layers (best other: the cheapest other place within eps {eps:g}{memory})"
+    return f"Layers (best other: the cheapest other place within {limits_text(report.partition)})"
 
 
 def legend(report: ExplanationReport) -> str:
     """What the words of the last column mean."""
     layers = report.explanation.layers
     words = {word for layer in layers for word in held_by(layer).split(", ")}
+    is_volume = report.partition.problem.objective.is_volume
+    worse = "sends more" if is_volume else "is worse by the objective"
     meanings = {
-        "neighbours": "any other place sends more",
+        "neighbours": f"any other place {worse}",
         "constraints": "the cheapest other place breaks some",
         "eps": "the cheapest other place has no room within eps",
         "memory": "the cheapest other place has not the memory",
@@ -356,16 +369,25 @@ def layer_sentences(report: ExplanationReport, layer: LayerExplanation, unit: st
     )
     for share in layer.shares:
         yield (
-            f"  device {share.part}: {100 * share.of_load:.1f} % of its work, "
+            f"  device {share.part}: {100 * share.of_load:.1f} % of the device's work, "
             f"{size_text(share.parameter_bytes, unit)} of weights, "
             f"{size_text(share.map_bytes, unit)} of maps"
         )
     if layer.best is not None:
         yield f"Best other place: {_consequences(report, layer.best, unit)}"
     cheapest = layer.hold.move
-    if cheapest is not None and not cheapest.is_allowed:
+    if layer.hold.why == NEIGHBOURS and cheapest is not None and not cheapest.is_allowed:
         yield f"Cheapest of all, and not allowed: {_consequences(report, cheapest, unit)}"
     yield from _on_growth(report, layer.hold.growth, unit)
+
+
+def _names(report: ExplanationReport, layers: Sequence[int]) -> list[str]:
+    """Names of layers, of many the first and how many more there are."""
+    views = report.partition.model.views
+    names = [views[at].layer.name for at in layers]
+    if len(names) > MOST_NAMES + 1:
+        names[MOST_NAMES:] = [f"{len(names) - MOST_NAMES} more"]
+    return names
 
 
 def _where(layer: LayerExplanation) -> str:
@@ -378,32 +400,30 @@ def _where(layer: LayerExplanation) -> str:
 
 
 def _hold_words(report: ExplanationReport, layer: LayerExplanation, unit: str) -> str:
-    move, why = layer.hold.move, layer.hold.why
+    move, why, objective = layer.hold.move, layer.hold.why, report.partition.problem.objective
     if move is None:
         return "There is no other device"
+    more = _more(move.more_bytes, unit)
     if why == NEIGHBOURS:
-        more = _more(move.more_bytes, unit)
+        costs = f"sends at least {more}"
+        if not objective.is_volume:
+            costs = f"is worse by the objective {objective.name}"
         if layer.best is None and move.broken:
             broken = "; ".join(move.broken)
-            return f"Constraints hold it: {broken}. Any other place would send at least {more}, too"
+            return f"Constraints hold it: {broken}. Besides, any other place {costs}"
         also = ", and no other place has room" if layer.best is None else ""
-        return f"Its neighbours hold it: any other place sends at least {more}{also}"
+        return f"Its neighbours hold it: any other place {costs}{also}"
+    saves = f"{_moved(move)} would send {more}"
+    if not objective.is_volume:
+        saves = f"{_moved(move)} would be no worse by the objective {objective.name}"
     if why == CONSTRAINTS:
-        return (
-            f"Constraints hold it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
-            f"break {'; '.join(move.broken)}"
-        )
+        return f"Constraints hold it: {saves}, but break {'; '.join(move.broken)}"
     if why == BALANCE:
-        return (
-            f"The balance holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but "
-            f"{_no_room(report, move)}"
-        )
+        return f"The balance holds it: {saves}, but {_no_room(report, move)}"
     if why == MEMORY:
-        return (
-            f"Memory holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}, but needs "
-            f"{size_text(move.over_memory, unit)} more than a device has"
-        )
-    return f"Nothing holds it: {_moved(move)} would send {_more(move.more_bytes, unit)}"
+        over = size_text(move.over_memory, unit)
+        return f"Memory holds it: {saves}, but needs {over} more than a device has"
+    return f"Nothing holds it: {saves}"
 
 
 def _no_room(report: ExplanationReport, move: Move) -> str:
@@ -440,15 +460,11 @@ def _on_growth(report: ExplanationReport, growth: Sequence[Grown], unit: str) ->
     """The neighbours that the bytes of the cheapest other place are for."""
     if not growth:
         return
-    named = report.partition.model.views
     said = []
     for grown in growth[:MOST_GROWTH]:
-        names = [named[at].layer.name for at in grown.layers]
-        if len(names) > MOST_NAMES + 1:
-            names[MOST_NAMES:] = [f"{len(names) - MOST_NAMES} more"]
-        listed = " and ".join(names)
+        listed = " and ".join(_names(report, grown.layers))
         what = f"its {grown.what}" if grown.is_own else f"the {grown.what} of {listed}"
-        if grown.is_own and names:
+        if grown.is_own and listed:
             what += f" to {listed}"
         said.append(f"{size_text(grown.nbytes, unit)} for {what}")
     more = len(growth) - MOST_GROWTH

@@ -1,4 +1,4 @@
-"""DifferenceReport -> its page: both plans, their devices, and the layers that differ."""
+"""DifferenceReport -> its page: both plans, their devices, and the layers that moved."""
 
 from __future__ import annotations
 

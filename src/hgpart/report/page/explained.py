@@ -6,6 +6,7 @@ from hgpart.report.explanation.explained import (
     ExplanationReport,
     bottleneck_answer,
     explanation_notes,
+    first_of,
     layer_columns,
     layer_sentences,
     layers_title,
@@ -55,8 +56,8 @@ def explanation_page(report: ExplanationReport, unit: str = "MB") -> str:
     body += [
         section(
             "What pays most",
-            f"Maps, partial sums, gradients and statistics that travel {way_of(partition)}: the "
-            f"first {len(payments)} of {len(explanation.payments)}.",
+            f"Maps, partial sums, gradients and statistics that travel {way_of(partition)}: "
+            f"{first_of(len(payments), len(explanation.payments))}.",
             records_table("payments", payment_columns(report), payments, unit),
         ),
         section(
