@@ -111,7 +111,7 @@ class JsonObject:
         return objects
 
     def wrong(self, name: str, accepted: str, *at: int) -> FormatError:
-        """Make the error for a field that is missing or wrong, or for an item (of an item) in it."""
+        """Make the error for a field that is missing or wrong, or an item (of an item) in it."""
         line = self.text.count("\n", 0, self._place(name)) + 1
         where, value = f"{self.where}{name}", self.fields.get(name)
         for index in at:
