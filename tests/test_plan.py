@@ -267,7 +267,7 @@ def test_a_plan_keeps_what_each_part_recomputes(tmp_path: Path) -> None:
         ("in_flight", 2, "batches in flight by 1f1b"),
         ("stash", False, "stash=no with 1f1b"),
         ("recompute", 1, "true, false, or 3 lists of stretches"),
-        ("recompute", [[["conv1"]]], '"schedule.recompute": a list of 1; accepted: "recompute": tr'),
+        ("recompute", [[["conv1"]]], '"schedule.recompute": a list of 1; accepted: "recompute"'),
         ("recompute", [[["conv1"]], [[]], []], 'found "schedule.recompute[1][0]": a list of 0'),
         ("recompute", [[["a"]], [], [["a"], ["b", 5]]], '"schedule.recompute[2][1][1]": 5'),
         ("recompute", [[], [], "a"], '"schedule.recompute[2]": "a"'),
