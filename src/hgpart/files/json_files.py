@@ -113,7 +113,8 @@ class JsonObject:
     def wrong(self, name: str, accepted: str, *at: int) -> FormatError:
         """Make the error for a field that is missing or wrong, or an item (of an item) in it."""
         line = self.text.count("\n", 0, self._place(name)) + 1
-        where, value = f"{self.where}{name}", self.fields.get(name)
+        where = f"{self.where}{name}"
+        value: Any = self.fields.get(name)
         for index in at:
             where, value = f"{where}[{index}]", value[index]
         said = f'"{where}": {quoted(value)}' if name in self.fields else f'no "{where}"'
