@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import time
 from pathlib import Path
 
+from quality import append, cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -39,7 +39,7 @@ def main() -> None:
             if (name, k, options.eps) in done or time.monotonic() > deadline:
                 continue
             row = run(name, k, options.eps, options.time_limit)
-            append(options.csv, row)
+            append(options.csv, row, FIELDS)
             print(*row.values(), sep=",", flush=True)
     show(read(options.csv))
 
@@ -60,21 +60,6 @@ def run(name: str, k: int, eps: float, time_limit: float) -> dict[str, object]:
     row["seconds"] = round(time.perf_counter() - start, 1)
     row["cpu_seconds"] = round(cpu_seconds() - cpu, 1)
     return row
-
-
-def cpu_seconds() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def append(path: Path, row: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def read(path: Path) -> list[dict[str, str]]:

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import argparse
 import csv
-import resource
 import time
 from pathlib import Path
 
 import numpy as np
+from quality import append, cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -51,7 +51,7 @@ def main() -> None:
             runs += [(solver, topology) for topology in TOPOLOGIES for solver in BY_LINKS]
             for solver, objective in runs:
                 if (name, k, solver, objective) not in done:
-                    append(options.csv, run(name, graph, k, solver, objective))
+                    append(options.csv, run(name, graph, k, solver, objective), FIELDS)
     show(read(options.csv))
 
 
@@ -83,22 +83,6 @@ def run(
         "seconds": round(time.perf_counter() - start, 2),
         "cpu_seconds": round(cpu_seconds() - cpu, 2),
     }
-
-
-def cpu_seconds() -> float:
-    """Of this process and its children."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
-
-
-def append(path: Path, row: dict[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
 
 
 def read(path: Path) -> Rows:

@@ -18,7 +18,7 @@ import csv
 import math
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,11 +147,12 @@ def on_full_hypergraph(problem: Problem, solver: str) -> tuple[Hypergraph, Int32
     return hypergraph, mtkahypar(hypergraph, room, time_limit=LIMIT)
 
 
-def append(path: Path, row: dict[str, object]) -> None:
+def append(path: Path, row: dict[str, object], fields: Sequence[str] = FIELDS) -> None:
+    """Add a row to a CSV file, whose first line names its fields."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = not path.exists()
     with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, FIELDS)
+        writer = csv.DictWriter(file, fields)
         if fresh:
             writer.writeheader()
         writer.writerow(row)

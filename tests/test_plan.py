@@ -266,9 +266,11 @@ def test_a_plan_keeps_what_each_part_recomputes(tmp_path: Path) -> None:
         ("in_flight", 0, "a whole number from 1 to 1000"),
         ("in_flight", 2, "batches in flight by 1f1b"),
         ("stash", False, "stash=no with 1f1b"),
-        ("recompute", 1, "true or false"),
-        ("recompute", [[["conv1"]]], '"recompute": a list of'),
-        ("recompute", [[["conv1"]], [[]], []], 'found "schedule.recompute[1]": a list of 1'),
+        ("recompute", 1, "true, false, or 3 lists of stretches"),
+        ("recompute", [[["conv1"]]], '"schedule.recompute": a list of 1; accepted: "recompute"'),
+        ("recompute", [[["conv1"]], [[]], []], 'found "schedule.recompute[1][0]": a list of 0'),
+        ("recompute", [[["a"]], [], [["a"], ["b", 5]]], '"schedule.recompute[2][1][1]": 5'),
+        ("recompute", [[], [], "a"], '"schedule.recompute[2]": "a"'),
     ],
 )
 def test_a_wrong_schedule_is_one_line(tmp_path: Path, field: str, value: Any, message: str) -> None:

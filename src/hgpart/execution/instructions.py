@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from hgpart.errors import PlacementError, PlanError, RunError
+from hgpart.errors import PlacementError, PlanError, RunError, did_you_mean
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram, Transfer, pack, receive, send
 from hgpart.execution.weights.gradients import WeightGradient, map_gradients
@@ -415,9 +415,13 @@ def _numbered(names: Sequence[str], stretches: Sequence[Stretch], part: int) -> 
     for number, stretch in enumerate(stretches):
         begin = names.index(stretch[0], at) if stretch and stretch[0] in names[at:] else -1
         if begin < 0 or tuple(names[begin : begin + len(stretch)]) != stretch:
+            unknown = next((name for name in stretch if name not in names), None)
+            lacks = "" if unknown is None else f", but has no step {unknown}"
             raise PlanError(
-                f"part {part} is to recompute {', '.join(stretch) or 'no step'}: accepted are "
-                "consecutive steps of its program, in their order, each in one stretch"
+                f"part {part} is to recompute {', '.join(stretch) or 'no step'}{lacks}: accepted "
+                "are consecutive steps of its program, in their order, each in one stretch; it "
+                f"begins with {', '.join(names[:3])}"
+                f"{'' if unknown is None else did_you_mean(unknown, names)}"
             )
         numbers.update(dict.fromkeys(stretch, number))
         at = begin + len(stretch)

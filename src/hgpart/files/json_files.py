@@ -110,12 +110,13 @@ class JsonObject:
             objects.append(JsonObject(self.path, self.text, start, end, value, where))
         return objects
 
-    def wrong(self, name: str, accepted: str, at: int | None = None) -> FormatError:
-        """Make the error for a field that is missing or wrong, or for one of the items in it."""
+    def wrong(self, name: str, accepted: str, *at: int) -> FormatError:
+        """Make the error for a field that is missing or wrong, or an item (of an item) in it."""
         line = self.text.count("\n", 0, self._place(name)) + 1
-        where, value = f"{self.where}{name}", self.fields.get(name)
-        if at is not None:
-            where, value = f"{where}[{at}]", self.fields[name][at]
+        where = f"{self.where}{name}"
+        value: Any = self.fields.get(name)
+        for index in at:
+            where, value = f"{where}[{index}]", value[index]
         said = f'"{where}": {quoted(value)}' if name in self.fields else f'no "{where}"'
         return malformed(self.path, line, said, f'"{name}": {accepted}')
 

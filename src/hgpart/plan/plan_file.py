@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -325,19 +325,33 @@ def _recompute_field(recompute: Recompute) -> bool | list[list[list[str]]]:
 
 
 def _recompute(record: JsonObject, k: int) -> Recompute:
-    if not isinstance(record.fields.get("recompute"), list):
-        return record.flag("recompute")
-    for part, stretches in enumerate(record.items("recompute", k)):
-        if not _are_stretches(stretches):
-            accepted = f"true, false, or {k} lists of stretches, each a list of names of steps"
-            raise record.wrong("recompute", accepted, part)
-    return tuple(tuple(map(tuple, stretches)) for stretches in record.fields["recompute"])
+    recompute = record.fields.get("recompute")
+    if isinstance(recompute, bool):
+        return recompute
+    accepted = f"true, false, or {k} lists of stretches, each a list of names of steps"
+    if not isinstance(recompute, list) or len(recompute) != k:
+        raise record.wrong("recompute", accepted)
+    if at := _misplaced(recompute):
+        raise record.wrong("recompute", accepted, *at)
+    return tuple(tuple(map(tuple, stretches)) for stretches in recompute)
 
 
-def _are_stretches(value: object) -> bool:
-    if not isinstance(value, list) or not all(isinstance(stretch, list) for stretch in value):
-        return False
-    return all(stretch and all(type(name) is str for name in stretch) for stretch in value)
+def _misplaced(recompute: list[Any]) -> tuple[int, ...]:
+    """Where lists of stretches have something else first, or a stretch without steps.
+
+    >>> _misplaced([[["conv1"], []], 3]), _misplaced([[["fc", 5]]]), _misplaced([[["fc"]], []])
+    ((0, 1), (0, 0, 1), ())
+    """
+    for part, stretches in enumerate(recompute):
+        if not isinstance(stretches, list):
+            return (part,)
+        for number, stretch in enumerate(stretches):
+            if not isinstance(stretch, list) or not stretch:
+                return part, number
+            for at, name in enumerate(stretch):
+                if type(name) is not str:
+                    return part, number, at
+    return ()
 
 
 def _scheduling(head: JsonObject, batch_size: int, k: int) -> Scheduling | None:

@@ -36,6 +36,7 @@ from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.input_shape import InputShape
 
 OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
+BESIDES = "a process takes some 50 MB besides, and Python with its libraries 300 to 400 MB"
 SEARCHES = 3
 WAYS = ("spatial", "spatial-data", "data-parallel")  # where no search fits: parts keep as much
 
@@ -165,10 +166,16 @@ class PlanInMemory:
         limits = self.plan.partition.problem.memory
         at = self.fullest
         of_limit = "" if limits is None else f" of {in_words(limits.bytes[at])}"
+        besides = f" ({BESIDES})" * self.recomputes
         return (
             f"Plan: {', '.join(self.divided)}; a step needs most memory on device {at}, "
-            f"{in_words(self.needed_bytes[at])}{of_limit}"
+            f"{in_words(self.needed_bytes[at])}{of_limit}{besides}"
         )
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether parts recompute some of their steps."""
+        return self.plan.scheduling is not None and bool(self.plan.scheduling.recompute)
 
     @property
     def fullest(self) -> int:
@@ -185,13 +192,12 @@ class PlanInMemory:
     @property
     def divided(self) -> list[str]:
         """What there are several of, in words."""
-        partition, scheduling = self.plan.partition, self.plan.scheduling
+        partition = self.plan.partition
         modelling = partition.modelling
         said = [f"{partition.k} device{'s' * (partition.k > 1)}"]
         said += [f"{modelling.slices} slices of the batch"] * (modelling.slices > 1)
         said += [f"{modelling.bands} bands of rows"] * (modelling.bands > 1)
-        recomputed = scheduling is not None and bool(scheduling.recompute)
-        return said + ["maps recomputed"] * recomputed
+        return said + ["maps recomputed"] * self.recomputes
 
 
 def plan_in_memory(wanted: TrainingWanted, problem: Problem, search: Search) -> PlanInMemory:

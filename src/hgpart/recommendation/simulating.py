@@ -523,8 +523,6 @@ class Simulations:
             None if limit is None or needed is None or step is None else limit - (needed - step)
             for limit, needed, step in zip(limits, ranked.needed_bytes, taken, strict=False)
         ]
-        if any(room is not None and room < 0 for room in left):
-            return None
         size = ranked.prediction.batch_size
         sizes = (size,) if scheduling.is_stream else scheduling.sizes(size)
         seconds = forward_seconds(placement, asked.machine, asked.times, max(sizes))

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
+from hgpart.recommendation.memory import BESIDES
 from hgpart.recommendation.ranking import Ranked, Recommendation, ServedWay
 from hgpart.report.running import recomputed_lines, schedule_fields
 from hgpart.report.tables import print_ways
@@ -140,8 +141,10 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
                 "It trains as a stream, without a flush: weights are up to "
                 f"{best.scheduling.most_in_flight - 1} updates old, so losses differ"
             )
-    for line in recomputed_lines(best.scheduling.recompute):
-        yield f"So as to fit into memory, {line}"
+    recomputed = [*recomputed_lines(best.scheduling.recompute)]
+    yield from (f"So as to fit into memory, {line}" for line in recomputed)
+    if recomputed:
+        yield f"Leave room in the limit: {BESIDES}"
     if (other := recommendation.runner_up) is not None:
         name = "Next" if recommendation.is_split else "The best split"
         yield (

@@ -113,6 +113,13 @@ def test_what_fits_recomputes_nothing_and_what_can_not_fit_is_none():
     assert recomputed_within(placement, plain, [None, 10], seconds, SAMPLES) is None
 
 
+def test_the_nearest_step_is_offered():
+    model, inputs = model_of("plain")
+    placement = placed(model, inputs, "layers", k=2)
+    with pytest.raises(PlanError, match=r"no step layer_O: .* with .*; did you mean layer_0\?$"):
+        schedule(placement, "gpipe", recompute=((("layer_0", "layer_O"),), ()))
+
+
 @pytest.mark.parametrize(
     "stretches",
     [(("no_such_step",),), (("layer_1", "layer_0"),), (("layer_0",), ("layer_0",)), ((),)],

@@ -1,10 +1,10 @@
 """Memory and seconds of steps, a limit -> the stretches to recompute so that a part keeps to it.
 
-Of what its steps keep for backward, a part may drop some and compute it a second time. A stretch of
+A part may drop some of what its steps keep for backward, and compute it a second time. A stretch of
 consecutive steps is recomputed at once, when backward comes to its last step, from the values that
-it reads; between stretches, steps keep what they keep. Where stretches begin and end decides both
-what is kept and what is in memory at a time: checkpoints of Chen et al. (arXiv 1604.06174) are
-stretches of equal length, all of them recomputed.
+it reads; steps outside stretches keep all of it. Where stretches begin and end decides both what is
+kept and what is in memory at a time. The checkpoints of Chen et al. (arXiv 1604.06174) are the
+special case of stretches of equal length, all of them recomputed.
 
 The least seconds are found by dynamic programming over the steps, from the first to the last, on
 pairs (bytes kept, seconds), of which those are dropped that are no better in either. Each memory

@@ -53,6 +53,8 @@ def recomputed_within(
     PlacementError
         If a part's memory can't be counted.
     """
+    if any(limit is not None and limit <= 0 for limit in limits):
+        return None  # weights alone are too much: nothing has to be counted
     chosen = list[tuple[Stretch, ...]]()
     known: dict[object, tuple[range, ...]] = {}
     for part, limit in enumerate(limits):
@@ -85,7 +87,8 @@ class _Fit:
     ) -> tuple[Stretch, ...] | None:
         """The stretches that take the least seconds, of those that fit; None if none do.
 
-        What is chosen for a part is `known` for others that are alike but for the names of steps.
+        `known` has the instructions of the stretches that were chosen for earlier parts: a part
+        whose steps differ from theirs in nothing but names tries these first. It is added to.
         """
         keeping = self._taken(())
         if keeping <= limit:
@@ -108,7 +111,7 @@ class _Fit:
     def _search(
         self, steps: Sequence[StepMemory], limit: int, seconds: Mapping[str, float], keeping: int
     ) -> tuple[Stretch, ...] | None:
-        """The same, where the part would take `keeping` bytes if it recomputed nothing."""
+        """`best`, for a part that takes `keeping` bytes if it recomputes nothing."""
         alive = _alive(self._schedule, self._part)
         # What steps take by themselves is not all: messages, and several graphs as one, count too.
         budget = limit - (keeping - most_bytes(steps, alive))
