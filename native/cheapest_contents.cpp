@@ -32,7 +32,6 @@ constexpr std::uint64_t kMixture = std::uint64_t{511} << kMixtureAt;
 constexpr std::uint64_t kClass = std::uint64_t{1023} << kClassAt;
 constexpr std::uint64_t kMixed = std::uint64_t{1} << 63;
 static_assert(kClassAt + 10 == 63 && kMostMixtures <= 511 && kMostClasses <= 1023);
-static_assert(6 * kMostMixtures + 4 <= std::numeric_limits<std::int16_t>::max());  // choices
 // At once, and of all items together: some hundred MB.
 constexpr std::size_t kMostLabels = 3'000'000, kMostSteps = 20'000'000;
 constexpr double kOfAChoice = 50.0;  // operations beside those of its labels
@@ -256,7 +255,9 @@ void Cheapest::apply(std::int64_t item, std::size_t state, std::uint64_t key, st
     const double value = costs_[label] + cost;
     if (value < next_costs_[to]) {
       next_costs_[to] = value;
-      next_steps_[to] = {static_cast<std::int32_t>(label), static_cast<std::int16_t>(at)};
+      if (keeps_steps_) {
+        next_steps_[to] = {static_cast<std::int32_t>(label), static_cast<std::int32_t>(at)};
+      }
     }
     next_weights_[to] = std::min(next_weights_[to], total);
   }
@@ -270,7 +271,7 @@ std::size_t Cheapest::place(std::uint64_t key) {
     const auto size = next_states_.size() * static_cast<std::size_t>(grid_.buckets);
     next_costs_.resize(size, kInfinity);
     next_weights_.resize(size, kInfinity);
-    next_steps_.resize(size, {-1, -1});
+    if (keeps_steps_) next_steps_.resize(size);
   }
   return found->second;
 }

@@ -59,8 +59,7 @@ struct Offer {
 
 // One step of a label; index of the label before it and of what the item does.
 struct Step {
-  std::int32_t before;
-  std::int16_t choice;
+  std::int32_t before, choice;
 };
 
 class Cheapest {
