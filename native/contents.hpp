@@ -3,7 +3,7 @@
 // Contents are shares of what the items (filters of a layer, all alike) do. Of each filter a part
 // has all samples, some share t of them that is the same wherever it is not all or none, or none;
 // the filters of a class lie alike, but for those of one class, of which two kinds may be mixed.
-// `contents.cpp` says why no contents cost less than the best of these.
+// `cheapest_contents.cpp` says why no contents cost less than the best of these.
 #pragma once
 
 #include <cstdint>

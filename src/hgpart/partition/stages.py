@@ -16,7 +16,7 @@ from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.partition.backends import Backend, backend_name, check_backend
 from hgpart.partition.backends import backend as backend_named
 from hgpart.partition.bounds.lower_bound import lower_bound
-from hgpart.partition.bounds.part_bound import OPERATIONS, part_bound
+from hgpart.partition.bounds.part_bound import part_bound
 from hgpart.partition.by_blocks import by_blocks
 from hgpart.partition.exact.counting import exact_partition
 from hgpart.partition.external.mtkahypar import mtkahypar
@@ -155,8 +155,7 @@ def with_part_bound(partition: Partition, search: Search) -> Partition:
     volume, bound = partition.evaluation.volume, partition.lower_bound
     if not partition.feasible or partition.interrupted or volume <= bound or search.left <= 0:
         return partition
-    operations = OPERATIONS * min(1.0, search.effort)
-    better, _ = part_bound(partition.problem, search.left, operations)
+    better, _ = part_bound(partition.problem, search.left, min(1.0, search.effort))
     return replace(partition, lower_bound=max(bound, better))
 
 
@@ -239,8 +238,8 @@ def solve_in_slices(
     # Volumes with which a number of slices need not be tried: one slice can send no less than its
     # lower bound, and as many as the known way has are tried for what that way sends.
     whole = problem.in_slices(1)
-    operations = SHARE_OF_WHOLE * OPERATIONS * min(1.0, search.effort)
-    least, interrupted = part_bound(whole, SHARE_OF_WHOLE * search.left, operations)
+    effort = SHARE_OF_WHOLE * min(1.0, search.effort)
+    least, interrupted = part_bound(whole, SHARE_OF_WHOLE * search.left, effort)
     if interrupted:
         raise KeyboardInterrupt
     enough = {1: max(least, lower_bound(whole)) - 1}

@@ -32,11 +32,11 @@ from hgpart.partition.bounds.part_bound import part_bound, part_model
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work, flops
 
-QUICK = 2e6  # operations
+QUICK = 0.005  # of the default effort
 
 
-def bound_of(problem: Problem, operations: float = QUICK) -> int:
-    bound, interrupted = part_bound(problem, operations=operations)
+def bound_of(problem: Problem, effort: float = QUICK) -> int:
+    bound, interrupted = part_bound(problem, effort=effort)
     assert not interrupted
     return bound
 
@@ -104,7 +104,7 @@ def test_equal_layers_are_cut_for_the_bound() -> None:
     modelling = Modelling(
         input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1
     )
-    bound = bound_of(Problem(graph, work, modelling, 2, 0.2), 1e8)
+    bound = bound_of(Problem(graph, work, modelling, 2, 0.2), 0.3)
     assert 0.85 * 8 <= bound <= 8
 
 
@@ -113,7 +113,7 @@ def test_slices_send_parameters() -> None:
     graph, work = chain([8] * 3, [80] * 3, [1000] * 3)
     modelling = Modelling(input_vertex=False, output_vertex=False, batch_size=8, slices=4)
     found = partition_graph(graph, work, 2, 0.1, modelling=modelling, effort=0.1)
-    assert 0.7 * found.evaluation.volume <= bound_of(found.problem, 1e8) <= found.evaluation.volume
+    assert 0.7 * found.evaluation.volume <= bound_of(found.problem, 0.3) <= found.evaluation.volume
 
 
 def test_slices_in_inference_need_send_nothing() -> None:
@@ -132,7 +132,7 @@ def test_a_time_limit_ends_it() -> None:
     graph = graph_of("residual")
     problem = Problem(graph, flops(graph), Modelling(batch_size=8, slices=4), 4, 0.3)
     assert part_bound(problem, seconds=0.0) == (0, False)
-    assert part_bound(problem, seconds=math.inf, operations=0.0)[0] >= 0
+    assert part_bound(problem, seconds=math.inf, effort=0.0)[0] >= 0
 
 
 def test_a_mixture_with_a_lighter_one_is_bounded() -> None:
@@ -147,7 +147,7 @@ def test_a_mixture_with_a_lighter_one_is_bounded() -> None:
     work = Work(np.array([0, *loads, 0], dtype=np.int64), "MAC", 1, "test")
     modelling = Modelling(batch_size=1, output_vertex=False)
     found = partition_graph(maker.graph(), work, 5, 0.1, modelling=modelling, effort=0.03)
-    assert bound_of(found.problem, 3e7) <= found.evaluation.volume
+    assert bound_of(found.problem, 0.1) <= found.evaluation.volume
 
 
 def test_a_trace_of_a_layer_is_in_a_part() -> None:
@@ -160,7 +160,7 @@ def test_a_trace_of_a_layer_is_in_a_part() -> None:
     maker.add("dense", 12, (read(np.union1d(channels, last)),), elements=20)
     work = Work(np.array([40, 3, 0, 40, 0], dtype=np.int64), "MAC", 1, "test")
     problem = Problem(maker.graph(), work, Modelling(batch_size=5), 5, 0.7)
-    assert 0 < bound_of(problem, 1e7) <= 1920
+    assert 0 < bound_of(problem, 0.02) <= 1920
 
 
 WRONG = {
@@ -212,7 +212,7 @@ def test_nets_that_begin_where_others_end_have_slots_too() -> None:
     divided = partition_graph(
         problem.graph, of_tasks, 2, problem.eps, modelling=modelling, effort=0.03
     )
-    assert bound_of(problem, 1e7) <= divided.evaluation.volume
+    assert bound_of(problem, 0.02) <= divided.evaluation.volume
 
 
 def test_less_work_than_parts_has_no_bound() -> None:

@@ -7,7 +7,8 @@ on each layer's work,
     volume >= sum over parts of min(cost of nets touched - prices of what is held)
               + all prices - all nets once
 
-whatever the prices are. `native/contents.cpp` finds good ones, and the least for them.
+whatever the prices are. `native/contents.cpp` finds good ones, and `native/cheapest_contents.cpp`
+the least for them.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from hgpart.arrays import Float64, Int32, Int64
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
 
-OPERATIONS = 4e9  # at most, of the search for good prices: some seconds
+# Of the search for good prices, some seconds at most. It ends before where little is to be gained.
+OPERATIONS_PER_ITEM, MOST_OPERATIONS = 7e7, 4e9
 MOST_ITEMS = 400  # of more it would take too long
 # Nets that are followed from item to item: as many as make no more states in all than that, as each
 # is touched in three ways. Of others some pins are left out.
 MOST_FOLLOWED, FEWEST_FOLLOWED, MOST_STATES = 6, 3, 4000
-MOST_AT_ITEM = 9  # nets that begin, end or go on there: `kMostAtItem` of native/contents.cpp
+MOST_AT_ITEM = (
+    9  # nets that begin, end or go on there: `kMostAtItem` of native/cheapest_contents.hpp
+)
 SLACK = 1e-9  # of the bound, for rounding
 
 
@@ -73,12 +77,13 @@ class PartModel:
 
 
 def part_bound(
-    problem: Problem, seconds: float = math.inf, operations: float = OPERATIONS
+    problem: Problem, seconds: float = math.inf, effort: float = 1.0
 ) -> tuple[int, bool]:
     """Bytes that every partition within the problem's capacities sends at least, or 0.
 
     It is of coarse-grain partitions without bands of rows. With slices of the batch, their number
-    does not matter: a part may have any share of the samples.
+    does not matter: a part may have any share of the samples. `effort` is the most operations of
+    the search, as a share of its default.
 
     Returns
     -------
@@ -93,7 +98,8 @@ def part_bound(
     model = part_model(problem)
     if model is None:
         return 0, False
-    bound, interrupted = _native.contents_bound(model, operations, seconds)
+    operations = min(MOST_OPERATIONS, OPERATIONS_PER_ITEM * len(model.work))
+    bound, interrupted = _native.contents_bound(model, effort * operations, seconds)
     if bound <= 0:
         return 0, interrupted
     return max(0, math.ceil(bound * model.once * (1 - SLACK) - 1)), interrupted
