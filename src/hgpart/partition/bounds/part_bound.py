@@ -32,9 +32,8 @@ MOST_ITEMS = 400  # of more it would take too long
 # Nets that are followed from item to item: as many as make no more states in all than that, as each
 # is touched in three ways. Of others some pins are left out.
 MOST_FOLLOWED, FEWEST_FOLLOWED, MOST_STATES = 6, 3, 4000
-MOST_AT_ITEM = (
-    9  # nets that begin, end or go on there: `kMostAtItem` of native/cheapest_contents.hpp
-)
+# Nets that begin, end or go on at an item; `kMostAtItem` of native/cheapest_contents.hpp.
+MOST_AT_ITEM = 9
 SLACK = 1e-9  # of the bound, for rounding
 
 
