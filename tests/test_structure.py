@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
+from importlib.metadata import requires
 from pathlib import Path
 
 import hgpart
@@ -125,6 +127,32 @@ def test_a_folder_imports_from_folders_before_it() -> None:
         if place(other) > place(name)
     ]
     assert upwards == []
+
+
+def test_what_is_imported_first_is_installed_with_hgpart() -> None:
+    """A wheel without extras lacked scipy, which tests and other libraries bring along."""
+    required = {
+        re.split(r"[^\w-]", requirement)[0].replace("-", "_")
+        for requirement in requires("hgpart") or ()
+        if "extra ==" not in requirement
+    }
+    installed = required | {"hgpart", "sympy"} | sys.stdlib_module_names  # torch brings sympy
+    imports = [
+        (name, package)
+        for name in sorted(MODULES)
+        for statement in ast.parse(source(name)).body
+        for package in _packages(statement)
+    ]
+    assert [(name, package) for name, package in imports if package not in installed] == []
+
+
+def _packages(statement: ast.stmt) -> list[str]:
+    """Names of packages, up to the first dot, that a statement imports."""
+    if isinstance(statement, ast.Import):
+        return [alias.name.partition(".")[0] for alias in statement.names]
+    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        return [statement.module.partition(".")[0]]
+    return []
 
 
 def test_folders_hold_a_dozen_files_or_so() -> None:
