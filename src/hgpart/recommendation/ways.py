@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from hgpart.errors import ArgumentError, PlanError
+from hgpart.errors import ArgumentError, HgpartError, PlanError
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import ChannelGraph
 from hgpart.machines.machine import Machine
@@ -20,12 +20,13 @@ from hgpart.partition.problem.checks import check_search
 from hgpart.partition.problem.constraints import Constraints, constraints_of
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
+from hgpart.partition.steering.feasible import least_eps
 from hgpart.prediction.device_times import Times, at_speeds
 from hgpart.recommendation.memory import limits_of
 from hgpart.recommendation.orders import orders
-from hgpart.recommendation.ranking import Recommendation, check_goal, trains
+from hgpart.recommendation.ranking import Dropped, Recommendation, check_goal, trains
 from hgpart.recommendation.simulating import Asked, Simulations, Tell
-from hgpart.recommendation.trials import trials
+from hgpart.recommendation.trials import Trial, trials
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.figures import Work
@@ -91,7 +92,8 @@ def rank_ways(
         Micro-batches of all ways of several devices. Default: several numbers are tried.
     constraints : Constraints or mapping, optional
         Where layers must lie, as `partition_graph` takes them. Ways that break any are left out;
-        one device is what all are compared with.
+        one device is what all are compared with. Where constraints leave no room for the usual eps
+        of a search, it gets the smallest that they do.
     name : str
         The model, as `load_model` takes it, for the plans.
     on_progress : callable
@@ -105,7 +107,8 @@ def rank_ways(
     PlanError
         If the times are not of so many layers.
     InfeasibleError
-        If no way fits in memory; says what the one needs that needs least.
+        If no way fits in memory, and then it says what the one needs that needs least; or if the
+        constraints contradict each other.
     """
     k = machine.k if devices is None else devices
     check_asked(k, batch_size, time_limit, memory, machine, goal)
@@ -142,7 +145,41 @@ def rank_ways(
         ),
     )
     listed = trials(k, heights_of(graph), has_heads=graph.has_heads)
-    return Simulations(asked, listed, time.monotonic() + time_limit, on_progress).run()
+    dropped: list[Dropped] = []
+    notes: list[str] = []
+    if demands:
+        listed = tuple(_steered(listed, problem, machine, dropped, notes))
+    deadline = time.monotonic() + time_limit
+    recommendation = Simulations(asked, listed, deadline, on_progress, dropped=dropped).run()
+    return replace(recommendation, notes=(*notes, *recommendation.notes))
+
+
+def _steered(
+    listed: Sequence[Trial],
+    problem: Problem,
+    machine: Machine,
+    dropped: list[Dropped],
+    notes: list[str],
+) -> dict[Trial, None]:
+    """Trials with an eps that constraints leave room for; adds what is to be said of others."""
+    kept: dict[Trial, None] = {}
+    for k in dict.fromkeys(trial.k for trial in listed):
+        own = [trial for trial in listed if trial.k == k]
+        usual = min(trial.eps for trial in own)
+        try:
+            least = least_eps(replace(own[0].problem(problem, machine), eps=usual))
+        except HgpartError as error:
+            if k == problem.k:
+                raise
+            dropped.append(Dropped(f"all ways on {k} devices", str(error)))
+            continue
+        if least > usual:
+            notes.append(
+                f"Constraints leave room for eps {least:g} or more on {k} devices: searches get it"
+            )
+        for trial in own:
+            kept[replace(trial, eps=max(least, trial.eps)) if trial.way.searches else trial] = None
+    return kept
 
 
 def check_asked(

@@ -109,6 +109,24 @@ def check_constraints(problem: Problem, best_effort: bool = False) -> None:
     )
 
 
+def least_eps(problem: Problem) -> float:
+    """The problem's eps, or else the smallest that all constraints leave room for.
+
+    Raises
+    ------
+    ArgumentError
+        If a constraint names what there is not.
+    InfeasibleError
+        If the constraints contradict each other.
+    """
+    check_constraints(problem, best_effort=True)
+    every = effects(problem.constraints, problem.views, problem.k)
+    own = [effect for _, of_one in every for effect in of_one]
+    if not _fails(problem, own, problem.eps):
+        return problem.eps
+    return round_up(_smallest_eps(problem.eps, lambda allowed: _fails(problem, own, allowed)))
+
+
 def _either(least: Sequence[int]) -> str:
     return "it" if len(least) == 1 else "one of these"
 
