@@ -482,7 +482,8 @@ def test_a_plan_of_another_model_is_named(capsys, tmp_path):
     hgpart(*LENET, "-o", tmp_path / "plan.json")
     capsys.readouterr()
     job = ["run", "alexnet", "--backend", "threads", "--plan", tmp_path / "plan.json"]
-    said = 'the plan is for "lenet5" and samples of 1 x 32 x 32, with which this model'
+    plan = tmp_path / "plan.json"
+    said = f'the plan {plan} is for "lenet5" and samples of 1 x 32 x 32, with which this model'
     fails(capsys, job, 12, said)
     fails(capsys, ["show", tmp_path / "plan.json", "--model", "alexnet"], 12, said)
 

@@ -436,7 +436,7 @@ def test_a_plan_of_another_model_is_refused(net, capsys, tmp_path):
     capsys.readouterr()
     page = tmp_path / "x.html"
     job = ["compare", "alexnet", "--ways", "random", "--html", page, "--plan", plan]
-    fails(capsys, job, 12, "the plan is for")
+    fails(capsys, job, 12, f"the plan {plan} is for")
     text = plan.read_text()
     plan.write_text(text.replace('"input_shape": [1, 16, 16]', '"input_shape": [1, 18, 18]'))
     fails(capsys, ["show", plan, "--model", net], 12, "changed")

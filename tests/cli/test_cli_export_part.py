@@ -58,7 +58,7 @@ def test_what_is_wrong_is_said_in_a_line(plan: Path, tmp_path: Path, capsys, mon
     fails(3, "file ending '.pth': accepted are .pt2 and", "--part", 0, "-o", tmp_path / "a.pth")
     fails(3, "would replace the plan", "--part", 0, "-o", plan.with_suffix(".pt2"))
     fails(11, "there is no folder", "--part", 0, "-o", tmp_path / "there/part.pt2")
-    fails(12, 'the plan is for "lenet5"', "--part", 0, "--model", "alexnet", "-o", file)
+    fails(12, f'the plan {plan} is for "lenet5"', "--part", 0, "--model", "alexnet", "-o", file)
     (tmp_path / "folder.json").mkdir()
     fails(11, "folder.json is a folder", "--part", 0, "-o", tmp_path / "folder.pt2")
     monkeypatch.setattr(part_files, "find_spec", lambda name: None)

@@ -16,7 +16,8 @@ from hgpart.cli.commands.compare import CompareResults
 from hgpart.cli.commands.predict import PredictResults
 from hgpart.errors import OutputError
 from hgpart.machines.machine_files import load_machine
-from hgpart.plan import load_plan
+from hgpart.plan import keep_schedule, load_plan
+from hgpart.schedule_wanted import Scheduling
 from hgpart.work.layer_times import save_layer_times
 
 SLOW = {"latency": 1e-4, "bandwidth": 1e7}
@@ -54,6 +55,14 @@ def hgpart_predict(files, *arguments):
     options = {f"--{name}": files / f"{name}.json" for name in ("plan", "machine", "times")}
     named = [text for option in options.items() for text in option]
     return run(["predict", "lenet5", *map(str, [*named, *arguments])])
+
+
+def test_a_plan_that_recomputes_what_its_model_has_not_is_named(files, capfd, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text((files / "plan.json").read_text())
+    keep_schedule(plan, Scheduling(recompute=((("no_step",),), ())))
+    assert hgpart_predict(files, "--plan", plan) == 12
+    assert f"the plan {plan}: part 0 is to recompute no_step" in capfd.readouterr().err
 
 
 def test_figures_are_those_of_the_function(files, capfd):

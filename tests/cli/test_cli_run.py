@@ -21,8 +21,9 @@ from hgpart.errors import ArgumentError, OutputError
 from hgpart.files import save_schedule
 from hgpart.placement.ordering.usual_schedule import Fastest
 from hgpart.placement.programs import Programs
-from hgpart.plan import load_plan
+from hgpart.plan import keep_schedule, load_plan
 from hgpart.run.processes.heartbeats import Heartbeats
+from hgpart.schedule_wanted import Scheduling
 from hgpart.schedules.rules import RULES
 
 
@@ -413,6 +414,15 @@ def test_another_number_of_processes_than_parts(capfd, plans, monkeypatch):
         monkeypatch.setenv(name, value)
     code = hgpart_run(plans, 2)
     fails(capfd, 14, "there are 3 processes, the plan has k=2: accepted is 2", code)
+
+
+def test_a_plan_that_recomputes_what_its_model_has_not_is_named(capfd, plans, tmp_path):
+    plan = tmp_path / "plan.json"
+    plan.write_text((plans / "2.json").read_text())
+    keep_schedule(plan, Scheduling(recompute=((("no_step",),), ())))
+    said = f"the plan {plan}: part 0 is to recompute no_step, but has no step no_step"
+    options = ["--plan", str(plan), "--backward", "--backend", "threads"]
+    fails(capfd, 12, said, run(["run", "lenet5", *options]))
 
 
 def test_a_timeline_of_several_machines(capfd, plans, monkeypatch):

@@ -96,8 +96,16 @@ def test_a_plan_of_other_slices_than_its_parts(files, tmp_path, capsys):
     assert '"slices": 3' in text
     other = tmp_path / "plan.json"
     for slices, status, said in (
-        ('"slices": 2', 12, r"the plan has parts for \d+ blocks, .* in 2 slices of the batch"),
-        ('"slices": 1', 12, r"the plan has parts for \d+ blocks, expected one for each of \d+$"),
+        (
+            '"slices": 2',
+            12,
+            r"plan.json has parts for \d+ blocks, .* in 2 slices of the batch",
+        ),
+        (
+            '"slices": 1',
+            12,
+            r"plan.json has parts for \d+ blocks, expected one for each of \d+$",
+        ),
         ('"slices": 9', 6, "slices 9: accepted is a whole number from 1 to 8, for a batch of 8$"),
         ('"slices": 0', 6, 'found "slices": 0'),
     ):

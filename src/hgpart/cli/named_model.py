@@ -140,7 +140,6 @@ class PlanModel(Options):
             If the model can't be traced with the plan's samples.
         """
         from hgpart.plan import another_model
-        from hgpart.tracing.input_shape import shape_text
 
         named = self.model
         if named is None:
@@ -148,7 +147,7 @@ class PlanModel(Options):
         try:
             return named, NamedModel(stage, named, loaded.input_shape)
         except (ArgumentError, TraceError) as error:
-            raise another_model(loaded.model, shape_text(loaded.input_shape), error) from error
+            raise another_model(loaded, error) from error
 
 
 class KnownLayers(NamedTuple):

@@ -17,7 +17,7 @@ import hgpart
 from hgpart.cli.groups import Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of, trains
-from hgpart.errors import OutputError, TraceError
+from hgpart.errors import OutputError, PlanError, TraceError
 from hgpart.freed_memory import keep_no_freed_memory
 from hgpart.terminal import progress_bar, say, warn
 
@@ -44,8 +44,6 @@ class Placing:
         Seed of random weights.
     norms : str
         See `hgpart.place`.
-    file : Path or None
-        The plan's file, where it is to keep a schedule that is found here.
     """
 
     model: str
@@ -55,7 +53,6 @@ class Placing:
     seed: int
     dtype: str = "float32"
     norms: str = "micro-batch"
-    file: Path | None = None
 
     def __post_init__(self) -> None:
         """Check before any process is started."""
@@ -82,15 +79,27 @@ class Placing:
             keep_no_freed_memory()
         if ranks.in_threads:
             self.check_weights()
-            return work(self.placed(), None)
+            placement = self.placed()
+            with self.naming_plan():
+                return work(placement, None)
         if started_as_rank():
             with self.connected(ranks.backend, ranks.timeout) as connection:
-                return work(self.part_of(connection), connection)
+                placement = self.part_of(connection)
+                with self.naming_plan():
+                    return work(placement, connection)
         check_devices(self.devices, ranks.backend)
         self.check_weights()
         check()
         start_ranks(context, self.plan.k)
         return None
+
+    @contextmanager
+    def naming_plan(self) -> Iterator[None]:
+        """Name the plan where what it recomputes does not fit the model's steps."""
+        try:
+            yield
+        except PlanError as error:
+            raise PlanError(f"{self.plan.words}: {error}") from error
 
     def part_of(self, connection: Connection) -> hgpart.Placement:
         """The part of this rank."""
@@ -119,15 +128,12 @@ class Placing:
             If it is not the model of the plan.
         """
         from hgpart.plan import another_model
-        from hgpart.tracing.input_shape import shape_text
 
         module = self._module("meta")
         try:
             return classes_of(module, self.plan.input_shape)
         except TraceError as error:  # the model takes no such images
-            raise another_model(
-                self.plan.model, shape_text(self.plan.input_shape), error
-            ) from error
+            raise another_model(self.plan, error) from error
 
     def trains(self) -> bool:
         """Whether the model returns what `hgpart train` needs."""
@@ -190,11 +196,11 @@ class Placing:
         if placement.k > 1 and (connection is None or connection.rank == 0):
             say(chosen.text)
             is_planned = training and batch_size == self.plan.modelling.batch_size
-            if is_planned and self.file is not None:
+            if is_planned and self.plan.file is not None:
                 try:
-                    keep_schedule(self.file, chosen.scheduling)
+                    keep_schedule(self.plan.file, chosen.scheduling)
                 except OutputError as error:
-                    warn(f"the schedule can't be kept in {self.file}: {error}")
+                    warn(f"the schedule can't be kept in {self.plan.file}: {error}")
         return chosen.scheduling
 
     def steps(

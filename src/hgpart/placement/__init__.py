@@ -58,10 +58,9 @@ from hgpart.placement.placement import Placement
 from hgpart.placement.shares.batch_shares import in_shares
 from hgpart.placement.state.batch_statistics import check_norms
 from hgpart.placement.state.traced_values import check_values
-from hgpart.plan import Plan, PlanFile, another_model, check_is_for, restore
+from hgpart.plan import Plan, PlanFile, another_model, check_is_for, restore, untraceable
 from hgpart.tracing.arguments import Inputs
 from hgpart.tracing.forms import said_of
-from hgpart.tracing.input_shape import shape_text
 from hgpart.tracing.model_outline import outline_of
 from hgpart.tracing.traced_model import TracedModel, example_inputs, trace, trace_call
 
@@ -190,7 +189,7 @@ def _traced_as_planned(model: nn.Module, plan: Plan | PlanFile) -> TracedModel:
     try:
         return trace(model, example_inputs(model, plan.input_shape))
     except (ArgumentError, TraceError) as error:
-        raise another_model(plan.model, shape_text(plan.input_shape), error) from error
+        raise another_model(plan, error) from error
 
 
 def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel, ChannelGraph]:
@@ -217,7 +216,8 @@ def _checked_for(model: nn.Module, plan: PartitionedModel) -> tuple[TracedModel,
         traced = trace_call(same, traced.arguments)
         graph = channel_graph(traced)
     except (ArgumentError, TraceError) as error:
-        raise another_model(plan.name, said_of(traced.form.sizes), error) from error
+        sample = said_of(traced.form.sizes)
+        raise untraceable("the plan", plan.name, sample, error) from error
     check_is_for(plan.name, plan.graph, graph)
     return traced, graph
 

@@ -2,7 +2,7 @@
 
 from hgpart.plan.plan import Plan
 from hgpart.plan.plan_file import FORMAT, LARGEST_K, PlanFile, keep_schedule, load_plan, save_plan
-from hgpart.plan.restoring import another_model, check_is_for, restore
+from hgpart.plan.restoring import another_model, check_is_for, restore, untraceable
 
 __all__ = [
     "FORMAT",
@@ -15,4 +15,5 @@ __all__ = [
     "load_plan",
     "restore",
     "save_plan",
+    "untraceable",
 ]

@@ -48,6 +48,11 @@ class Plan:
         self.scheduling.sizes(self.partition.modelling.batch_size)
         self.scheduling.check_parts(self.partition.k)
 
+    @property
+    def words(self) -> str:
+        """The plan in an error."""
+        return "the plan"
+
     def __repr__(self) -> str:
         """Short, without arrays."""
         return f"Plan({self.model!r}, {self.partition!r})"

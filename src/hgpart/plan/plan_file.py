@@ -60,6 +60,8 @@ class PlanFile:
         The figures that the file gives; `restore` recomputes them.
     parts : int32 array
         Part of each block.
+    file : str or None
+        The file that it was read from.
     """
 
     model: str
@@ -85,6 +87,12 @@ class PlanFile:
     parts: Int32
     scheduling: Scheduling | None = None
     constraints: Constraints = NONE
+    file: str | None = None
+
+    @property
+    def words(self) -> str:
+        """The plan in an error, by its file."""
+        return "the plan" if self.file is None else f"the plan {self.file}"
 
     def __repr__(self) -> str:
         """Short, without its arrays."""
@@ -293,6 +301,7 @@ def load_plan(path: Path | str) -> PlanFile:
         constraints=(
             read_constraints(head.object("constraints")) if "constraints" in head.fields else NONE
         ),
+        file=str(path),
     )
 
 

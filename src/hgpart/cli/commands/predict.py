@@ -91,7 +91,7 @@ def predict(
         with stage("place"):
             placement = placing.without_memory(training=True)
             layer_times = times_of(times, placement.programs.blueprint.graph)
-        with stage("schedule"):
+        with stage("schedule"), placing.naming_plan():
             batches = scheduling.simulated_batches
             schedule = wanted_schedule(
                 placement, scheduling, True, batches=batches, batch_size=samples

@@ -85,7 +85,7 @@ def run(
     wanted = step.wanted(loaded.schedule_for(samples))
     scheduling = wanted or Scheduling()
     devices = ranks.of_each(loaded.k)
-    placing = Placing(named, loaded, devices, step.weights, step.seed, norms=step.norms, file=plan)
+    placing = Placing(named, loaded, devices, step.weights, step.seed, norms=step.norms)
     scheduling.sizes(samples)
     if scheduling.is_stream and not step.backward:
         raise ArgumentError(f"--schedule {scheduling.name} without --backward: accepted is with it")

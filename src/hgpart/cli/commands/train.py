@@ -435,8 +435,7 @@ def train(
         scheduling.sizes(samples)
         checkpointing = learning.checkpointing(named, loaded)
         devices = ranks.of_each(loaded.k)
-        of_model = named, loaded, devices, step.weights, learning.seed, dtype, step.norms
-        placing = Placing(*of_model, file=plan)
+        placing = Placing(named, loaded, devices, step.weights, learning.seed, dtype, step.norms)
         with stage("data"):  # before any process is started that would miss it
             image = shape.image("hgpart train")
             data, options = learning.opened(image, placing.classes, loss, steps, samples)
