@@ -106,7 +106,7 @@ def cells(column: Column[Record], records: Sequence[Record], unit: str) -> list[
     shown = [column.shown(record, unit) for record in records]
     figures = [figure for figure in shown if isinstance(figure, int | float)]
     if column.decimals is not None:
-        texts = iter([f"{figure:,.{column.decimals}f}" for figure in figures])
+        texts = iter([_rounded(figure, column.decimals) for figure in figures])
     elif all(isinstance(figure, int) for figure in figures):
         texts = iter([f"{figure:,}" for figure in figures])
     else:
@@ -197,7 +197,14 @@ def even_decimals(values: Sequence[float]) -> list[str]:
 
     >>> even_decimals([643.24, 0.5]), even_decimals([12345.6]), even_decimals([0.03125, 0.0])
     (['643.2', '0.5'], ['12,346'], ['0.03125', '0.00000'])
+    >>> even_decimals([-643.24, -0.04])
+    ['-643.2', '0.0']
     """
     largest = max(map(abs, values), default=0.0)
     decimals = 0 if largest == 0 else min(6, max(0, 3 - math.floor(math.log10(largest))))
-    return [f"{value:,.{decimals}f}" for value in values]
+    return [_rounded(value, decimals) for value in values]
+
+
+def _rounded(value: float, decimals: int) -> str:
+    """A figure with so many decimals, without the sign of a rounded -0.04."""
+    return f"{round(value, decimals) + 0:,.{decimals}f}"
