@@ -110,6 +110,15 @@ def not_one_of(
     return ArgumentError(f"{what} {value!r}: accepted are {listed}{did_you_mean(value, words)}")
 
 
+def not_both(option: str, other: str) -> ArgumentError:
+    """The error for two options that have no use for each other.
+
+    >>> print(not_both("--steps 3", "--until 0.9"))
+    --steps 3 with --until 0.9: accepted is one of them
+    """
+    return ArgumentError(f"{option} with {other}: accepted is one of them")
+
+
 def check_whole(
     what: str, value: int, least: int = 1, most: int | None = None, unit: str = ""
 ) -> None:

@@ -222,7 +222,10 @@ def test_a_way_that_the_model_has_no_use_for_says_why(tmp_path, capfd):
         (["--time-limit", 0], "--time-limit 0.0: accepted is more than 0 s"),
         (["--until", 0.9], "accepted are --data digits"),
         (["--until", "0.9,epochs=0", "--data", "digits"], "accepted are 1 epoch or more"),
-        (["--until", 0.9, "--data", "digits", "--steps", 3], "--steps 3: accepted is without"),
+        (
+            ["--until", 0.9, "--data", "digits", "--steps", 3],
+            "--steps 3 with --until 0.9, for which each",
+        ),
         (["--until", 2, "--data", "digits"], "--until 2: accepted is a number above 0"),
         (["--data", "cifar"], "data 'cifar': accepted are synthetic, digits"),
         (["--lr", "nan"], "--lr nan: accepted"),

@@ -339,7 +339,7 @@ def test_bands_beside_all_that_the_command_looks_at(capsys, tmp_path):
         (["--objective", "time"], "--bands 4 can't be combined with --objective time"),
         (
             ["--backend", "exact"],
-            "bands of rows (4) with backend 'exact': accepted is without bands",
+            "bands of rows (4) with backend 'exact': accepted is 1",
         ),
     ):
         assert said in failed([*banded, *more], 3, capsys)

@@ -156,7 +156,7 @@ def check_backend(
         raise ArgumentError(f"backend 'exact' takes no slices of the batch: {rest} do")
     if bands != 1 and (name == "exact" or objective.in_seconds):
         what = "backend 'exact'" if name == "exact" else f"objective {objective.name!r}"
-        raise ArgumentError(f"bands of rows ({bands}) with {what}: accepted is without bands")
+        raise ArgumentError(f"bands of rows ({bands}) with {what}: accepted is 1")
     if name == "native" or (objective.is_volume and memory is None):
         return
     if memory is not None:

@@ -34,7 +34,7 @@ from hgpart.cli.options import (
 from hgpart.cli.outputs import GrowingTable, lead_on, plain_console, unit_of
 from hgpart.cli.stages import Stages, classes_of
 from hgpart.cores import processor, threads_of_each, usable_cores
-from hgpart.errors import ArgumentError, RunError
+from hgpart.errors import ArgumentError, RunError, not_both
 from hgpart.files.row_files import KeptRows
 from hgpart.terminal import say, share_done
 
@@ -105,16 +105,15 @@ class Trained(Options):
     def check(self, inference: bool) -> None:
         """Refuse numbers that are out of range, and options that have no use for each other."""
         if inference and self.until is not None:
-            raise ArgumentError(f"--until {self.until} with --inference: accepted is one of them")
+            raise not_both(f"--until {self.until}", "--inference")
         if inference and self.data != "synthetic":
             raise ArgumentError(
                 f"--data {self.data} with --inference: accepted are synthetic images"
             )
         for name, value in (("steps", self.steps), ("rounds", self.rounds)):
             if value is not None and self.until is not None:
-                raise ArgumentError(
-                    f"--{name} {value}: accepted is without --until, for which each way trains once"
-                )
+                once = f"--until {self.until}, for which each way trains once"
+                raise not_both(f"--{name} {value}", once)
         if self.time_limit is not None and not 0 < self.time_limit < inf:
             raise ArgumentError(f"--time-limit {self.time_limit}: accepted is more than 0 s")
         if not 0 <= self.lr <= LARGEST_RATE:

@@ -22,7 +22,7 @@ from hgpart.cli.processes import check_devices, check_one_clock, started_as_rank
 from hgpart.cli.stages import Stages, plan_and_model, shape_of
 from hgpart.cli.training.served import BATCH_SIZE, Served, serving_of
 from hgpart.cli.training.training import Training
-from hgpart.errors import ArgumentError, not_one_of
+from hgpart.errors import ArgumentError, not_both, not_one_of
 from hgpart.run.training.data_wanted import check_data
 from hgpart.run.training.log import TABLE, Log
 from hgpart.schedule_wanted import Scheduling
@@ -211,7 +211,7 @@ class Planning(Options):
         }
         for option, value in named.items():
             if value is not None:
-                raise ArgumentError(f"{option} with --plan, which says that: accepted is without")
+                raise not_both(option, "--plan, which says that")
 
     def plan(
         self,

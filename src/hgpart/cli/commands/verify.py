@@ -17,7 +17,7 @@ from hgpart.cli.options import Eps, Names, PlannedModel, PositiveOrNone
 from hgpart.cli.outputs import Figures, lead_on, of_plan, plain_console, unit_of
 from hgpart.cli.processes import device_of_each
 from hgpart.cli.stages import Stages, plan_and_model, shape_of, then_of_plan
-from hgpart.errors import ArgumentError, PlacementError, RunError, not_one_of
+from hgpart.errors import ArgumentError, PlacementError, RunError, not_both, not_one_of
 from hgpart.schedule_wanted import Scheduling
 
 DTYPES = ("float64", "float32")
@@ -218,8 +218,6 @@ def _check_beside(divided: HowDivided, plan: Path | None) -> None:
     }
     useless = [option for option, is_given in given.items() if is_given]
     if plan is not None and useless:
-        raise ArgumentError(f"{useless[0]} with --plan {plan}: accepted is without")
+        raise not_both(useless[0], f"--plan {plan}")
     if divided.way is not None and f"--backend {divided.backend}" in useless:
-        raise ArgumentError(
-            f"--backend {divided.backend} with --way {divided.way}: accepted is one of them"
-        )
+        raise not_both(f"--backend {divided.backend}", f"--way {divided.way}")

@@ -17,7 +17,7 @@ from hgpart.cli.groups import CountedRanks, Ranks
 from hgpart.cli.processes import check_devices, start_ranks, started_as_rank
 from hgpart.cli.stages import Stages, classes_of
 from hgpart.cli.training.training import Training
-from hgpart.errors import ArgumentError, PlacementError, RunError
+from hgpart.errors import ArgumentError, PlacementError, RunError, not_both
 from hgpart.run.processes.transports import TRANSPORTS
 from hgpart.run.servers.serving import SETTINGS, Serving
 from hgpart.tracing.input_shape import InputShape
@@ -45,7 +45,7 @@ def serving_of(context: typer.Context, way: str, model: str | None, ranks: Count
         value = context.params[option]
         if value not in (None, False):
             shown = f"--{option.replace('_', '-')}{'' if value is True else f' {value}'}"
-            raise ArgumentError(f"{shown} with --way {serving.name}: accepted is without")
+            raise not_both(shown, f"--way {serving.name}")
     backend = context.params["backend"]
     if backend != TRANSPORTS[0]:
         raise ArgumentError(
