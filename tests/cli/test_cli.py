@@ -233,7 +233,7 @@ def test_a_machine_of_devices_that_differ_gives_speeds(tmp_path, capsys):
     assert without_seconds(figures)["speeds"] == [1, 2]
     line = ["partition", "lenet5", "--k", 4, *options]
     assert run([*map(str, line)]) == 3
-    assert "is for 3 devices, expected k=4" in capsys.readouterr().err
+    assert "of 3 devices for k=4: accepted are 4 or more" in capsys.readouterr().err
 
 
 def test_work_is_measured_kept_and_passed_back(tmp_path):

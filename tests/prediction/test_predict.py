@@ -179,7 +179,7 @@ def test_wrong_machines_times_and_schedules_are_errors_of_one_line() -> None:
         schedule(placement, "gpipe", 2),
         in_proportion(placement.programs.blueprint.graph),
     )
-    with pytest.raises(ArgumentError, match="a machine of 2 devices for 3 parts"):
+    with pytest.raises(ArgumentError, match="of 2 devices for k=3"):
         predict(placement, made, machine_of(2, FAST), layer_times)
     fewer = replace(layer_times, layers=layer_times.layers[1:])
     with pytest.raises(PlanError, match="layers: accepted are those of the model's"):

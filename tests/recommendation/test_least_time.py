@@ -149,5 +149,5 @@ def test_a_plan_of_it_comes_back_whole(lenet: Any, found: Any, tmp_path: Path) -
 
 
 def test_a_machine_of_too_few_devices_is_refused() -> None:
-    with pytest.raises(ArgumentError, match="a machine of 2 devices for 3 parts"):
+    with pytest.raises(ArgumentError, match="of 2 devices for k=3"):
         time_objective(machine_of(1.0), 3, 1.0, 1)

@@ -172,8 +172,7 @@ def timing_of(
         )
 
     loaded = hgpart.files.load_machine(machine, k)
-    if loaded.k < k:
-        raise ArgumentError(f"--machine {machine} of {loaded.k} devices: accepted are {k} or more")
+    loaded.fastest(k)  # refuses fewer devices
     most = counting.batch_size
     if micro_batches is not None and not 1 <= micro_batches <= most:
         raise ArgumentError(

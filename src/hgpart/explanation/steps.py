@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hgpart.arrays import Float64
 from hgpart.errors import ArgumentError, HgpartError
 from hgpart.machines.machine import Machine
+from hgpart.machines.machine_files import load_machine
 from hgpart.machines.named import ASSUMED_LINKS
 from hgpart.partition import Partition
 from hgpart.partition.problem.objectives import Objective
@@ -14,11 +15,7 @@ from hgpart.partition.problem.topology import time_objective
 from hgpart.prediction.device_times import Times, at_speeds, sources
 from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
-from hgpart.recommendation.of_partition import (
-    assumed_devices,
-    fastest_devices,
-    fastest_schedule,
-)
+from hgpart.recommendation.of_partition import assumed_devices, fastest_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import TracedModel
 from hgpart.work.estimated_times import RATE, estimated_times
@@ -98,7 +95,7 @@ class Steps:
         if machine is None:
             on, name = assumed_devices(partition).machine, ASSUMED_LINKS
         else:
-            on, name = fastest_devices(machine, partition.k), machine
+            on, name = load_machine(machine, partition.k).of_fastest(partition.k), machine
         if times is None:
             problem, size = partition.problem, partition.modelling.batch_size
             times = estimated_times(problem.work, problem.graph, size)

@@ -316,15 +316,24 @@ class Machine:
     def fastest(self, k: int) -> tuple[int, ...]:
         """The numbers of its k fastest devices, ascending; the first of those equally fast.
 
+        Raises
+        ------
+        ArgumentError
+            If it has fewer.
+
         >>> boards = tuple(Device("board", speed=speed) for speed in (1, 4, 2, 1))
         >>> Machine("m", boards, (4,), Link.of(latency=1e-5, bandwidth=1e9)).fastest(3)
         (0, 1, 2)
         """
-        check_whole("number of devices", k, 1, self.k)
+        check_whole("number of devices", k)
+        if k > self.k:
+            raise ArgumentError(
+                f"machine {self.name} of {self.k} devices for k={k}: accepted are {k} or more"
+            )
         return tuple(sorted(self.by_speed[:k]))
 
     def of_fastest(self, k: int) -> Machine:
-        """The machine of its k fastest devices, in their order.
+        """The machine of its k fastest devices, in their order; an ArgumentError if it has fewer.
 
         >>> link = Link.of(latency=1e-5, bandwidth=1e9)
         >>> Machine("m", (Device("GPU"),) * 6, (2, 4), link, link).of_fastest(3).nodes

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 
 from hgpart.arrays import Float64, Int64
-from hgpart.errors import ArgumentError, PlanError, RunError
+from hgpart.errors import PlanError, RunError
 from hgpart.execution.outlines import check_fits
 from hgpart.execution.weights.copies import Travelling, travels_of
 from hgpart.machines.machine import Machine, Slowdown
@@ -140,10 +140,6 @@ def predict(
     k = placement.k
     if (held := len(placement.programs.parts)) != k:
         raise RunError(f"this process holds {held} of {k} parts: accepted is all of them")
-    if machine.k < k:
-        raise ArgumentError(
-            f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
-        )
     machine = machine.of_fastest(k)
     layers = len(placement.programs.blueprint.graph.layers)
     for timed in timed_devices(machine, times):

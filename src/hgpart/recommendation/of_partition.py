@@ -194,32 +194,18 @@ class AssumedDevices(NamedTuple):
     words: str
 
 
-def fastest_devices(machine: str, k: int) -> Machine:
-    """The k fastest devices of a named machine, or of a machine's file.
-
-    Raises
-    ------
-    ArgumentError
-        If it has fewer.
-    FormatError
-        If the file is malformed or says nothing of seconds.
-    """
-    every = load_machine(machine, k)
-    if every.k < k:
-        raise ArgumentError(f"--machine {machine} of {every.k} devices: accepted are {k} or more")
-    return every.of_fastest(k)
-
-
 def assumed_devices(partition: Partition, machine: str | None = None) -> AssumedDevices:
     """A machine, or devices that are assumed, with a partition's speeds, and times by its work.
 
     Raises
     ------
-    ArgumentError, FormatError
-        For the reasons of `fastest_devices`.
+    ArgumentError
+        If the machine has fewer devices.
+    FormatError
+        If its file is malformed or says nothing of seconds.
     """
     problem = partition.problem
-    on = fastest_devices(machine or ASSUMED, partition.k)
+    on = load_machine(machine or ASSUMED, partition.k).of_fastest(partition.k)
     if problem.speeds is not None:
         devices = zip(on.devices, problem.speeds, strict=True)
         on = replace(on, devices=tuple(replace(device, speed=speed) for device, speed in devices))

@@ -78,7 +78,7 @@ def test_of_a_larger_machine_the_fastest_devices_are_taken(tmp_path: Path) -> No
     path = written(tmp_path / "few.json", format=MACHINE, nodes=[2**40])
     with pytest.raises(FormatError, match="65536 at most in all"):
         load_topology(path, 3)
-    with pytest.raises(ArgumentError, match="10gbe:2 is for 2 devices, expected k=3, or fewer"):
+    with pytest.raises(ArgumentError, match="machine 10gbe:2 of 2 devices for k=3"):
         load_topology("10gbe:2", 3)
 
 

@@ -192,7 +192,7 @@ def test_what_is_not_sketched_is_an_error_of_one_line() -> None:
     for wanted in (Scheduling("async", in_flight=2), Scheduling("greedy", 2, recompute=True)):
         with pytest.raises(ArgumentError, match=wanted.rule):
             estimate(drawn, wanted, machine_of(3), times)
-    with pytest.raises(ArgumentError, match="2 devices for 3 parts"):
+    with pytest.raises(ArgumentError, match="2 devices for k=3"):
         estimate(drawn, Scheduling("sequential"), machine_of(2), times)
     with pytest.raises(ArgumentError, match="micro-batches"):
         estimate(drawn, Scheduling("gpipe", 7), machine_of(3), times)

@@ -58,10 +58,10 @@ def load_topology(path: Path | str, k: int) -> LinkCosts:
     """
     named = named_machine(str(path), k)
     if named is not None:
-        return over_machine(_of_fastest(path, named, k))
+        return over_machine(named.of_fastest(k))
     head = read_json(path, WHAT, FORMAT, MACHINE)
     if head.string("format") == MACHINE:
-        return over_machine(_of_fastest(path, machine_of(head), k))
+        return over_machine(machine_of(head).of_fastest(k))
     return _of_links(head, k) if "links" in head.fields else _of_nodes(head, k)
 
 
@@ -80,7 +80,7 @@ def load_speeds(path: Path | str, k: int) -> tuple[float, ...] | None:
     head = read_json(path, WHAT, FORMAT, MACHINE)
     if head.string("format") != MACHINE:
         return None
-    return _of_fastest(path, machine_of(head), k).speeds
+    return machine_of(head).of_fastest(k).speeds
 
 
 def over_machine(machine: Machine) -> LinkCosts:
@@ -134,10 +134,6 @@ def time_objective(
     ArgumentError
         If the machine has fewer devices.
     """
-    if machine.k < k:
-        raise ArgumentError(
-            f"a machine of {machine.k} devices for {k} parts: accepted are {k} or more"
-        )
     fastest = machine.of_fastest(k)
     links = (WAYS_THERE_AND_BACK if trains else 1) * seconds_a_byte(fastest)
     speeds = fastest.speeds
@@ -167,13 +163,6 @@ def _of_nodes(head: JsonObject, k: int) -> LinkCosts:
         return over_links(links)
     except ArgumentError as error:
         raise head.wrong("between", f"a number above 0 ({error})") from None
-
-
-def _of_fastest(path: Path | str, machine: Machine, k: int) -> Machine:
-    """The k devices of a machine that every command takes."""
-    if machine.k < k:
-        raise ArgumentError(f"{path} is for {machine.k} devices, expected k={k}, or fewer parts")
-    return machine.of_fastest(k)
 
 
 def _check_devices(path: Path | str, devices: int, k: int) -> None:

@@ -140,11 +140,7 @@ def estimate(
         raise ArgumentError(
             f"an estimate of the schedule {scheduling.text}: accepted are rules of a step"
         )
-    if machine.k < partition.k:
-        raise ArgumentError(
-            f"a machine of {machine.k} devices for {partition.k} parts: accepted are "
-            f"{partition.k} or more"
-        )
+    machine.fastest(partition.k)  # refuses fewer devices
     size = partition.modelling.batch_size if batch_size is None else batch_size
     sizes = micro_batch_sizes(size, scheduling.micro_batches)
     _check_samples(facts, [share.share for share in drawn.shares], sizes)
