@@ -32,7 +32,7 @@ from hgpart.partition.native.layer_shares import layer_shares
 from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
 from hgpart.partition.ways.catalogue import partition_by, ways
 from hgpart.partitioned_model import PartitionedModel, evaluate_layerwise
 from hgpart.placement.accounting import account, disagreements

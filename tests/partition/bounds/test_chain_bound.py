@@ -11,7 +11,7 @@ from hgpart.partition import partition_graph
 from hgpart.partition.bounds.chain_bound import chain_bound
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)
 

@@ -22,7 +22,8 @@ from hgpart.partition.exact.contents_bound import contents_bound
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import Division, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 from hgpart.work.figures import Work
 
 MOST_ASSIGNMENTS = 20_000

@@ -39,7 +39,8 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division, blocks_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 from hgpart.work.figures import Work, flops
 
 MOST_ASSIGNMENTS = 20_000

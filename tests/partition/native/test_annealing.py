@@ -32,7 +32,8 @@ from hgpart.partition.problem.objectives import (
 )
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import Division, blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 from hgpart.work.figures import Work, flops
 
 TIME = step_time([[0.0, 1e-3], [1e-3, 0.0]], seconds=1.0, micro_batches=3)  # of two parts

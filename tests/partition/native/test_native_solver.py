@@ -44,7 +44,7 @@ from hgpart.partition.problem.objectives import (
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division
-from hgpart.partition.symmetry.symmetry import symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
 from hgpart.work.figures import Work, flops
 
 BARE = Modelling(input_vertex=False, output_vertex=False, batch_size=1, bytes_per_element=1)

@@ -19,7 +19,7 @@ from hgpart.partition.problem.start import moved_bytes, start_of
 from hgpart.partition.steering.checking import broken
 from hgpart.partition.steering.obeying import Obeying
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
 
 WANTED = constraints(["conv1[2:5]=1", "conv3=0,2", "input=0"], ["fc1,output"], ["conv2,fc2"])
 

@@ -28,7 +28,7 @@ from hgpart.partition.problem.objectives import (
 )
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
 from hgpart.work.figures import Work, flops
 
 

@@ -18,7 +18,8 @@ from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.bounds.chain_bound import chain_bound
 from hgpart.partition.bounds.slices_bound import slices_bound
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 from hgpart.sequences import distinct
 
 MOST_STEPS = 1024**2  # of going through how many parts each layer lies in

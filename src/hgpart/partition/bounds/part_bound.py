@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 from hgpart import _native
 from hgpart.arrays import Float64, Int32, Int64
 from hgpart.partition.problem.problem import Problem
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 # Of the search for good prices, some seconds at most. It ends before where little is to be gained.
 OPERATIONS_PER_ITEM, MOST_OPERATIONS = 7e7, 4e9

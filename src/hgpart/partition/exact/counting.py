@@ -27,7 +27,8 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 from hgpart.partition.symmetry.vertex_classes import (
     division_of_parts,
     parts_of_division,

@@ -27,7 +27,8 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.symmetry.divisions import Division, blocks_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 PATIENT_SIZE = 200  # layers x parts, from which on a round without success is not the last
 MOST_ROWS = 16  # of a class, coarse-grain; more where a start has more

@@ -48,7 +48,8 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.problem.solution import Solution
 from hgpart.partition.steering.obeying import Obeying, cut_at_runs
 from hgpart.partition.symmetry.divisions import Division, blocks_of, division_of
-from hgpart.partition.symmetry.symmetry import Symmetry, symmetry_of
+from hgpart.partition.symmetry.finding import symmetry_of
+from hgpart.partition.symmetry.symmetry import Symmetry
 
 COUNT_STEPS = 300_000  # of each chain of the rounds by counts, at effort 1
 COUNT_ROUNDS = ((3e-3, 1e-3, 3e-4), (1e-3, 3e-4, 1e-4), (1e-3, 3e-4, 1e-4))  # temperatures
