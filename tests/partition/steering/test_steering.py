@@ -19,6 +19,7 @@ from hgpart.hypergraph.partition_files import full_parts
 from hgpart.partition.partition import Partition
 from hgpart.partition.problem.constraints import Constraints, constraints
 from hgpart.partition.problem.layer_constraints import LayerConstraints
+from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
 from hgpart.partition.steering import feasible
@@ -190,6 +191,32 @@ def test_a_pin_that_eps_has_no_room_for_says_the_smallest_eps(
     assert hgpart.partition_graph(graph, work, 2, said, constraints=wanted).feasible
 
 
+def test_pins_that_memory_has_no_room_for_name_the_least_that_must_give_way(
+    lenet: tuple[hgpart.ChannelGraph, hgpart.Work],
+) -> None:
+    wanted = {"pin": ["conv3=0", "fc1=0", "fc2=1"]}
+
+    def within(limit: int) -> Partition:
+        memory = MemoryLimits((limit, 2**40), in_flight=2)
+        return hgpart.partition_graph(*lenet, 2, 9, memory=memory, constraints=wanted, effort=0)
+
+    needed = within(2**40).memory_bytes
+    assert needed is not None
+    own = {layer.name: layer for layer in lenet[0].layers}
+    kept = maps = 0
+    for name in ("conv3", "fc1"):
+        kept += sum(item.elements * item.element_bytes for item in own[name].own_parameters)
+        maps += 4 * 32 * own[name].tasks  # of one number a filter
+    least = 6 * kept + 2 * maps
+    assert least < needed[0]
+    said = r"can't be met for k=2 with pin conv3=0; pin fc1=0: .* one of these must give way$"
+    with pytest.raises(InfeasibleError, match=said):
+        within(least - 1)
+    with pytest.raises(InfeasibleError, match="no partition within the memory limits was found"):
+        within(least)  # without what is received
+    assert within(int(needed[0])).feasible
+
+
 @pytest.mark.parametrize(
     "text, why",
     [
@@ -278,9 +305,8 @@ def test_layers_that_lie_whole_may_be_more_than_python_nests_calls() -> None:
     count, k = 1100, 3
     groups = np.arange(count, dtype=np.int32)
     rules = LayerConstraints(k, {}, {}, groups, ())
-    pieces = [
-        feasible._Piece(frozenset([at]), 0, frozenset(range(k)), 1, True) for at in range(count)
-    ]
+    anywhere = frozenset(range(k))
+    pieces = [feasible._Piece(frozenset([at]), 0, anywhere, 1, 0, True) for at in range(count)]
     room = np.full(k, -(-count // k))
     devices = feasible._devices(pieces, rules, room, count)
     assert devices is not None

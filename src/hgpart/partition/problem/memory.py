@@ -91,6 +91,11 @@ class MemoryLimits:
         """Bytes that each part needs, by `part_memory`."""
         return part_memory(model, parts, len(self.bytes), self.copies, self.in_flight)
 
+    def least(self, parameter_bytes: int, map_bytes: int) -> int:
+        """Bytes of some filters and their maps, rounded down, wherever they lie."""
+        kept = int(_copies(self.copies, self.in_flight) * parameter_bytes)
+        return kept + self.in_flight * map_bytes
+
     def hold(self, needed: Int64) -> bool:
         """Whether no part needs more than its limit."""
         return bool((needed <= self.bytes).all())

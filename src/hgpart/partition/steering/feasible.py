@@ -3,21 +3,23 @@
 Without the balance it is a list colouring: each run of filters and each group of layers gets one of
 the devices that it may lie on, and layers that are apart get different ones. With the balance,
 layers that lie whole must also fit beside each other, and all other work must fit where it may lie,
-as if it could be divided at will: a flow. Where this fails, no partition meets the constraints.
-Where it does not, single filters may still be too heavy; the search finds that out.
+as if it could be divided at will: a flow. So must the parameters and maps of all filters within
+limits of memory. Where this fails, no partition meets the constraints. Where it does not, single
+filters may still be too heavy, and what is received too much; the search finds that out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import InfeasibleError
-from hgpart.hypergraph.modelling import by_vertices
+from hgpart.hypergraph.modelling import LayerVertices, by_vertices
 from hgpart.partition.problem.balance import capacities, round_up
 from hgpart.partition.problem.layer_constraints import (
     Effect,
@@ -44,8 +46,8 @@ class _Piece:
         Number of the run of filters; 0 for a group.
     parts : frozenset of int
         Devices that it may lie on.
-    work : int
-        Work of all of it, in all slices and bands.
+    work, held : int
+        Work of all of it, in all slices and bands, and bytes that it needs where memory is limited.
     is_whole : bool
         Whether it lies on one device.
     """
@@ -54,6 +56,7 @@ class _Piece:
     run: int
     parts: frozenset[int]
     work: int
+    held: int
     is_whole: bool
 
 
@@ -77,7 +80,7 @@ def some_devices(problem: Problem) -> dict[tuple[int, int], int]:
 
 
 def check_constraints(problem: Problem, best_effort: bool = False) -> None:
-    """Raise an InfeasibleError if no partition meets the constraints and, with them, eps.
+    """Raise an InfeasibleError if no partition meets the constraints and, with them, eps or memory.
 
     It names the fewest of them of which one must give way, and the smallest eps that they leave
     room for, where there is one. At best effort only contradictions are refused.
@@ -85,28 +88,38 @@ def check_constraints(problem: Problem, best_effort: bool = False) -> None:
     if not problem.constraints:
         return
     every = effects(problem.constraints, problem.views, problem.k)
+    whole = range(len(every))
 
-    def fails(chosen: Sequence[int], eps: float | None) -> bool:
-        own = [effect for at in chosen for effect in every[at][1]]
-        return _fails(problem, own, eps)
+    def of(chosen: Sequence[int]) -> list[Effect]:
+        return [effect for at in chosen for effect in every[at][1]]
 
-    names = [name for name, _ in every]
-    if fails(range(len(every)), None):
-        least = _least_of(range(len(every)), lambda chosen: fails(chosen, None))
-        said = "; ".join(names[at] for at in least)
+    def conflict(fails: Callable[[Sequence[Effect]], bool]) -> tuple[str, str] | None:
+        """The fewest constraints that fail, and which must give way; None if none is to blame."""
+        if not fails(of(whole)) or fails(()):
+            return None
+        least = _least_of(whole, lambda chosen: fails(of(chosen)))
+        said = "; ".join(every[at][0] for at in least)
+        return said, f"{'it' if len(least) == 1 else 'one of these'} must give way"
+
+    if wrong := conflict(lambda own: _fails(problem, own, None)):
+        raise InfeasibleError(f"the constraints contradict each other: {'; '.join(wrong)}")
+    if best_effort:
+        return
+    if wrong := conflict(lambda own: _overflows(problem, own)):
+        said, way_out = wrong
+        counted = "" if problem.memory is None else problem.memory.counted
         raise InfeasibleError(
-            f"the constraints contradict each other: {said}; {_either(least)} must give way"
+            f"the memory limits can't be met for k={problem.k} with {said}: parameters and maps "
+            f"alone need more, with {counted}; {way_out}"
         )
     eps = max(problem.eps, problem.least_eps)
-    if best_effort or not fails(range(len(every)), eps) or fails((), eps):
-        return
-    least = _least_of(range(len(every)), lambda chosen: fails(chosen, eps))
-    said = "; ".join(names[at] for at in least)
-    smallest = _smallest_eps(eps, lambda allowed: fails(range(len(every)), allowed))
-    raise InfeasibleError(
-        f"eps {problem.eps:g} can't be met for k={problem.k} with {said}; the smallest eps that "
-        f"all constraints leave room for is {round_up(smallest)}, or {_either(least)} must give way"
-    )
+    if wrong := conflict(lambda own: _fails(problem, own, eps)):
+        said, way_out = wrong
+        smallest = _smallest_eps(eps, lambda allowed: _fails(problem, of(whole), allowed))
+        raise InfeasibleError(
+            f"eps {problem.eps:g} can't be met for k={problem.k} with {said}; the smallest eps "
+            f"that all constraints leave room for is {round_up(smallest)}, or {way_out}"
+        )
 
 
 def least_eps(problem: Problem) -> float:
@@ -125,10 +138,6 @@ def least_eps(problem: Problem) -> float:
     if not _fails(problem, own, problem.eps):
         return problem.eps
     return round_up(_smallest_eps(problem.eps, lambda allowed: _fails(problem, own, allowed)))
-
-
-def _either(least: Sequence[int]) -> str:
-    return "it" if len(least) == 1 else "one of these"
 
 
 def _least_of(whole: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
@@ -168,13 +177,38 @@ def _fails(problem: Problem, chosen: Sequence[Effect], eps: float | None) -> boo
     return _devices(_pieces(problem, rules), rules, room, problem.total) is None
 
 
+def _held(problem: Problem, tied: Sequence[LayerVertices], begin: int, end: int) -> int:
+    """Bytes of some filters of layers that share vertices: parameters, and the maps they make."""
+    if problem.memory is None:
+        return 0
+    parameters = maps = 0
+    for view in tied:
+        tasks = view.layer.tasks
+        for count, size in view.parameters:
+            parameters += (count * end // tasks - count * begin // tasks) * size
+        maps += (end - begin) * view.map_bytes
+    return problem.memory.least(parameters, maps)
+
+
+def _overflows(problem: Problem, chosen: Sequence[Effect]) -> bool:
+    memory = problem.memory
+    if memory is None:
+        return False
+    pieces = _pieces(problem, combined(chosen, problem.views, problem.k))
+    total = sum(
+        _held(problem, tied, 0, tied[0].layer.tasks) for tied in by_vertices(problem.views).values()
+    )
+    return not _flows(pieces, [piece.held for piece in pieces], np.array(memory.bytes), total)
+
+
 def _pieces(problem: Problem, rules: LayerConstraints) -> list[_Piece]:
     """What is constrained: groups whole, other layers run by run; then all the rest as one."""
     anywhere = frozenset(range(problem.k))
     samples = sum(problem.modelling.slice_work)
+    tied = by_vertices(problem.views)
     per_task = {
-        first: samples * sum(int(problem.work.per_task[view.at]) for view in tied)
-        for first, tied in by_vertices(problem.views).items()
+        first: samples * sum(int(problem.work.per_task[view.at]) for view in views)
+        for first, views in tied.items()
     }
     tasks = {at: problem.views[at].layer.tasks for at in per_task}
 
@@ -187,18 +221,21 @@ def _pieces(problem: Problem, rules: LayerConstraints) -> list[_Piece]:
         pinned = next((at for at in layers if at in rules.parts), None)
         parts = anywhere if pinned is None else allowed(rules.parts[pinned][0])
         work = sum(per_task[at] * tasks[at] for at in layers)
-        pieces.append(_Piece(frozenset(layers), 0, parts, work, True))
+        held = sum(_held(problem, tied[at], 0, tasks[at]) for at in layers)
+        pieces.append(_Piece(frozenset(layers), 0, parts, work, held, True))
         taken |= set(layers)
     apart = {at for pair in rules.sides for side in pair for at in side}
     for at in sorted((set(rules.parts) | apart) - taken):
         cuts, masks = rules.cuts.get(at), rules.parts.get(at)
         if cuts is None or masks is None:
-            work = per_task[at] * tasks[at]
-            pieces.append(_Piece(frozenset([at]), 0, anywhere, work, False))
+            work, held = per_task[at] * tasks[at], _held(problem, tied[at], 0, tasks[at])
+            pieces.append(_Piece(frozenset([at]), 0, anywhere, work, held, False))
             continue
-        for run, (count, mask) in enumerate(zip(np.diff(cuts).tolist(), masks, strict=True)):
-            work = per_task[at] * count
-            pieces.append(_Piece(frozenset([at]), run, allowed(mask), work, False))
+        for run, ((begin, end), mask) in enumerate(
+            zip(pairwise(cuts.tolist()), masks, strict=True)
+        ):
+            work, held = per_task[at] * (end - begin), _held(problem, tied[at], begin, end)
+            pieces.append(_Piece(frozenset([at]), run, allowed(mask), work, held, False))
     return pieces
 
 
@@ -210,7 +247,7 @@ def _devices(
     is_nowhere = not all(piece.parts for piece in pieces)
     if is_nowhere or any(at in others for at, others in enumerate(near)):
         return None
-    if room is not None and not _flows(pieces, room, total):
+    if room is not None and not _flows(pieces, [piece.work for piece in pieces], room, total):
         return None
     # The hardest first: whole ones, by their work if that counts, else those with few devices.
     must = [at for at, piece in enumerate(pieces) if piece.is_whole or near[at]]
@@ -268,17 +305,19 @@ def _near(pieces: Sequence[_Piece], rules: LayerConstraints) -> list[set[int]]:
     return near
 
 
-def _flows(pieces: Sequence[_Piece], room: Int64, total: int) -> bool:
-    """Whether all work fits where it may lie, if it could be divided at will."""
-    rest = total - sum(piece.work for piece in pieces)
-    by_parts = {frozenset(range(len(room))): rest}
-    for piece in pieces:
-        by_parts[piece.parts] = by_parts.get(piece.parts, 0) + piece.work
+def _flows(pieces: Sequence[_Piece], amounts: Sequence[int], room: Int64, total: int) -> bool:
+    """Whether all fits where it may lie, if all but what lies whole could be divided at will."""
+    by_parts = {frozenset(range(len(room))): total - sum(amounts)}
+    for piece, amount in zip(pieces, amounts, strict=True):
+        parts = piece.parts
+        if piece.is_whole:
+            parts = frozenset(part for part in parts if amount <= room[part])
+        by_parts[parts] = by_parts.get(parts, 0) + amount
     graph = nx.DiGraph()
-    for number, (parts, work) in enumerate(by_parts.items()):
-        graph.add_edge("all", ("work", number), capacity=work)
+    for number, (parts, amount) in enumerate(by_parts.items()):
+        graph.add_edge("all", ("load", number), capacity=amount)
         for part in parts:
-            graph.add_edge(("work", number), part)
+            graph.add_edge(("load", number), part)
     for part, most in enumerate(room.tolist()):
         graph.add_edge(part, "end", capacity=most)
     if not total:
