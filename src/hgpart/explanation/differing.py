@@ -19,7 +19,6 @@ from hgpart.hypergraph.building import CnnHypergraph
 from hgpart.hypergraph.parameters import vertex_parameters
 from hgpart.machines.machine import Machine
 from hgpart.partition import Partition
-from hgpart.partition.partition import evaluated
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.prediction.device_times import Times
 from hgpart.schedule_wanted import Scheduling
@@ -155,17 +154,8 @@ def diff(
     """
     if isinstance(before, Partition) or isinstance(after, Partition):
         return difference(_partition_of(before), _partition_of(after))
-    steps = [
-        Steps.of(
-            divided.traced,
-            divided.partition,
-            frozenset(divided.traced.parameters.values()),
-            machine,
-            times,
-            scheduling,
-        )
-        for divided in (before, after)
-    ]
+    on = machine, times, scheduling
+    steps = [Steps.of_model(divided, *on) for divided in (before, after)]
     return difference(before.partition, after.partition, *steps)
 
 
@@ -384,15 +374,7 @@ class _Single:
         if not layer.elsewhere:
             return replace(layer, weight_bytes=0, alone_bytes=0)
         parts = np.where(self.common.vertex_layers == at, self.second, self.first)
-        alone = evaluated(
-            self.before.problem,
-            self.common,
-            parts.astype(np.int32),
-            seed=self.before.seed,
-            backend=self.before.backend,
-            start=self.before.start,
-            bound=self.before.lower_bound,
-        )
+        alone = self.before.with_parts(self.common, parts.astype(np.int32))
         seconds = None if self.steps is None else self.steps.seconds(alone)
         return replace(
             layer,

@@ -9,14 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-import numpy as np
-
 from hgpart.arrays import Int64
 from hgpart.errors import HgpartError
 from hgpart.explanation.moves import Move, Moves, OtherPlace
 from hgpart.explanation.share_nets import Grown, Paid
 from hgpart.explanation.steps import SimulatedStep, Steps
-from hgpart.hypergraph.parameters import vertex_parameters
 from hgpart.partition import Partition
 from hgpart.partition.problem import layer_constraints
 from hgpart.partition.problem.memory import COPIES
@@ -220,8 +217,7 @@ def explain(
     """
     if isinstance(divided, Partition):
         return explained(divided, layers)
-    trainable = frozenset(divided.traced.parameters.values())
-    steps = Steps.of(divided.traced, divided.partition, trainable, machine, times, scheduling)
+    steps = Steps.of_model(divided, machine, times, scheduling)
     return explained(divided.partition, layers, steps)
 
 
@@ -237,11 +233,10 @@ def explained(partition: Partition, layers: str = "*", steps: Steps | None = Non
         except HgpartError as error:
             steps, no_seconds = None, str(error)
     bottleneck = _bottleneck(moves, step, steps)
-    held = _held_bytes(partition)
     memory = partition.problem.memory
     return Explanation(
         partition=partition,
-        layers=tuple(_layer(moves, at, steps, *held) for at in chosen),
+        layers=tuple(_layer(moves, at, steps) for at in chosen),
         payments=tuple(moves.nets.payments()),
         bottleneck=bottleneck,
         memory_bytes=moves.memory_bytes,
@@ -262,22 +257,20 @@ def layers_named(partition: Partition, word: str) -> list[int]:
     return sorted(layer_constraints.layers_named(partition.model.views, word, "explain"))
 
 
-def _layer(
-    moves: Moves, at: int, steps: Steps | None, parameter_bytes: Int64, map_bytes: Int64
-) -> LayerExplanation:
-    partition, nets = moves.partition, moves.nets
+def _layer(moves: Moves, at: int, steps: Steps | None) -> LayerExplanation:
+    partition, nets, all_shares = moves.partition, moves.nets, moves.partition.shares
     views = partition.model.views
     tied = [view for view in views if view.exists and view.first == at]
     sent = nets.sent_by()
     work, loads = moves.layer_work[at], partition.evaluation.loads
-    held = work if work.any() else partition.shares.layer_tasks[at]
+    held = work if work.any() else all_shares.layer_tasks[at]
     shares = tuple(
         HeldShare(
             part=part,
             work=float(held[part] / max(1, int(held.sum()))),
             of_load=float(work[part] / max(1, int(loads[part]))),
-            parameter_bytes=int(parameter_bytes[at, part]),
-            map_bytes=int(map_bytes[at, part]),
+            parameter_bytes=int(all_shares.layer_parameter_bytes[at, part]),
+            map_bytes=int(all_shares.layer_map_bytes[at, part]),
         )
         for part in moves.parts_of(at)
     )
@@ -352,32 +345,3 @@ def _bottleneck(moves: Moves, step: SimulatedStep | None, steps: Steps | None) -
         tried = len(away)
         relief = moves.first_allowed([place for place in away if place.busiest < now])
     return Bottleneck(part, float(loads[part] / share) if share else 1.0, relief, tried, len(away))
-
-
-def _held_bytes(partition: Partition) -> tuple[Int64, Int64]:
-    """Bytes of weights that parts hold, and of maps that they make, of each layer.
-
-    Returns
-    -------
-    two int64 arrays, shape (layers, k)
-        Layers by the first of those that share a weight.
-    """
-    model, k = partition.model, partition.k
-    parameters = np.zeros((len(model.views), k), dtype=np.int64)
-    maps = np.zeros_like(parameters)
-    _, in_bytes = vertex_parameters(model)
-    by_slice = partition.parts.reshape(model.modelling.slices, -1)
-    keys = by_slice.astype(np.int64) * len(in_bytes) + model.first_bands
-    held, vertices = np.divmod(np.unique(keys), len(in_bytes))
-    np.add.at(parameters, (model.vertex_layers[vertices], held), in_bytes[vertices])
-    for samples, own in zip(model.modelling.samples, by_slice, strict=True):
-        views = model.modelling.of_samples(samples).views(model.graph)
-        for view, layout in zip(views, model.layouts, strict=True):
-            if layout is None:
-                continue
-            sizes = np.diff(model.blocks.rows[view.at])
-            finish = layout.finish + np.arange(len(sizes))
-            for band, rows in enumerate(np.diff(view.row_cuts).tolist()):
-                made = sizes * (view.map_bytes // view.height * rows)
-                np.add.at(maps[view.first], own[model.in_bands[band][finish]], made)
-    return parameters, maps

@@ -11,9 +11,7 @@ import numpy as np
 
 from hgpart.arrays import Float64, Int32, Int64
 from hgpart.explanation.share_nets import ShareNets
-from hgpart.hypergraph.shares import work_of_layers
 from hgpart.partition import Partition
-from hgpart.partition.partition import evaluated
 from hgpart.partition.problem.balance import capacities
 from hgpart.partition.problem.memory import COPIES, part_memory
 from hgpart.partition.problem.objectives import Objective
@@ -122,7 +120,7 @@ class Moves:
     @cached_property
     def layer_work(self) -> Int64:
         """Work of each layer in each part, by the first of those that share a weight."""
-        return work_of_layers(self.partition.model, self.partition.parts, self.partition.k)
+        return self.partition.shares.layer_work
 
     @cached_property
     def load_limits(self) -> Int64:
@@ -200,7 +198,8 @@ class Moves:
 
     def move(self, place: OtherPlace) -> Move:
         """Make a move, and compute what the partition then costs."""
-        before, moved = self.partition, moved_partition(self.partition, place)
+        before = self.partition
+        moved = before.with_parts(before.model, moved_parts(before, place))
         needed = memory_of(moved)
         limits = self.memory_limits
         return Move(
@@ -241,19 +240,6 @@ def moved_parts(partition: Partition, place: OtherPlace) -> Int32:
         moves &= partition.parts == place.source
     parts: Int32 = np.where(moves, place.target, partition.parts).astype(np.int32)
     return parts
-
-
-def moved_partition(partition: Partition, place: OtherPlace) -> Partition:
-    """The partition with a move made, and its figures by their definitions."""
-    return evaluated(
-        partition.problem,
-        partition.model,
-        moved_parts(partition, place),
-        seed=partition.seed,
-        backend=partition.backend,
-        start=partition.start,
-        bound=partition.lower_bound,
-    )
 
 
 def memory_of(partition: Partition) -> Int64:

@@ -12,6 +12,7 @@ from hgpart.machines.named import ASSUMED_LINKS
 from hgpart.partition import Partition
 from hgpart.partition.problem.objectives import Objective
 from hgpart.partition.problem.topology import time_objective
+from hgpart.partitioned_model import PartitionedModel
 from hgpart.prediction.device_times import Times, at_speeds, sources
 from hgpart.prediction.sketching.estimate import Sketched, estimate
 from hgpart.prediction.sketching.layer_facts import LayerFacts
@@ -106,6 +107,19 @@ class Steps:
         trains = partition.modelling.training and traced.training
         facts = LayerFacts.of(traced, partition, trainable, trains)
         return cls(facts, on, times, words, scheduling)
+
+    @classmethod
+    def of_model(
+        cls,
+        divided: PartitionedModel,
+        machine: str | None,
+        times: Times | None,
+        scheduling: Scheduling | None,
+    ) -> Steps:
+        """Make a simulator of a model that came with its trace; see `of`."""
+        traced = divided.traced
+        trainable = frozenset(traced.parameters.values())
+        return cls.of(traced, divided.partition, trainable, machine, times, scheduling)
 
     def of_partition(self, partition: Partition) -> SimulatedStep:
         """Simulate a step.

@@ -25,8 +25,9 @@ class PartShares:
     activation_bytes : int64 array, shape (k,)
         Bytes, for one batch, of feature maps that the part makes, and of maps, partial sums and
         parameters that it receives from others.
-    layer_work : int64 array, shape (layers, k)
-        Work of each layer in each part; tied layers count with the first of them.
+    layer_work, layer_parameter_bytes, layer_map_bytes : int64 arrays, shape (layers, k)
+        Work, bytes of parameters, and bytes of the maps that are made, of each layer in each part;
+        tied layers count with the first of them.
     layer_tasks : int64 array, shape (layers, k)
         Number of tasks of each layer that each part finishes.
     """
@@ -35,6 +36,8 @@ class PartShares:
     parameter_bytes: Int64
     activation_bytes: Int64
     layer_work: Int64
+    layer_parameter_bytes: Int64
+    layer_map_bytes: Int64
     layer_tasks: Int64
 
 
@@ -45,14 +48,13 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
     """
     layer_tasks = np.zeros((len(model.views), k), dtype=np.int64)
     parameters = np.zeros(k, dtype=np.int64)
-    parameter_bytes = np.zeros(k, dtype=np.int64)
-    made = np.zeros(k, dtype=np.int64)
+    parameter_bytes, made = np.zeros_like(layer_tasks), np.zeros_like(layer_tasks)
     elements, in_bytes = vertex_parameters(model)
     by_slice = parts.reshape(model.modelling.slices, -1)
     every = np.tile(model.first_bands, len(by_slice))
     held, vertices = distinct_pairs(by_slice.ravel().astype(np.int64), every)
     np.add.at(parameters, held, elements[vertices])
-    np.add.at(parameter_bytes, held, in_bytes[vertices])
+    np.add.at(parameter_bytes, (model.vertex_layers[vertices], held), in_bytes[vertices])
     for samples, own in zip(model.modelling.samples, by_slice, strict=True):
         views = model.modelling.of_samples(samples).views(model.graph)
         for at, (view, layout) in enumerate(zip(views, model.layouts, strict=True)):
@@ -63,12 +65,19 @@ def part_shares(model: CnnHypergraph, parts: Int32, k: int) -> PartShares:
             for band, rows in enumerate(np.diff(view.row_cuts).tolist()):
                 finishing = own[model.in_bands[band][finish]]
                 np.add.at(layer_tasks[at], finishing, sizes)
-                np.add.at(made, finishing, sizes * (view.map_bytes // view.height * rows))
+                of_band = sizes * (view.map_bytes // view.height * rows)
+                np.add.at(made[view.first], finishing, of_band)
     read = model.parameter_nets.take(np.flatnonzero(~model.parameter_nets.gathers))
     between = Nets.joined([model.map_nets, read]).of_parts(model.weights, parts, k)
     received = traffic(between, np.arange(k, dtype=np.int32), k).sum(axis=0)
     return PartShares(
-        parameters, parameter_bytes, made + received, work_of_layers(model, parts, k), layer_tasks
+        parameters,
+        parameter_bytes.sum(axis=0),
+        made.sum(axis=0) + received,
+        work_of_layers(model, parts, k),
+        parameter_bytes,
+        made,
+        layer_tasks,
     )
 
 

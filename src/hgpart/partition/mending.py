@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hgpart.errors import ArgumentError, InfeasibleError
-from hgpart.partition.partition import Partition, evaluated
+from hgpart.partition.partition import Partition
 from hgpart.partition.problem.memory import in_words
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -136,16 +136,7 @@ def _at_home(start: Start, partition: Partition) -> Partition:
     parts = renumbered(problem, model, before, kept_bytes(start, model, before, problem.k))
     if np.array_equal(parts, before):
         return partition
-    return evaluated(
-        problem,
-        model,
-        parts,
-        seed=partition.seed,
-        backend=partition.backend,
-        start=partition.start,
-        bound=partition.lower_bound,
-        interrupted=partition.interrupted,
-    )
+    return partition.with_parts(model, parts)
 
 
 def _prices(tried: Sequence[tuple[Partition, int]], most: int | None) -> Iterator[float]:

@@ -86,6 +86,19 @@ class Partition:
         """What each part holds of the layers, parameters and maps."""
         return part_shares(self.model, self.parts, self.k)
 
+    def with_parts(self, model: CnnHypergraph, parts: Int32) -> Partition:
+        """The partition with other parts, of these blocks or others; its figures computed anew."""
+        return evaluated(
+            self.problem,
+            model,
+            parts,
+            seed=self.seed,
+            backend=self.backend,
+            start=self.start,
+            bound=self.lower_bound,
+            interrupted=self.interrupted,
+        )
+
     def summary(self) -> Summary:
         """Table of each part's work, parameters and bytes sent and received.
 

@@ -13,7 +13,7 @@ from hgpart.explanation.steps import SimulatedStep
 from hgpart.files.columns import BYTES, Column
 from hgpart.files.fields import report_json
 from hgpart.partition import Partition
-from hgpart.report.explanation.explained import rounded, size_text, time_text, way_of
+from hgpart.report.explanation.explained import size_text, time_text, way_of
 from hgpart.report.partition.slice_shares import ranges
 from hgpart.report.tables import print_columns
 
@@ -213,13 +213,9 @@ def difference_columns(report: DifferenceReport) -> list[Column[LayerDifference]
     if any(layer.alone_seconds is not None for layer in report.difference.layers):
         meaning = "What a step's seconds would then change by, simulated."
         columns.append(
-            Column("", "step alone", meaning, "ms", _alone_seconds, decimals=1, detail=True)
+            Column("alone_seconds", "step alone", meaning, "ms", decimals=1, detail=True)
         )
     return columns
-
-
-def _alone_seconds(layer: LayerDifference) -> float | None:
-    return None if layer.alone_seconds is None else rounded(layer.alone_seconds, 4)
 
 
 def print_difference(report: DifferenceReport, console: Console, unit: str) -> None:

@@ -159,15 +159,6 @@ def limits_text(partition: Partition) -> str:
     return f"eps {problem.eps:g}{memory}{constraints}"
 
 
-def rounded(figure: float, decimals: int) -> float:
-    """A figure as it is shown with so many decimals, but never -0.0.
-
-    >>> rounded(-0.0004, 3), rounded(-0.0006, 3)
-    (0.0, -0.001)
-    """
-    return round(figure, decimals) + 0.0
-
-
 def way_of(partition: Partition) -> str:
     """When the volume of a partition travels."""
     modelling = partition.modelling
@@ -187,7 +178,7 @@ def layer_columns(report: ExplanationReport) -> list[Column[LayerExplanation]]:
     def more_seconds(layer: LayerExplanation) -> float | None:
         if step is None or layer.best is None or layer.best.seconds is None:
             return None
-        return rounded(layer.best.seconds / step.seconds - 1, 3)
+        return layer.best.seconds / step.seconds - 1
 
     columns: list[Column[LayerExplanation]] = [
         Column("name", "layer", value=lambda layer: _name(layer)),
