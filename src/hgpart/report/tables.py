@@ -106,7 +106,7 @@ def cells(column: Column[Record], records: Sequence[Record], unit: str) -> list[
     shown = [column.shown(record, unit) for record in records]
     figures = [figure for figure in shown if isinstance(figure, int | float)]
     if column.decimals is not None:
-        texts = iter([_rounded(figure, column.decimals) for figure in figures])
+        texts = iter([with_decimals(figure, column.decimals) for figure in figures])
     elif all(isinstance(figure, int) for figure in figures):
         texts = iter([f"{figure:,}" for figure in figures])
     else:
@@ -202,9 +202,13 @@ def even_decimals(values: Sequence[float]) -> list[str]:
     """
     largest = max(map(abs, values), default=0.0)
     decimals = 0 if largest == 0 else min(6, max(0, 3 - math.floor(math.log10(largest))))
-    return [_rounded(value, decimals) for value in values]
+    return [with_decimals(value, decimals) for value in values]
 
 
-def _rounded(value: float, decimals: int) -> str:
-    """A figure with so many decimals, without the sign of a rounded -0.04."""
+def with_decimals(value: float, decimals: int) -> str:
+    """A figure with so many decimals, without the sign of a rounded -0.04.
+
+    >>> with_decimals(-0.04, 1), with_decimals(-1234.56, 1)
+    ('0.0', '-1,234.6')
+    """
     return f"{round(value, decimals) + 0:,.{decimals}f}"

@@ -9,6 +9,7 @@ from html import escape
 from typing import TypeVar
 
 from hgpart.files.columns import Column
+from hgpart.report.tables import with_decimals
 
 Record = TypeVar("Record")
 
@@ -145,19 +146,19 @@ def _text(column: Column[Record], shown: str | float) -> str:
     if isinstance(shown, int):
         return f"{shown:,}"
     if column.decimals is not None:
-        return f"{shown:,.{column.decimals}f}"
+        return with_decimals(shown, column.decimals)
     return four_digits(shown)
 
 
 def four_digits(value: float) -> str:
     """Write a figure with four digits, and no more than six decimals.
 
-    >>> [four_digits(value) for value in (140123.5, 31.25, 0.031249, 1, 0, 2e-9)]
-    ['140,124', '31.25', '0.03125', '1.000', '0', '<0.000001']
+    >>> [four_digits(value) for value in (140123.5, -31.25, 0.031249, 1, 0, 2e-9, -2e-9)]
+    ['140,124', '-31.25', '0.03125', '1.000', '0', '<0.000001', '>-0.000001']
     """
     if value == 0:
         return "0"
-    if value < 1e-6:
-        return "<0.000001"
-    decimals = 3 - math.floor(math.log10(value))
-    return f"{value:,.{min(6, max(0, decimals))}f}"
+    if abs(value) < 1e-6:
+        return "<0.000001" if value > 0 else ">-0.000001"
+    decimals = 3 - math.floor(math.log10(abs(value)))
+    return with_decimals(value, min(6, max(0, decimals)))
