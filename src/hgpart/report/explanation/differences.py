@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
+from hgpart.arrays import Int64
 from hgpart.explanation.differing import LayerDifference, PlanDifference
 from hgpart.explanation.steps import SimulatedStep
 from hgpart.files.columns import BYTES, Column
@@ -86,27 +87,16 @@ class PlanRow:
 
     name: str
     partition: Partition
-    memory: int
+    memory: Int64
     step: SimulatedStep | None
 
 
 def plan_rows(report: DifferenceReport) -> list[PlanRow]:
     """The two plans."""
     difference = report.difference
-    return [
-        PlanRow(
-            report.names[0],
-            difference.before,
-            int(difference.memory_before.max()),
-            difference.step_before,
-        ),
-        PlanRow(
-            report.names[1],
-            difference.after,
-            int(difference.memory_after.max()),
-            difference.step_after,
-        ),
-    ]
+    before = difference.before, difference.memory_before, difference.step_before
+    after = difference.after, difference.memory_after, difference.step_after
+    return [PlanRow(report.names[0], *before), PlanRow(report.names[1], *after)]
 
 
 def plan_columns() -> list[Column[PlanRow]]:
@@ -116,7 +106,7 @@ def plan_columns() -> list[Column[PlanRow]]:
         Column("", "devices", value=lambda row: row.partition.k),
         Column("", "volume", "", BYTES, lambda row: row.partition.evaluation.volume, decimals=2),
         Column("", "imbalance", value=lambda row: row.partition.evaluation.imbalance, decimals=3),
-        Column("", "most memory", "", BYTES, lambda row: row.memory, decimals=1),
+        Column("", "most memory", "", BYTES, lambda row: int(row.memory.max()), decimals=1),
         Column("", "step", "", "ms", lambda row: None if row.step is None else row.step.seconds),
         Column(
             "", "schedule", value=lambda row: row.step and row.step.scheduling.text, detail=True
@@ -277,17 +267,14 @@ def difference_json(report: DifferenceReport) -> str:
         "not_compared": difference.not_compared,
         "no_seconds": difference.no_seconds or None,
     }
-    pair = (
-        ("before", difference.before, difference.memory_before, difference.step_before),
-        ("after", difference.after, difference.memory_after, difference.step_after),
-    )
-    for name, partition, memory, step in pair:
+    for name, plan in zip(("before", "after"), plan_rows(report), strict=True):
+        evaluation, step = plan.partition.evaluation, plan.step
         fields[name] = {
-            "k": partition.k,
-            "volume_bytes": partition.evaluation.volume,
-            "imbalance": partition.evaluation.imbalance,
-            "loads": partition.evaluation.loads.tolist(),
-            "memory_bytes": memory.tolist(),
+            "k": plan.partition.k,
+            "volume_bytes": evaluation.volume,
+            "imbalance": evaluation.imbalance,
+            "loads": evaluation.loads.tolist(),
+            "memory_bytes": plan.memory.tolist(),
             "simulated_seconds": None if step is None else step.seconds,
             "simulated_busy_seconds": None if step is None else step.busy.tolist(),
             "schedule": None if step is None else step.scheduling.text,
