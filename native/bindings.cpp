@@ -38,22 +38,36 @@ std::string describe(nb::handle object) {
   return nb::str("{} of shape {}").format(object.attr("dtype"), object.attr("shape")).c_str();
 }
 
+template <typename T>
+constexpr const char* kDtype = nullptr;
+template <>
+constexpr const char* kDtype<std::int64_t> = "int64";
+template <>
+constexpr const char* kDtype<std::int32_t> = "int32";
+template <>
+constexpr const char* kDtype<double> = "float64";
+template <>
+constexpr const char* kDtype<bool> = "bool";
+
 // A Python array that is kept alive while native code reads it.
 template <typename T>
 class Input {
  public:
   // Nothing is converted: whether to copy 25 million pins is the caller's decision.
-  Input(nb::handle object, const char* name, const char* dtype) {
+  Input(nb::handle object, const char* name) {
     const bool is_array = nb::try_cast(object, array_, false);
     if (!is_array || reinterpret_cast<std::uintptr_t>(array_.data()) % alignof(T) != 0) {
       throw hgpart::InvalidHypergraph(std::string(name) + " is " + describe(object) +
-                                      ", expected a contiguous one-dimensional array of " + dtype);
+                                      ", expected a contiguous one-dimensional array of " +
+                                      kDtype<T>);
     }
   }
 
   hgpart::Span<T> span() const {
     return {array_.data(), static_cast<std::int64_t>(array_.size())};
   }
+
+  nb::ndarray<> owner() const { return nb::ndarray<>(array_.handle()); }
 
  private:
   nb::ndarray<const T, nb::ndim<1>, nb::c_contig, nb::device::cpu> array_;
@@ -71,28 +85,38 @@ T number(nb::handle record, const char* name, const char* expected) {
   return result;
 }
 
-// The arrays of a hgpart.hypergraph.hypergraph.Hypergraph.
-class HypergraphInput {
+// Arrays that are attributes of Python records, kept alive while native code reads them.
+class Arrays {
  public:
-  explicit HypergraphInput(nb::handle record)
-      : weights_(record.attr("weights"), "weights", "int64"),
-        costs_(record.attr("costs"), "costs", "int64"),
-        pointers_(record.attr("pointers"), "pointers", "int64"),
-        pins_(record.attr("pins"), "pins", "int32"),
-        gathers_(record.attr("gathers"), "gathers", "bool"),
-        net_layers_(record.attr("net_layers"), "net_layers", "int32") {}
+  // An array as a span, of the type that it is to be read as.
+  struct Array {
+    Arrays& arrays;
+    nb::object array;
+    const char* name;
 
-  hgpart::Hypergraph view() const {
-    return {weights_.span(), costs_.span(),   pointers_.span(),
-            pins_.span(),    gathers_.span(), net_layers_.span()};
-  }
+    template <typename T>
+    operator hgpart::Span<T>() const {
+      const Input<T> input(array, name);
+      arrays.owners_.push_back(input.owner());
+      return input.span();
+    }
+  };
+
+  explicit Arrays(nb::handle of) : record(nb::borrow(of)) {}
+
+  Array operator[](const char* name) { return {*this, record.attr(name), name}; }
+  Array flat(const char* name) { return {*this, record.attr(name).attr("ravel")(), name}; }
+
+  const nb::object record;
 
  private:
-  Input<std::int64_t> weights_, costs_, pointers_;
-  Input<std::int32_t> pins_;
-  Input<bool> gathers_;
-  Input<std::int32_t> net_layers_;
+  std::vector<nb::ndarray<>> owners_;
 };
+
+// A hgpart.hypergraph.hypergraph.Hypergraph.
+hgpart::Hypergraph hypergraph_of(Arrays& of) {
+  return {of["weights"], of["costs"], of["pointers"], of["pins"], of["gathers"], of["net_layers"]};
+}
 
 // Hands the vector's memory to a NumPy array.
 template <typename T>
@@ -114,20 +138,22 @@ nb::object to_numpy(std::vector<T> values) {
 // Runs a metric of the core over the arrays of a Python hypergraph, without the GIL.
 template <typename Metric>
 auto compute(Metric metric, nb::handle hypergraph, nb::handle parts, std::int64_t k) {
-  const HypergraphInput arrays(hypergraph);
-  const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
+  Arrays arrays(hypergraph);
+  const hgpart::Hypergraph view = hypergraph_of(arrays);
+  const Input<std::int32_t> part_of_vertex(parts, "parts");
   nb::gil_scoped_release without_gil;
-  return metric(arrays.view(), {part_of_vertex.span(), k});
+  return metric(view, {part_of_vertex.span(), k});
 }
 
 nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities,
                   std::uint64_t seed, double seconds, nb::handle may_lie) {
   using Clock = std::chrono::steady_clock;
-  const HypergraphInput arrays(hypergraph);
-  const Input<std::int32_t> part_of_vertex(parts, "parts", "int32");
-  const Input<std::int64_t> capacity_of_part(capacities, "capacities", "int64");
+  Arrays arrays(hypergraph);
+  const hgpart::Hypergraph view = hypergraph_of(arrays);
+  const Input<std::int32_t> part_of_vertex(parts, "parts");
+  const Input<std::int64_t> capacity_of_part(capacities, "capacities");
   std::optional<Input<bool>> allowed;
-  if (!may_lie.is_none()) allowed.emplace(may_lie.attr("ravel")(), "may_lie", "bool");
+  if (!may_lie.is_none()) allowed.emplace(may_lie.attr("ravel")(), "may_lie");
   std::vector<std::int32_t> refined(part_of_vertex.span().begin(), part_of_vertex.span().end());
   const auto start = Clock::now();
   bool interrupted = false;
@@ -139,117 +165,71 @@ nb::object refine(nb::handle hypergraph, nb::handle parts, nb::handle capacities
   {
     nb::gil_scoped_release without_gil;
     const hgpart::Span<bool> anywhere{nullptr, 0};
-    hgpart::refine(arrays.view(), refined, capacity_of_part.span(),
+    hgpart::refine(view, refined, capacity_of_part.span(),
                    allowed ? allowed->span() : anywhere, seed, go_on);
   }
   if (interrupted) throw nb::python_error();
   return to_numpy(std::move(refined));
 }
 
-// The arrays of a hgpart.partition.symmetry.symmetry.Symmetry.
-class SymmetryInput {
- public:
-  explicit SymmetryInput(nb::handle record)
-      : class_units_(record.attr("class_units"), "class_units", "int64"),
-        type_weights_(record.attr("type_weights"), "type_weights", "int64"),
-        type_memory_(record.attr("type_memory"), "type_memory", "int64"),
-        type_classes_(record.attr("type_classes").attr("ravel")(), "type_classes", "int32"),
-        set_pointers_(record.attr("set_pointers"), "set_pointers", "int64"),
-        set_types_(record.attr("set_types"), "set_types", "int32"),
-        net_classes_(record.attr("net_classes"), "net_classes", "int32"),
-        net_crossings_(record.attr("net_crossings"), "net_crossings", "int32"),
-        net_sets_(record.attr("net_sets"), "net_sets", "int32"),
-        net_costs_(record.attr("net_costs"), "net_costs", "int64"),
-        net_gathers_(record.attr("net_gathers"), "net_gathers", "bool"),
-        net_keeps_(record.attr("net_keeps"), "net_keeps", "bool"),
-        net_memory_(record.attr("net_memory"), "net_memory", "int64"),
-        net_pointers_(record.attr("net_pointers"), "net_pointers", "int64"),
-        net_pins_(record.attr("net_pins"), "net_pins", "int32"),
-        tiles_(record.attr("tiles").attr("ravel")(), "tiles", "int32"),
-        type_parts_(limit(record, "parts").attr("ravel")(), "type_parts", "bool"),
-        type_groups_(limit(record, "groups"), "type_groups", "int32"),
-        type_sides_(limit(record, "sides").attr("ravel")(), "type_sides", "bool"),
-        type_prices_(limit(record, "prices").attr("ravel")(), "type_prices", "int64"),
-        slices_(of_tiles(record, 0)),
-        bands_(of_tiles(record, 1)) {}
-
-  hgpart::SymmetricModel view() const {
-    return {class_units_.span(),  type_weights_.span(), type_memory_.span(), type_classes_.span(),
-            set_pointers_.span(), set_types_.span(),    net_classes_.span(),  net_crossings_.span(),
-            net_sets_.span(),     net_costs_.span(),    net_gathers_.span(),  net_keeps_.span(),
-            net_memory_.span(),   net_pointers_.span(), net_pins_.span(),     tiles_.span(),
-            slices_,              bands_,               type_parts_.span(),   type_groups_.span(),
-            type_sides_.span(),  type_prices_.span()};
+std::int64_t length(nb::handle tiles, std::size_t dimension) {
+  const nb::object shape = tiles.attr("shape");
+  if (nb::len(shape) != 3) {
+    throw hgpart::InvalidHypergraph("tiles has " + std::to_string(nb::len(shape)) +
+                                    " dimensions, expected 3: slices, bands and types");
   }
+  return nb::cast<std::int64_t>(shape[dimension]);
+}
 
- private:
-  static nb::object limit(nb::handle record, const char* name) {
-    return record.attr("limits").attr(name);
-  }
-
-  static std::int64_t of_tiles(nb::handle record, std::size_t dimension) {
-    const nb::object shape = record.attr("tiles").attr("shape");
-    if (nb::len(shape) != 3) {
-      throw hgpart::InvalidHypergraph("tiles has " + std::to_string(nb::len(shape)) +
-                                      " dimensions, expected 3: slices, bands and types");
-    }
-    return nb::cast<std::int64_t>(shape[dimension]);
-  }
-
-  Input<std::int64_t> class_units_, type_weights_, type_memory_;
-  Input<std::int32_t> type_classes_;
-  Input<std::int64_t> set_pointers_;
-  Input<std::int32_t> set_types_, net_classes_, net_crossings_, net_sets_;
-  Input<std::int64_t> net_costs_;
-  Input<bool> net_gathers_, net_keeps_;
-  Input<std::int64_t> net_memory_;
-  Input<std::int64_t> net_pointers_;
-  Input<std::int32_t> net_pins_, tiles_;
-  Input<bool> type_parts_;
-  Input<std::int32_t> type_groups_;
-  Input<bool> type_sides_;
-  Input<std::int64_t> type_prices_;
-  std::int64_t slices_, bands_;
-};
+// A hgpart.partition.symmetry.symmetry.Symmetry, and its limits.
+hgpart::SymmetricModel symmetric_model(Arrays& of, Arrays& limits) {
+  const nb::object tiles = of.record.attr("tiles");
+  return {of["class_units"],
+          of["type_weights"],
+          of["type_memory"],
+          of.flat("type_classes"),
+          of["set_pointers"],
+          of["set_types"],
+          of["net_classes"],
+          of["net_crossings"],
+          of["net_sets"],
+          of["net_costs"],
+          of["net_gathers"],
+          of["net_keeps"],
+          of["net_memory"],
+          of["net_pointers"],
+          of["net_pins"],
+          of.flat("tiles"),
+          length(tiles, 0),
+          length(tiles, 1),
+          limits.flat("parts"),
+          limits["groups"],
+          limits.flat("sides"),
+          limits.flat("prices")};
+}
 
 // A hgpart.partition.native.goal.Goal.
-class GoalInput {
- public:
-  explicit GoalInput(nb::handle record)
-      : capacities_(record.attr("capacities"), "capacities", "int64"),
-        memory_(record.attr("memory"), "memory", "int64"),
-        objective_(number<std::int32_t>(record, "objective", "0, 1, 2 or 3")),
-        links_(record.attr("links"), "links", "int64"),
-        type_layers_(record.attr("type_layers"), "type_layers", "int32"),
-        slowness_(record.attr("slowness"), "slowness", "int64"),
-        work_time_(number<double>(record, "work_time", "a float")),
-        link_time_(number<double>(record, "link_time", "a float")),
-        micro_batches_(number<std::int32_t>(record, "micro_batches", "1 or more")) {}
-
-  hgpart::Goal view() const {
-    return {capacities_.span(), memory_.span(), static_cast<hgpart::Objective>(objective_),
-            links_.span(),       type_layers_.span(), slowness_.span(), work_time_, link_time_,
-            micro_batches_};
-  }
-
- private:
-  Input<std::int64_t> capacities_, memory_;
-  std::int32_t objective_;
-  Input<std::int64_t> links_;
-  Input<std::int32_t> type_layers_;
-  Input<std::int64_t> slowness_;
-  double work_time_, link_time_;
-  std::int32_t micro_batches_;
-};
+hgpart::Goal goal_of(Arrays& of) {
+  const auto objective = number<std::int32_t>(of.record, "objective", "0, 1, 2 or 3");
+  return {of["capacities"],
+          of["memory"],
+          static_cast<hgpart::Objective>(objective),
+          of["links"],
+          of["type_layers"],
+          of["slowness"],
+          number<double>(of.record, "work_time", "a float"),
+          number<double>(of.record, "link_time", "a float"),
+          number<std::int32_t>(of.record, "micro_batches", "1 or more")};
+}
 
 hgpart::Rows rows_of(nb::handle sizes, nb::handle parts) {
   hgpart::Rows rows;
   for (nb::handle own : sizes) {
-    const Input<std::int64_t> array(own, "sizes", "int64");
+    const Input<std::int64_t> array(own, "sizes");
     rows.sizes.emplace_back(array.span().begin(), array.span().end());
   }
   for (nb::handle own : parts) {
-    const Input<std::int32_t> array(own, "parts", "int32");
+    const Input<std::int32_t> array(own, "parts");
     rows.parts.emplace_back(array.span().begin(), array.span().end());
   }
   return rows;
@@ -300,8 +280,9 @@ class Watch {
 // done, several times a second.
 nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int threads,
                   double seconds, nb::handle on_progress) {
-  const SymmetryInput arrays(symmetry);
-  const GoalInput wanted(goal);
+  Arrays arrays(symmetry), limits(symmetry.attr("limits")), wanted(goal);
+  const hgpart::SymmetricModel model = symmetric_model(arrays, limits);
+  const hgpart::Goal aim = goal_of(wanted);
   std::vector<hgpart::Rows> starts;
   std::vector<hgpart::AnnealingOptions> options;
   for (nb::handle chain : chains) {
@@ -317,7 +298,7 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
   std::vector<hgpart::AnnealingResult> results;
   {
     nb::gil_scoped_release without_gil;
-    results = hgpart::anneal_all(arrays.view(), wanted.view(), starts, options, threads,
+    results = hgpart::anneal_all(model, aim, starts, options, threads,
                                  [&](double done) { return watch.go_on(done); });
   }
   watch.end();
@@ -331,39 +312,23 @@ nb::object anneal(nb::handle symmetry, nb::handle goal, nb::handle chains, int t
   return nb::make_tuple(found, watch.interrupted());
 }
 
-// The arrays of a hgpart.partition.native.layer_counts.LayerModel.
-class LayerInput {
- public:
-  explicit LayerInput(nb::handle record)
-      : loads_(record.attr("loads"), "loads", "int64"),
-        parameters_(record.attr("parameters"), "parameters", "int64"),
-        makers_(record.attr("makers"), "makers", "int32"),
-        readers_(record.attr("readers"), "readers", "int32"),
-        maps_(record.attr("maps"), "maps", "int64"),
-        capacities_(record.attr("capacities"), "capacities", "int64"),
-        slices_(number<std::int64_t>(record, "slices", "1 or more")) {}
-
-  hgpart::LayerModel view() const {
-    return {loads_.span(), parameters_.span(), makers_.span(), readers_.span(),
-            maps_.span(),  capacities_.span(), slices_};
-  }
-
- private:
-  Input<std::int64_t> loads_, parameters_;
-  Input<std::int32_t> makers_, readers_;
-  Input<std::int64_t> maps_, capacities_;
-  std::int64_t slices_;
-};
+// A hgpart.partition.native.layer_counts.LayerModel.
+hgpart::LayerModel layer_model(Arrays& of) {
+  return {of["loads"], of["parameters"], of["makers"],
+          of["readers"], of["maps"], of["capacities"],
+          number<std::int64_t>(of.record, "slices", "1 or more")};
+}
 
 // Anneals the counts of each chain by its schedule; returns a list of (counts, cost,
 // excess), and whether Ctrl-C ended them.
 nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, double seconds,
                          nb::handle on_progress) {
-  const LayerInput arrays(layers);
+  Arrays arrays(layers);
+  const hgpart::LayerModel model = layer_model(arrays);
   std::vector<std::vector<std::int32_t>> starts;
   std::vector<hgpart::CountOptions> options;
   for (nb::handle chain : chains) {
-    const Input<std::int32_t> counts(chain.attr("counts"), "counts", "int32");
+    const Input<std::int32_t> counts(chain.attr("counts"), "counts");
     starts.emplace_back(counts.span().begin(), counts.span().end());
     const nb::object how = chain.attr("schedule");
     options.push_back({number<std::uint64_t>(how, "seed", "0 to 2^64 - 1"),
@@ -376,7 +341,7 @@ nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, doub
   std::vector<hgpart::CountResult> results;
   {
     nb::gil_scoped_release without_gil;
-    results = hgpart::anneal_counts(arrays.view(), starts, options, threads,
+    results = hgpart::anneal_counts(model, starts, options, threads,
                                     [&](double done) { return watch.go_on(done); });
   }
   watch.end();
@@ -387,140 +352,69 @@ nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, doub
   return nb::make_tuple(found, watch.interrupted());
 }
 
-// The arrays of a hgpart.partition.bounds.part_bound.PartModel.
-class ContentsInput {
- public:
-  explicit ContentsInput(nb::handle record)
-      : work_(record.attr("work"), "work", "float64"),
-        parameters_(record.attr("parameters"), "parameters", "float64"),
-        classes_(record.attr("classes"), "classes", "int32"),
-        costs_(record.attr("costs"), "costs", "float64"),
-        pointers_(record.attr("pointers"), "pointers", "int64"),
-        nets_(record.attr("nets"), "nets", "int32"),
-        dense_(record.attr("dense"), "dense", "bool"),
-        capacities_(record.attr("capacities"), "capacities", "float64"),
-        sliced_(number<bool>(record, "sliced", "True or False")) {}
-
-  hgpart::ContentsModel view() const {
-    return {work_.span(),     parameters_.span(), classes_.span(),
-            costs_.span(),    pointers_.span(),   nets_.span(),
-            dense_.span(),    capacities_.span(), sliced_};
-  }
-
- private:
-  Input<double> work_, parameters_;
-  Input<std::int32_t> classes_;
-  Input<double> costs_;
-  Input<std::int64_t> pointers_;
-  Input<std::int32_t> nets_;
-  Input<bool> dense_;
-  Input<double> capacities_;
-  bool sliced_;
-};
+// A hgpart.partition.bounds.part_bound.PartModel.
+hgpart::ContentsModel contents_model(Arrays& of) {
+  return {of["work"], of["parameters"], of["classes"], of["costs"], of["pointers"],
+          of["nets"], of["dense"], of["capacities"],
+          number<bool>(of.record, "sliced", "True or False")};
+}
 
 // Returns the bound, as a share of the costs, and whether Ctrl-C ended the search for it.
 nb::object contents_bound(nb::handle model, double operations, double seconds) {
-  const ContentsInput arrays(model);
+  Arrays arrays(model);
+  const hgpart::ContentsModel view = contents_model(arrays);
   Watch watch(seconds, nb::none());
   double bound;
   {
     nb::gil_scoped_release without_gil;
-    bound = hgpart::contents_bound(arrays.view(), operations,
+    bound = hgpart::contents_bound(view, operations,
                                    [&](double done) { return watch.go_on(done); });
   }
   watch.end();
   return nb::make_tuple(bound, watch.interrupted());
 }
 
-// The arrays of a hgpart.prediction.jobs.TimedStep.
-class TimedStepInput {
- public:
-  explicit TimedStepInput(nb::handle record)
-      : part_pointers_(record.attr("part_pointers"), "part_pointers", "int64"),
-        seconds_(record.attr("seconds"), "seconds", "float64"),
-        memory_bound_(record.attr("memory_bound"), "memory_bound", "float64"),
-        await_pointers_(record.attr("await_pointers"), "await_pointers", "int64"),
-        awaits_(record.attr("awaits"), "awaits", "int32"),
-        send_pointers_(record.attr("send_pointers"), "send_pointers", "int64"),
-        sends_(record.attr("sends"), "sends", "int32"),
-        senders_(record.attr("senders"), "senders", "int32"),
-        receivers_(record.attr("receivers"), "receivers", "int32"),
-        travel_(record.attr("travel"), "travel", "float64"),
-        both_ways_(record.attr("both_ways"), "both_ways", "float64"),
-        handling_(record.attr("handling"), "handling", "float64") {}
-
-  hgpart::TimedStep view() const {
-    return {part_pointers_.span(), seconds_.span(), memory_bound_.span(), await_pointers_.span(),
-            awaits_.span(), send_pointers_.span(), sends_.span(), senders_.span(),
-            receivers_.span(), travel_.span(), both_ways_.span(), handling_.span()};
-  }
-
- private:
-  Input<std::int64_t> part_pointers_;
-  Input<double> seconds_, memory_bound_;
-  Input<std::int64_t> await_pointers_;
-  Input<std::int32_t> awaits_;
-  Input<std::int64_t> send_pointers_;
-  Input<std::int32_t> sends_, senders_, receivers_;
-  Input<double> travel_, both_ways_, handling_;
-};
+// A hgpart.prediction.jobs.TimedStep.
+hgpart::TimedStep timed_step(Arrays& of) {
+  return {of["part_pointers"], of["seconds"], of["memory_bound"], of["await_pointers"],
+          of["awaits"], of["send_pointers"], of["sends"], of["senders"],
+          of["receivers"], of["travel"], of["both_ways"], of["handling"]};
+}
 
 // When jobs begin and end, and when messages do; `steps` times the step's, one after another.
 nb::object simulate(nb::handle step, nb::handle nodes, nb::handle slowdown,
                     nb::handle memory_slowdown, bool queues, std::int64_t steps) {
-  const TimedStepInput arrays(step);
-  const Input<std::int32_t> node_of_part(nodes, "nodes", "int32");
-  const Input<double> plain(slowdown, "slowdown", "float64");
-  const Input<double> bound(memory_slowdown, "memory_slowdown", "float64");
+  Arrays arrays(step);
+  const hgpart::TimedStep view = timed_step(arrays);
+  const Input<std::int32_t> node_of_part(nodes, "nodes");
+  const Input<double> plain(slowdown, "slowdown");
+  const Input<double> bound(memory_slowdown, "memory_slowdown");
   hgpart::Spans spans;
   {
     nb::gil_scoped_release without_gil;
-    spans = hgpart::simulate(arrays.view(),
-                             {node_of_part.span(), plain.span(), bound.span(), queues}, steps);
+    const hgpart::Sharing sharing{node_of_part.span(), plain.span(), bound.span(), queues};
+    spans = hgpart::simulate(view, sharing, steps);
   }
   return nb::make_tuple(to_numpy(std::move(spans.job_begins)), to_numpy(std::move(spans.job_ends)),
                         to_numpy(std::move(spans.message_begins)),
                         to_numpy(std::move(spans.message_ends)));
 }
 
-// The arrays of a hgpart.prediction.sketching.orders.ActionGraph.
-class ActionGraphInput {
- public:
-  explicit ActionGraphInput(nb::handle record)
-      : parts_(record.attr("parts"), "parts", "int32"),
-        seconds_(record.attr("seconds"), "seconds", "float64"),
-        classes_(record.attr("classes"), "classes", "int32"),
-        chunks_(record.attr("chunks"), "chunks", "int32"),
-        begins_(record.attr("begins"), "begins", "bool"),
-        pointers_(record.attr("pointers"), "pointers", "int64"),
-        followers_(record.attr("followers"), "followers", "int32"),
-        travels_(record.attr("travels"), "travels", "float64"),
-        alive_(record.attr("alive"), "alive", "int64") {}
-
-  hgpart::ActionGraph view() const {
-    return {parts_.span(),    seconds_.span(),   classes_.span(), chunks_.span(), begins_.span(),
-            pointers_.span(), followers_.span(), travels_.span(), alive_.span()};
-  }
-
- private:
-  Input<std::int32_t> parts_;
-  Input<double> seconds_;
-  Input<std::int32_t> classes_, chunks_;
-  Input<bool> begins_;
-  Input<std::int64_t> pointers_;
-  Input<std::int32_t> followers_;
-  Input<double> travels_;
-  Input<std::int64_t> alive_;
-};
+// A hgpart.prediction.sketching.orders.ActionGraph.
+hgpart::ActionGraph action_graph(Arrays& of) {
+  return {of["parts"], of["seconds"], of["classes"], of["chunks"], of["begins"],
+          of["pointers"], of["followers"], of["travels"], of["alive"]};
+}
 
 // The actions of all micro-batches, numbered micro-batch by micro-batch, as parts begin them; and
 // when each of them begins.
 nb::object list_schedule(nb::handle graph, std::int64_t micro_batches) {
-  const ActionGraphInput arrays(graph);
+  Arrays arrays(graph);
+  const hgpart::ActionGraph view = action_graph(arrays);
   hgpart::ListedActions listed;
   {
     nb::gil_scoped_release without_gil;
-    listed = hgpart::list_schedule(arrays.view(), micro_batches);
+    listed = hgpart::list_schedule(view, micro_batches);
   }
   return nb::make_tuple(to_numpy(std::move(listed.order)), to_numpy(std::move(listed.begins)));
 }
@@ -529,12 +423,12 @@ nb::object list_schedule(nb::handle graph, std::int64_t micro_batches) {
 nb::object joined(nb::handle parts, nb::handle seconds, nb::handle once, nb::handle alike,
                   nb::handle pointers, nb::handle needs, nb::handle travels, std::int64_t most,
                   double rounding) {
-  const Input<std::int32_t> part_of_unit(parts, "parts", "int32");
-  const Input<double> growing(seconds, "seconds", "float64"), fixed(once, "once", "float64");
-  const Input<std::int32_t> classes(alike, "alike", "int32");
-  const Input<std::int64_t> first_needs(pointers, "pointers", "int64");
-  const Input<std::int32_t> units_before(needs, "needs", "int32");
-  const Input<double> arriving(travels, "travels", "float64");
+  const Input<std::int32_t> part_of_unit(parts, "parts");
+  const Input<double> growing(seconds, "seconds"), fixed(once, "once");
+  const Input<std::int32_t> classes(alike, "alike");
+  const Input<std::int64_t> first_needs(pointers, "pointers");
+  const Input<std::int32_t> units_before(needs, "needs");
+  const Input<double> arriving(travels, "travels");
   std::vector<std::int64_t> begins{0};
   std::vector<std::int32_t> members;
   {
