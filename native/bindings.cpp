@@ -387,12 +387,14 @@ nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, doub
   return nb::make_tuple(found, watch.interrupted());
 }
 
-// The arrays of a hgpart.partition.bounds.part_bound.PartModel.
+// The arrays of a hgpart.partition.bounds.part_model.PartModel.
 class ContentsInput {
  public:
   explicit ContentsInput(nb::handle record)
       : work_(record.attr("work"), "work", "float64"),
         parameters_(record.attr("parameters"), "parameters", "float64"),
+        demands_(record.attr("demands"), "demands", "float64"),
+        credits_(record.attr("credits"), "credits", "float64"),
         classes_(record.attr("classes"), "classes", "int32"),
         costs_(record.attr("costs"), "costs", "float64"),
         pointers_(record.attr("pointers"), "pointers", "int64"),
@@ -402,13 +404,13 @@ class ContentsInput {
         sliced_(number<bool>(record, "sliced", "True or False")) {}
 
   hgpart::ContentsModel view() const {
-    return {work_.span(),     parameters_.span(), classes_.span(),
-            costs_.span(),    pointers_.span(),   nets_.span(),
-            dense_.span(),    capacities_.span(), sliced_};
+    return {work_.span(),    parameters_.span(), demands_.span(), credits_.span(),
+            classes_.span(), costs_.span(),      pointers_.span(), nets_.span(),
+            dense_.span(),   capacities_.span(), sliced_};
   }
 
  private:
-  Input<double> work_, parameters_;
+  Input<double> work_, parameters_, demands_, credits_;
   Input<std::int32_t> classes_;
   Input<double> costs_;
   Input<std::int64_t> pointers_;
