@@ -9,8 +9,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from least_volumes import least_volume
 from partitioned_models import (
     GraphMaker,
     chain,
@@ -25,7 +26,7 @@ from partitioned_models import (
 from hgpart import _native
 from hgpart.errors import HypergraphError
 from hgpart.hypergraph.blocks import single_blocks
-from hgpart.hypergraph.building import evaluate_parts
+from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, OUTPUT, ChannelGraph
 from hgpart.partition import partition_graph
@@ -118,6 +119,30 @@ def test_tiny_models_by_trying_all_partitions(slices: int, training: bool) -> No
         if (evaluation.loads <= problem.capacities).all():
             volumes.append(evaluation.volume)
     assert bound_of(problem) <= min(volumes)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=7, max_size=7), st.sampled_from([0.1, 0.4, 0.8]))
+@pytest.mark.parametrize(("k", "slices"), [(2, 1), (3, 1), (2, 2)])
+def test_tiny_concatenations_by_trying_all_partitions(
+    k: int, slices: int, numbers: list[int], eps: float
+) -> None:
+    """Two branches, and two layers that read both; the second through a norm, and the first too."""
+    maker = GraphMaker()
+    first, second, *sizes = (number + 1 for number in numbers)
+    start = maker.add("dense", 1, elements=first, weights=second)
+    ends = [maker.add("dense", 1, (read(start),), elements=sizes[at], weights=3) for at in (0, 1)]
+    joined = np.concatenate(ends)
+    middle = maker.add("dense", 1, (read(joined),), elements=sizes[2], weights=2)
+    channels = np.concatenate([joined, middle])
+    norm = maker.add("dense", 3, (read(channels, groups=3),), elements=sizes[3])
+    maker.add("dense", 1, (read(norm),), weights=2)
+    work = Work(np.array([*numbers[2:6], 0, 5], dtype=np.int64), "MAC", 1, "test")
+    modelling = Modelling(batch_size=slices, slices=slices, input_vertex=False, output_vertex=False)
+    problem = Problem(maker.graph(), work, modelling, k, eps)
+    model = cnn_hypergraph(problem.graph, work, single_blocks(problem.graph, modelling), modelling)
+    least = least_volume(model.hypergraph, problem.capacities)
+    assert least is None or bound_of(problem) <= least
 
 
 @pytest.mark.parametrize("speeds", [None, (3, 2, 1)])
