@@ -352,10 +352,10 @@ nb::object anneal_counts(nb::handle layers, nb::handle chains, int threads, doub
   return nb::make_tuple(found, watch.interrupted());
 }
 
-// A hgpart.partition.bounds.part_bound.PartModel.
+// A hgpart.partition.bounds.part_model.PartModel.
 hgpart::ContentsModel contents_model(Arrays& of) {
-  return {of["work"], of["parameters"], of["classes"], of["costs"], of["pointers"],
-          of["nets"], of["dense"], of["capacities"],
+  return {of["work"],    of["parameters"], of["demands"],    of["credits"], of["classes"],
+          of["costs"],   of["pointers"],   of["nets"],       of["dense"],   of["capacities"],
           number<bool>(of.record, "sliced", "True or False")};
 }
 

@@ -14,7 +14,8 @@
 // kind is then a linear program too, given what is read of each layer, so that but one class has
 // two kinds of filters, in a share f and 1 - f. At its ends a layer can be left with none of its
 // filters but with all that it reads: it costs less without, but for the prices of groups of which
-// it then would be no more. So a trace of a layer is tried, too.
+// it then would be no more. So a trace of a layer is tried, too. A reading has a share y, but no
+// work, and touches nets as a whole layer does.
 //
 // Given all but f and t, the cost less prices is linear in f and in t. It is thus no less than at
 // one of the corners of a cell of f x t, and no contents of the cell have less work than the corner
@@ -49,6 +50,7 @@ Cheapest::Cheapest(const ContentsModel& model, const std::vector<Group>& groups)
   }
   for (const auto& group : groups) {
     for (auto item = group.first; item <= group.last; ++item) {
+      if (model.is_reading(item)) continue;
       touches_[item].push_back({static_cast<std::int32_t>(nets_.size()), true});
     }
     nets_.push_back({0.0, -1, -1, true});
@@ -155,7 +157,7 @@ bool Cheapest::extend(std::int64_t item) {
   std::vector<int> levels{0};
   for (int level = least_level; level <= most_level; ++level) levels.push_back(level);
   for (const int level : levels) choices.push_back({level, level, 0});
-  if (has_groups_) choices.push_back({0, 0, 0, true});
+  if (has_groups_ && !model_->is_reading(item)) choices.push_back({0, 0, 0, true});
   const std::size_t plain = choices.size();
   const int count = mixtures(number);
   std::vector<std::size_t> of_mixture(static_cast<std::size_t>(count) + 2, plain);
@@ -216,7 +218,7 @@ void Cheapest::apply(std::int64_t item, std::size_t state, std::uint64_t key, st
   if (weight > capacity_) return;
   double cost = model_->parameters[item] *
                     (first * (choice.first > 0) + second * (choice.second > 0)) -
-                prices_[item] * held;
+                (prices_[item] + model_->credits[item]) * held;
   const int most = choice.trace ? 2 : std::max(choice.first, choice.second);
   for (const auto& touch : touches_[item]) {
     const auto& net = nets_[touch.net];
@@ -342,9 +344,11 @@ Contents Cheapest::evaluated(const std::vector<Choice>& taken, double share,
     const auto& choice = taken[item];
     const double first = choice.mixture > 0 ? share : 1.0;
     contents.held.push_back(first * levels[choice.first] + (1 - first) * levels[choice.second]);
-    contents.touched.push_back(choice.trace || choice.first > 0 || choice.second > 0);
+    contents.touched.push_back(!model_->is_reading(at) &&
+                               (choice.trace || choice.first > 0 || choice.second > 0));
     contents.cost += model_->parameters[at] *
-                     (first * (choice.first > 0) + (1 - first) * (choice.second > 0));
+                         (first * (choice.first > 0) + (1 - first) * (choice.second > 0)) -
+                     model_->credits[at] * contents.held.back();
     const int most = choice.trace ? 2 : std::max(choice.first, choice.second);
     for (const auto& touch : touches_[item]) {
       auto& own = paid[touch.net];

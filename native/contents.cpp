@@ -49,11 +49,14 @@ double offers_least(const std::vector<Offer>& offers) {
 constexpr double kFinestShare = 1.0 / 200;   // of the samples, in capacities: one cell is below it
 constexpr std::array<double, 3> kSmallShares{0.04, 0.01, 0.0005};  // in capacities
 constexpr int kMostRounds = 150;              // of better prices, at each fineness
-constexpr double kPenalty = 10.0;            // of demands that are not met
+// Of demands that are not met: of items in proportion to their first prices, and some more. Where
+// some are not, though prices are near the best, it is so much more.
+constexpr double kPenalty = 3.0, kLeastPenalty = 0.3, kMorePenalty = 4.0, kMostPenalty = 10.0;
+constexpr double kUnmet = 1e-4;
 constexpr double kWeightOfBest = 0.6;        // of the best prices so far, in the next ones
-// Of the operations: until the end of each proof, and of what is until then, for prices.
-constexpr std::array<double, 3> kLimits{0.75, 0.9, 1.0};
-constexpr double kShareOfPrices = 0.7;
+// Of the operations: until the end of each proof, and of what is between two, for prices.
+constexpr std::array<double, 3> kLimits{0.02, 0.15, 1.0};
+constexpr double kShareOfPrices = 0.55;
 constexpr double kOver = 1.2;                // of a limit, where a search is ended for it
 constexpr std::size_t kMostWorst = 6;        // cells of a proof, whose shares are priced then, too
 constexpr std::size_t kMostGroups = 12, kGroupsAtOnce = 3, kFewShares = 4;
@@ -61,7 +64,7 @@ constexpr double kMissing = 0.02;            // of a part, that a group lacks
 // Prices and proofs get no finer mixtures where the last ones changed the bound by less than these
 // shares, unless that takes but a little share of all operations. No more prices are looked for
 // where a proof is this near to what they promise.
-constexpr double kPricesGain = 0.005, kProofGain = 0.01, kLittle = 0.1, kProofNear = 0.03;
+constexpr double kPricesGain = 0.005, kProofGain = 0.01, kLittle = 0.1, kProofNear = 0.01;
 constexpr double kNextProof = 3.0;  // operations of a proof, as a multiple of the one before
 constexpr double kNarrow = 1.01, kNone = 1e-7;  // ratio, or end, of a cell that is not cut
 
@@ -98,32 +101,36 @@ class Bounding {
       work[model.classes[item]] += model.work[item];
     }
     largest_class_ = *std::max_element(work.begin(), work.end());
+    for (std::int64_t item = 0; item < model.items(); ++item) {
+      if (!model.is_reading(item)) demanded_.push_back(static_cast<std::size_t>(item));
+    }
   }
 
   double bound() {
     best_prices_ = first_prices();
-    price_limit_ = kShareOfPrices * kLimits.front() * most_operations_;
+    const double least = kLeastPenalty / static_cast<double>(demanded_.size());
+    for (const auto item : demanded_) penalties_.push_back(kPenalty * best_prices_[item] + least);
+    double best = -kInfinity, last_limit = 0.0;
     std::size_t finest = 0;
-    for (double before = best_; find_prices(kPricings[finest]); before = best_) {
-      // Without shares of the samples, finer mixtures are cheap, and what they gain comes in jumps.
-      const bool is_settled =
-          model_.sliced && std::abs(best_ - before) <= kPricesGain * std::abs(best_);
-      if (is_settled || finest + 1 == kPricings.size()) break;
-      ++finest;
-    }
-    double best = -kInfinity;
     for (const double limit : kLimits) {
+      if (!model_.sliced && limit < 1.0) continue;
+      price_limit_ = (last_limit + kShareOfPrices * (limit - last_limit)) * most_operations_;
       proof_limit_ = limit * most_operations_;
-      best = std::max(best, proven(finest + 1 < kPricings.size()));
-      price_limit_ = (limit + kShareOfPrices * (1 - limit)) * most_operations_;
-      if (is_near(best) || limit == 1.0 || more_shares_.empty()) break;
-      const auto proven_at = best_prices_;
-      bool is_last = false;
-      while (best_prices_ == proven_at && !is_last) {
-        if (finest + 1 < kPricings.size()) ++finest;
-        is_last = !find_prices(kPricings[finest]) || finest + 1 == kPricings.size();
+      last_limit = limit;
+      const auto is_last = [&] { return finest + 1 == kPricings.size(); };
+      bool in_time = false;
+      for (double before = best_; has_time_for_prices(kPricings[finest]); before = best_) {
+        // Without shares of the samples, finer mixtures are cheap, and what they gain comes in
+        // jumps.
+        const bool is_settled =
+            model_.sliced && std::abs(best_ - before) <= kPricesGain * std::abs(best_);
+        in_time = is_settled || is_last();
+        if (in_time) break;
+        ++finest;
       }
-      if (best_prices_ == proven_at) break;
+      best = std::max(best, proven(!is_last()));
+      if (is_near(best) || (is_last() && !model_.sliced)) break;
+      if (in_time && !is_last()) ++finest;
     }
     return best;
   }
@@ -156,37 +163,52 @@ class Bounding {
     return least;
   }
 
-  // Prices by which the items that touch a net share its cost in proportion to their work.
+  // Prices by which the items that touch a net share its cost in proportion to their work. What a
+  // reading has of it, what reads has instead.
   std::vector<double> first_prices() const {
-    const auto items = static_cast<std::size_t>(model_.items());
-    std::vector<double> of_net(static_cast<std::size_t>(model_.costs.size), 0.0);
-    std::vector<double> prices(items, 0.0);
-    const auto work = [&](std::int64_t item) { return model_.work[item] + 1e-6; };
+    std::vector<std::vector<std::int64_t>> items_of(static_cast<std::size_t>(model_.costs.size));
     for (std::int64_t item = 0; item < model_.items(); ++item) {
       for (auto at = model_.pointers[item]; at < model_.pointers[item + 1]; ++at) {
-        of_net[model_.nets[at]] += work(item);
+        items_of[model_.nets[at]].push_back(item);
       }
     }
-    for (std::int64_t item = 0; item < model_.items(); ++item) {
-      prices[item] = model_.parameters[item];
-      for (auto at = model_.pointers[item]; at < model_.pointers[item + 1]; ++at) {
-        const auto net = model_.nets[at];
-        prices[item] += model_.costs[net] * work(item) / of_net[net];
+    std::vector<double> work;
+    for (const double own : model_.work) work.push_back(own + 1e-6);
+    std::vector<double> prices(model_.parameters.begin(), model_.parameters.end());
+    const auto share = [&](const std::vector<std::int64_t>& items, double cost) {
+      double sum = 0.0;
+      for (const auto item : items) sum += work[item];
+      for (const auto item : items) prices[item] += cost * work[item] / sum;
+    };
+    std::vector<std::vector<std::int64_t>> read_behind(work.size());
+    for (const auto& items : items_of) {
+      if (!items.empty() && model_.is_reading(items.front())) {
+        read_behind[items.front()].assign(items.begin() + 1, items.end());
       }
+    }
+    for (auto item = model_.items(); item-- > 0;) {
+      for (const auto reader : read_behind[item]) work[item] += work[reader];
+    }
+    for (std::int64_t net = 0; net < model_.costs.size; ++net) {
+      const auto& items = items_of[net];
+      if (!items.empty() && !model_.is_reading(items.front())) share(items, model_.costs[net]);
+    }
+    for (std::int64_t item = 0; item < model_.items(); ++item) {
+      if (model_.is_reading(item)) share(read_behind[item], std::exchange(prices[item], 0.0));
     }
     return prices;
   }
 
   double demanded(const std::vector<double>& prices, const std::vector<double>& of_groups) const {
-    double sum = std::accumulate(prices.begin(), prices.end(), 0.0);
+    double sum = std::inner_product(prices.begin(), prices.end(), model_.demands.begin(), 0.0);
     for (std::size_t at = 0; at < of_groups.size(); ++at) sum += of_groups[at] * groups_[at].parts;
-    double once = std::accumulate(model_.costs.begin(), model_.costs.end(), 0.0);
-    once += std::accumulate(model_.parameters.begin(), model_.parameters.end(), 0.0);
-    return sum - once;
+    return sum - once();
   }
 
+  // What a linear program demands: items but for readings, then groups.
   std::vector<double> column(const Contents& contents) const {
-    std::vector<double> column = contents.held;
+    std::vector<double> column;
+    for (const auto item : demanded_) column.push_back(contents.held[item]);
     for (const auto& group : groups_) {
       bool touched = false;
       for (auto item = group.first; item <= group.last; ++item) {
@@ -197,12 +219,34 @@ class Bounding {
     return column;
   }
 
-  CoveringProgram program() const {
-    std::vector<double> demands(static_cast<std::size_t>(model_.items()), 1.0);
+  CoveringProgram program() {
+    std::vector<double> demands(demanded_.size(), 1.0);
     for (const auto& group : groups_) demands.push_back(group.parts);
-    CoveringProgram program(std::move(demands), static_cast<double>(capacities_.size()), kPenalty);
+    penalties_.resize(demands.size() + 1, kPenalty);
+    CoveringProgram program(std::move(demands), static_cast<double>(capacities_.size()),
+                            penalties_);
     for (const auto& contents : known_) program.add(column(contents), contents.cost);
     return program;
+  }
+
+  // Raises the penalties of demands that are not met; returns whether there are any.
+  bool penalise(const std::vector<double>& missing) {
+    bool any = false;
+    for (std::size_t at = 0; at < missing.size(); ++at) {
+      if (missing[at] <= kUnmet || penalties_[at] > kMostPenalty) continue;
+      penalties_[at] *= kMorePenalty;
+      any = true;
+    }
+    return any;
+  }
+
+  // Better prices; returns whether there is time for more. What they promise remains where there
+  // was no time for any.
+  bool has_time_for_prices(const Fineness& fineness) {
+    const double before = best_;
+    const bool has_time = find_prices(fineness);
+    if (best_ == -kInfinity) best_ = before;
+    return has_time;
   }
 
   // Better prices, until they are near the best; returns whether there is time for more.
@@ -224,6 +268,7 @@ class Bounding {
     for (const double share : more_shares_) shares.push_back({share, 0.0});
     auto covering = program();
     bool of_all = true;
+    double weight_of_best = kWeightOfBest;
     for (int round = 0; round < kMostRounds; ++round) {
       cheapest_.price(prices, of_groups);
       cheapest_.limit(kOver * price_limit_ - spent_);
@@ -247,7 +292,7 @@ class Bounding {
           own_least -= prices[item] * contents.held[item];
         }
         for (std::size_t at = 0; at < groups_.size(); ++at) {
-          own_least -= of_groups[at] * own_column[prices.size() + at];
+          own_least -= of_groups[at] * own_column[demanded_.size() + at];
         }
         for (auto& value : own) {
           if (value == offers_least(offers)) value = own_least;
@@ -255,7 +300,7 @@ class Bounding {
         for (std::size_t part = 0; part < least.size(); ++part) {
           least[part] = std::min(least[part], own[part]);
         }
-        if (seen_.insert(contents.held).second) {
+        if (seen_.emplace(contents.held, contents.touched).second) {
           covering.add(own_column, contents.cost);
           known_.push_back(std::move(contents));
           learned = true;
@@ -275,9 +320,13 @@ class Bounding {
       if (!std::isfinite(reachable)) return true;
       const bool was_of_all = of_all;
       of_all = !of_all || best_ == -kInfinity;
+      const bool is_stuck = !learned && !is_better;
       if (was_of_all && (reachable - best_ <= fineness.close * std::abs(reachable) ||
-                         (!learned && !is_better))) {
-        if (!add_groups(covering.taken())) return true;
+                         (is_stuck && weight_of_best == 0.0))) {
+        if (!penalise(covering.missing()) &&
+            (fineness.step == kNoMixtures || !add_groups(covering.taken()))) {
+          return true;
+        }
         covering = program();
         best_ = -kInfinity;
         best_of_groups_.resize(groups_.size(), 0.0);
@@ -288,20 +337,24 @@ class Bounding {
         of_all = true;
         continue;
       }
+      weight_of_best = is_stuck ? 0.0 : kWeightOfBest;
       const auto& newest = covering.prices();
-      for (std::size_t at = 0; at < prices.size(); ++at) {
-        prices[at] = kWeightOfBest * best_prices_[at] + (1 - kWeightOfBest) * newest[at];
+      for (std::size_t at = 0; at < demanded_.size(); ++at) {
+        const auto item = demanded_[at];
+        prices[item] = weight_of_best * best_prices_[item] + (1 - weight_of_best) * newest[at];
       }
       for (std::size_t at = 0; at < of_groups.size(); ++at) {
-        of_groups[at] = kWeightOfBest * best_of_groups_[at] +
-                        (1 - kWeightOfBest) * std::max(0.0, newest[prices.size() + at]);
+        of_groups[at] = weight_of_best * best_of_groups_[at] +
+                        (1 - weight_of_best) * std::max(0.0, newest[demanded_.size() + at]);
       }
     }
     return true;
   }
 
+  // What nets and parameters cost once; links of readings, as much as their credits, nothing.
   double once() const {
-    return std::accumulate(model_.costs.begin(), model_.costs.end(), 0.0) +
+    return std::accumulate(model_.costs.begin(), model_.costs.end(), 0.0) -
+           std::accumulate(model_.credits.begin(), model_.credits.end(), 0.0) +
            std::accumulate(model_.parameters.begin(), model_.parameters.end(), 0.0);
   }
 
@@ -448,11 +501,12 @@ class Bounding {
   const std::function<bool(double)>& go_on_;
   const std::vector<double> capacities_;
   double largest_class_ = 0.0, spent_ = 0.0, price_limit_ = 0.0, proof_limit_ = 0.0;
-  std::vector<double> more_shares_;
+  std::vector<double> more_shares_, penalties_;
+  std::vector<std::size_t> demanded_;  // items that are no readings
   std::vector<Group> groups_;
   Cheapest cheapest_;
   std::vector<Contents> known_;
-  std::set<std::vector<double>> seen_;
+  std::set<std::pair<std::vector<double>, std::vector<bool>>> seen_;
   double best_ = -kInfinity;
   std::vector<double> best_prices_, best_of_groups_;
 };
@@ -472,6 +526,8 @@ void check(const ContentsModel& model) {
   if (items == 0 || items > kMostClasses) fail("items", items, "1 to 1000");
   check_numbers("work", model.work, items, "one per item");
   check_numbers("parameters", model.parameters, items, "one per item");
+  check_numbers("demands", model.demands, items, "one per item");
+  check_numbers("credits", model.credits, items, "one per item");
   check_numbers("costs", model.costs, model.costs.size, "one per net");
   if (model.capacities.size == 0) fail("capacities", 0, "one for each part");
   check_numbers("capacities", model.capacities, model.capacities.size, "one per part");

@@ -17,8 +17,9 @@ constexpr std::size_t kOwn = 2;
 }  // namespace
 
 // The last row is how many columns are taken: its sign is changed, so that it is at least -most.
-CoveringProgram::CoveringProgram(std::vector<double> demands, double most, double penalty)
-    : rows_(demands.size() + 1), demands_(std::move(demands)), penalty_(penalty) {
+CoveringProgram::CoveringProgram(std::vector<double> demands, double most,
+                                 std::vector<double> penalties)
+    : rows_(demands.size() + 1), demands_(std::move(demands)), penalties_(std::move(penalties)) {
   demands_.push_back(-most);
   begin();
 }
@@ -50,7 +51,7 @@ std::vector<double> CoveringProgram::column_of(std::size_t number) const {
 
 double CoveringProgram::cost_of(std::size_t number) const {
   if (number >= kOwn * rows_) return costs_[number - kOwn * rows_];
-  return number % kOwn == 0 ? penalty_ : 0.0;
+  return number % kOwn == 0 ? penalties_[number / kOwn] : 0.0;
 }
 
 std::vector<double> CoveringProgram::in_basis(const std::vector<double>& column) const {
@@ -131,7 +132,7 @@ bool CoveringProgram::pivot() {
     }
   };
   for (std::size_t row = 0; row < rows_; ++row) {
-    if (row + 1 < rows_) consider(kOwn * row, penalty_ - prices_[row]);
+    if (row + 1 < rows_) consider(kOwn * row, penalties_[row] - prices_[row]);
     consider(kOwn * row + 1, prices_[row]);
   }
   for (std::size_t at = 0; at < columns_.size(); ++at) {
@@ -198,6 +199,15 @@ std::vector<double> CoveringProgram::taken() const {
     if (basis_[row] >= kOwn * rows_) taken[basis_[row] - kOwn * rows_] = values_[row];
   }
   return taken;
+}
+
+std::vector<double> CoveringProgram::missing() const {
+  std::vector<double> missing(rows_ - 1, 0.0);
+  for (std::size_t row = 0; row < rows_; ++row) {
+    const bool is_missing = basis_[row] < kOwn * (rows_ - 1) && basis_[row] % kOwn == 0;
+    if (is_missing) missing[basis_[row] / kOwn] = values_[row];
+  }
+  return missing;
 }
 
 }  // namespace hgpart

@@ -7,10 +7,11 @@
 namespace hgpart {
 
 // Minimises the cost of columns, each taken some number of times and `most` in all, that add up to
-// at least the demands; what is missing costs `penalty` a unit. By the revised simplex method.
+// at least the demands; what is missing of each costs its penalty a unit. By the revised simplex
+// method.
 class CoveringProgram {
  public:
-  CoveringProgram(std::vector<double> demands, double most, double penalty);
+  CoveringProgram(std::vector<double> demands, double most, std::vector<double> penalties);
 
   void add(const std::vector<double>& column, double cost);
 
@@ -26,6 +27,9 @@ class CoveringProgram {
   // How often each column is taken there.
   std::vector<double> taken() const;
 
+  // How much of each demand is not met there.
+  std::vector<double> missing() const;
+
  private:
   // Columns are those added, then what is missing, then what is too much, of each row.
   std::vector<double> column_of(std::size_t number) const;
@@ -37,8 +41,7 @@ class CoveringProgram {
   bool pivot();
 
   std::size_t rows_;
-  std::vector<double> demands_;
-  double penalty_;
+  std::vector<double> demands_, penalties_;
   std::vector<std::vector<double>> columns_;
   std::vector<double> costs_;
   std::vector<std::size_t> basis_;  // the column of each row

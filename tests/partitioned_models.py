@@ -230,6 +230,43 @@ def channel_graphs(
     return graph, Work(np.array(per_task, dtype=np.int64), "MAC", 1, "test")
 
 
+@st.composite
+def concatenations(draw: st.DrawFn) -> tuple[ChannelGraph, Work]:
+    """Branches side by side, as in GoogLeNet, and layers that read all before, as in DenseNet.
+
+    Each of the latter reads through a norm over channels, which has no work.
+    """
+    number, width = st.integers(0, 30), st.integers(1, 4)
+    maker, loads = GraphMaker(), [0]
+
+    def layer(channels: np.ndarray) -> np.ndarray:
+        tasks = draw(width)
+        loads.append(draw(number))
+        weights = draw(st.integers(0, 9)) * tasks
+        return maker.add(
+            "dense", tasks, (read(channels, partial=True),), elements=draw(width), weights=weights
+        )
+
+    channels = maker.add(INPUT, 1, channels=3)
+    for _ in range(draw(st.integers(1, 3))):
+        if draw(st.booleans()):
+            branches = [layer(channels) for _ in range(draw(st.integers(2, 3)))]
+            ends = [layer(own) if draw(st.booleans()) else own for own in branches]
+            channels = np.concatenate(ends)
+            continue
+        size = draw(width)
+        for _ in range(draw(st.integers(2, 4))):
+            norm = maker.add(
+                "dense", len(channels), (read(channels, groups=len(channels)),), elements=size
+            )
+            loads.append(0)
+            channels = np.concatenate([channels, layer(norm)])
+    layer(channels)
+    maker.add(OUTPUT, 1, (read(channels),), channels=0)
+    per_task = np.array([*loads, 0], dtype=np.int64)
+    return maker.graph(), Work(per_task, "MAC", 1, "test")
+
+
 modellings = graphs.modellings()
 
 

@@ -9,12 +9,14 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from least_volumes import least_volume
 from partitioned_models import (
     GraphMaker,
     chain,
     channel_graphs,
+    concatenations,
     graph_of,
     modellings,
     read,
@@ -24,11 +26,12 @@ from partitioned_models import (
 from hgpart import _native
 from hgpart.errors import HypergraphError
 from hgpart.hypergraph.blocks import single_blocks
-from hgpart.hypergraph.building import evaluate_parts
+from hgpart.hypergraph.building import cnn_hypergraph, evaluate_parts
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.channel_graph import INPUT, OUTPUT, ChannelGraph
 from hgpart.partition import partition_graph
-from hgpart.partition.bounds.part_bound import part_bound, part_model
+from hgpart.partition.bounds.part_bound import part_bound
+from hgpart.partition.bounds.part_model import part_model
 from hgpart.partition.problem.problem import Problem
 from hgpart.work.figures import Work, flops
 
@@ -57,7 +60,40 @@ def test_no_partition_is_below_it(
 ) -> None:
     """Random parts, with more or less of the vertices in the part of the one before."""
     graph, work = graph_and_work
-    modelling = replace(modelling, grain="coarse")
+    problem, volume = at_random(graph, work, replace(modelling, grain="coarse"), k, seed, together)
+    assert bound_of(problem) <= volume
+
+
+@given(
+    concatenations(),
+    st.integers(1, 3),
+    st.booleans(),
+    st.integers(2, 5),
+    st.integers(0, 2**16),
+    st.floats(0, 1),
+)
+def test_none_of_layers_that_read_many_is_below_it(
+    graph_and_work: tuple[ChannelGraph, Work],
+    slices: int,
+    training: bool,
+    k: int,
+    seed: int,
+    together: float,
+) -> None:
+    """What many layers read of many is followed by readings."""
+    graph, work = graph_and_work
+    modelling = Modelling(batch_size=slices, slices=slices, training=training, output_vertex=False)
+    problem, volume = at_random(graph, work, modelling, k, seed, together)
+    assert bound_of(problem) <= volume
+    best = partition_graph(graph, work, k, 0.5, modelling=modelling, effort=0.01, best_effort=True)
+    if best.feasible:
+        assert bound_of(best.problem) <= best.evaluation.volume
+
+
+def at_random(
+    graph: ChannelGraph, work: Work, modelling: Modelling, k: int, seed: int, together: float
+) -> tuple[Problem, int]:
+    """A problem whose capacities are the loads of a random partition, and the volume of this."""
     model = Problem(graph, work, modelling, k).hypergraph(single_blocks(graph, modelling))
     random = np.random.default_rng(seed)
     parts = random.integers(0, k, model.vertices).astype(np.int32)
@@ -65,7 +101,7 @@ def test_no_partition_is_below_it(
         if random.random() < together:
             parts[vertex] = parts[vertex - 1]
     evaluation = evaluate_parts(model, parts, k)
-    assert bound_of(with_capacities(graph, work, modelling, evaluation.loads)) <= evaluation.volume
+    return with_capacities(graph, work, modelling, evaluation.loads), evaluation.volume
 
 
 @pytest.mark.parametrize("slices", [1, 2])
@@ -83,6 +119,30 @@ def test_tiny_models_by_trying_all_partitions(slices: int, training: bool) -> No
         if (evaluation.loads <= problem.capacities).all():
             volumes.append(evaluation.volume)
     assert bound_of(problem) <= min(volumes)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.lists(st.integers(0, 9), min_size=7, max_size=7), st.sampled_from([0.1, 0.4, 0.8]))
+@pytest.mark.parametrize(("k", "slices"), [(2, 1), (3, 1), (2, 2)])
+def test_tiny_concatenations_by_trying_all_partitions(
+    k: int, slices: int, numbers: list[int], eps: float
+) -> None:
+    """Two branches, and two layers that read both; the second through a norm, and the first too."""
+    maker = GraphMaker()
+    first, second, *sizes = (number + 1 for number in numbers)
+    start = maker.add("dense", 1, elements=first, weights=second)
+    ends = [maker.add("dense", 1, (read(start),), elements=sizes[at], weights=3) for at in (0, 1)]
+    joined = np.concatenate(ends)
+    middle = maker.add("dense", 1, (read(joined),), elements=sizes[2], weights=2)
+    channels = np.concatenate([joined, middle])
+    norm = maker.add("dense", 3, (read(channels, groups=3),), elements=sizes[3])
+    maker.add("dense", 1, (read(norm),), weights=2)
+    work = Work(np.array([*numbers[2:6], 0, 5], dtype=np.int64), "MAC", 1, "test")
+    modelling = Modelling(batch_size=slices, slices=slices, input_vertex=False, output_vertex=False)
+    problem = Problem(maker.graph(), work, modelling, k, eps)
+    model = cnn_hypergraph(problem.graph, work, single_blocks(problem.graph, modelling), modelling)
+    least = least_volume(model.hypergraph, problem.capacities)
+    assert least is None or bound_of(problem) <= least
 
 
 @pytest.mark.parametrize("speeds", [None, (3, 2, 1)])
@@ -183,11 +243,13 @@ def test_arrays_are_checked(name: str) -> None:
         _native.contents_bound(replace(model, **{name: values}), 1e6)
 
 
-def test_nets_that_begin_where_others_end_have_slots_too() -> None:
+def test_nets_that_begin_where_others_end_have_slots_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six nets that end at a layer and five that begin there took more slots than there are.
 
-    The last wrote over what a label says of mixtures, and the bound was above a partition.
+    The last wrote over what a label says of mixtures, and the bound was above a partition. With
+    readings there are fewer.
     """
+    monkeypatch.setattr("hgpart.partition.bounds.part_model._through_readings", lambda nets: nets)
     maker = GraphMaker()
     sources = [maker.add("dense", 4, elements=size) for size in (17, 15, 4, 15, 10, 3)]
     joined = [read(np.concatenate(sources), partial=True)]
