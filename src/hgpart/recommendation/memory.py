@@ -44,21 +44,16 @@ WAYS = ("spatial", "spatial-data", "data-parallel")  # where no search fits: par
 def lasting_bytes(
     placement: Placement, batch_size: int, optimizer: str | None = OPTIMIZER
 ) -> tuple[int | None, ...]:
-    """What each part has from step to step: parameters and, with an optimizer, what that needs.
+    """What each part has from step to step: parameters and, with an optimizer, its state.
 
     And its other tensors, with what arrives of the weights of others; None where an operator can't
-    be run without memory, so that nothing is known.
+    be run without memory, so that nothing is known. Gradients are part of what a step takes.
     """
     try:
         parts = account(placement, batch_size).parts
     except PlacementError:
         return (None,) * placement.k
-    return tuple(
-        part.memory_bytes(optimizer or OPTIMIZER)
-        - part.activation_bytes
-        - (0 if optimizer else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
-        for part in parts
-    )
+    return tuple(part.lasting_bytes(optimizer) for part in parts)
 
 
 def needed_bytes(
