@@ -3,15 +3,17 @@
 python benchmarks/memory.py --times FOLDER [--models a,b]
 python benchmarks/memory.py --plan FOLDER [--models a,b] [--k 2,4] [--limits 1,0.7,0.5,0.35]
 python benchmarks/memory.py --measure FOLDER [--models a,b] [--steps 3] [--minutes 2.5]
+python benchmarks/memory.py --kept FOLDER [--models a,b] [--steps 3]
 python benchmarks/memory.py --table
 
 A limit is a fraction of what one device needs. With --plan, `hgpart recommend` (its function in
-Python) looks for the fastest of the ways that need no search, three times: as it is; with nothing
-recomputed; and with all steps recomputed, in about as many stretches as a stretch has steps (Chen
-et al., arXiv 1604.06174). FOLDER gets the plans, and the times of layers, measured first.
+Python) looks for the fastest of a few ways, three times: as it is; with nothing recomputed; and
+with all steps recomputed, in about as many stretches as a stretch has steps (Chen et al., arXiv
+1604.06174). FOLDER gets the plans, and the times of layers, measured first.
 With --measure, plans for two devices are run as `hgpart train` does, in two processes that give
-back what they free; the peak of each, without what it has when the libraries are loaded, stands
-beside the prediction.
+back what they free; the peak of each, without what it has when the libraries are loaded, and
+without what it reads of their code later, stands beside the prediction.
+With --kept, data parallelism on two devices is allowed ever less of what a step takes, and run.
 Rows are in results/memory.jsonl; one that is there is not made again.
 """
 
@@ -30,7 +32,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -44,18 +46,37 @@ from hgpart.errors import HgpartError
 from hgpart.execution.outlines import chunk_stretches
 from hgpart.files import load_plan, save_plan
 from hgpart.freed_memory import give_back_freed_memory, keep_no_freed_memory
+from hgpart.hypergraph.modelling import Modelling
 from hgpart.machines.named import named_machine
+from hgpart.partition.problem.problem import Problem
+from hgpart.partition.problem.search import Search
+from hgpart.partition.ways.catalogue import way_named
+from hgpart.placement import place
+from hgpart.placement.accounting import part_step_bytes
+from hgpart.placement.ordering.ordered import step_work
+from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.plan import Plan
 from hgpart.recommendation import ways
 from hgpart.recommendation.measured_here import times_here
+from hgpart.recommendation.memory import lasting_bytes
 from hgpart.recommendation.simulating import Simulations
 from hgpart.recommendation.trials import Trial, trials
 from hgpart.run.processes.launch import new_store, rank_environment
+from hgpart.run.scheduling import schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.input_shape import InputShape
+from hgpart.work.figures import flops
 from hgpart.work.layer_times import LayerTimes, load_layer_times, save_layer_times
 
 MODELS = {"vgg16": (16, 224), "resnet50": (16, 224), "unet": (8, 256)}  # samples, size of images
+SMALLER = {"vgg16": (16, 128), "resnet50": (16, 128), "unet": (8, 128)}
 LIMITS = 1.0, 0.7, 0.5, 0.35
+KEPT = 1.0, 0.85, 0.7, 0.55  # of what a step takes, as far as that can be had
+KEPT_HEAD = (
+    "| model | kept | process | predicted MB | measured MB | ratio |",
+    "|---|---|---|---|---|---|",
+)
+WAYS = "single", "data-parallel", "one-weird-trick", "spatial", "layerwise"
 VARIANTS = "chosen", "nothing", "all"
 RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
 KEY = "model", "k", "limit", "variant"
@@ -72,7 +93,33 @@ class Momentum(Job):
         return torch.optim.SGD(module.parameters(), lr=self.lr, momentum=0.9)
 
 
-class RecomputesNothing(Simulations):
+class Remembers(Simulations):
+    """Places a way once for all limits, and simulates each of its schedules once."""
+
+    placements: ClassVar[dict[str, Any]] = {}
+    rankings: ClassVar[dict[Any, Any]] = {}
+
+    @classmethod
+    def forget(cls) -> None:
+        """Begin with another model or other devices."""
+        cls.placements.clear()
+        cls.rankings.clear()
+
+    def _placed(self, divided: Any) -> Any:
+        text = divided.trial.text
+        if text not in self.placements:
+            self.placements[text] = super()._placed(divided)
+        known = self.placements[text]
+        return known and replace(known, divided=divided)
+
+    def _ranked(self, placed: Any, scheduling: Any) -> Any:
+        key = placed.divided.trial.text, scheduling
+        if key not in self.rankings:
+            self.rankings[key] = super()._ranked(placed, scheduling)
+        return self.rankings[key]
+
+
+class RecomputesNothing(Remembers):
     """Ways that do not fit as they are do not fit."""
 
     def _try(self, placed: Any, scheduling: Any) -> None:
@@ -80,7 +127,7 @@ class RecomputesNothing(Simulations):
             super()._try(placed, scheduling)
 
 
-class RecomputesAll(Simulations):
+class RecomputesAll(Remembers):
     """All ways of several devices recompute all steps."""
 
     def _try(self, placed: Any, scheduling: Any) -> None:
@@ -99,12 +146,12 @@ def in_stretches(steps: list[str]) -> tuple[tuple[str, ...], ...]:
 
 
 def known_ways(k: int, *settings: Any, **more: Any) -> tuple[Trial, ...]:
-    """Ways for one device and for all, without searches, whose partitions take a moment."""
+    """A few ways for one device and for all, whose partitions take a moment."""
     listed = trials(k, *settings, **more)
-    return tuple(trial for trial in listed if trial.k in (1, k) and not trial.way.searches)
+    return tuple(trial for trial in listed if trial.k in (1, k) and trial.way.name in WAYS)
 
 
-SEARCHES = {"chosen": Simulations, "nothing": RecomputesNothing, "all": RecomputesAll}
+SEARCHES = {"chosen": Remembers, "nothing": RecomputesNothing, "all": RecomputesAll}
 
 
 def main() -> None:
@@ -115,6 +162,7 @@ def main() -> None:
     parser.add_argument("--times", type=Path)
     parser.add_argument("--plan", type=Path)
     parser.add_argument("--measure", type=Path)
+    parser.add_argument("--kept", type=Path)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=math.inf)
     parser.add_argument("--table", action="store_true")
@@ -129,6 +177,8 @@ def main() -> None:
         plan_all(options)
     elif options.measure:
         measure_all(options)
+    elif options.kept:
+        kept_all(options)
     else:
         table(rows())
 
@@ -165,7 +215,8 @@ def plan_all(options: argparse.Namespace) -> None:
         for k in map(int, options.k.split(",")):
             machine = named_machine("10gbe", k)
             assert machine is not None
-            ways.Simulations = Simulations  # type: ignore[attr-defined]
+            Remembers.forget()
+            ways.Simulations = Remembers  # type: ignore[attr-defined]
             asked = {"batch_size": batch, "name": name, "time_limit": SECONDS}
             free = hgpart.rank_ways(module, traced, graph, times, machine, memory=2**50, **asked)
             whole = free.one_device.largest_bytes
@@ -272,14 +323,14 @@ def work(file: str, name: str, batch: str, size: str, steps: str) -> None:
     keep_no_freed_memory()
     take_own_cores(rank, k, 1)
     torch.set_num_threads(1)
-    load_libraries()
+    load_libraries(name)
     shape = (3, int(size), int(size))
     plan = load_plan(file)
     empty, _ = hgpart.load_model(name, device="meta")
     classes = classes_of(empty, InputShape(shape))
     job = Momentum(name, InputShape(shape), classes, int(batch), k)
     way = TrainingWay("plan", "plan", scheduling=plan.scheduling or Scheduling())
-    before = account("VmRSS")
+    before, code = account("VmRSS"), account("RssFile")
     ends: list[float] = []
     with placed(way, job, plan, rank) as worker:
         give_back_freed_memory()
@@ -288,18 +339,23 @@ def work(file: str, name: str, batch: str, size: str, steps: str) -> None:
         Path("/proc/self/clear_refs").write_text("5")
         ends.append(time.perf_counter())
         worker.learn(1, int(steps), lambda: ends.append(time.perf_counter()))
-        peak = account("VmHWM")
+        peak = account("VmHWM") - account("RssFile") + code
     each = [end - begin for begin, end in pairwise(ends)]
     print(json.dumps({"seconds": each, "peak": peak - before, "placed": lasting - before}))
 
 
-def load_libraries() -> None:
-    """Trace and train a small model, so that all libraries are in memory."""
+def load_libraries(name: str) -> None:
+    """Trace a small model, and train the named one on small images without hgpart.
+
+    So all libraries are in memory, with the code that each kind of layer runs.
+    """
     model, shape = hgpart.load_model("lenet5")
     hgpart.trace(model.train(), hgpart.example_inputs(model, shape))
-    convolution = torch.nn.Conv2d(3, 16, 3, padding=1)
-    for _ in range(2):
-        torch.nn.functional.relu(convolution(torch.randn(2, 3, 64, 64))).sum().backward()  # type: ignore[no-untyped-call]
+    model, _ = hgpart.load_model(name)
+    optimizer = torch.optim.SGD(model.train().parameters(), lr=0.01, momentum=0.9)
+    model(torch.randn(2, 3, 64, 64)).sum().backward()
+    optimizer.step()
+    del model, optimizer
     gc.collect()
     give_back_freed_memory()
 
@@ -310,6 +366,42 @@ def account(name: str) -> int:
     found = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
     assert found is not None
     return 1024 * int(found[1])
+
+
+# ------------------------------------------------------------------ plans by data parallelism
+
+
+def kept_all(options: argparse.Namespace) -> None:
+    """Measure plans for two devices that are allowed some of what a step takes."""
+    options.kept.mkdir(exist_ok=True, parents=True)
+    print(*KEPT_HEAD, sep="\n")
+    for name in options.models.split(","):
+        batch, size = SMALLER[name]
+        module, _, graph = traced_model(name, size)
+        problem = Problem(graph, flops(graph), Modelling(batch_size=batch), 2)
+        partition = way_named("data-parallel").partition(problem, Search(), bound=0)
+        plan = Plan(partition, name, InputShape((3, size, size)), Scheduling("gpipe"))
+        placement = place(module, plan, ["meta"] * 2)
+        order = schedule(placement, "gpipe", batch_size=batch)
+        lasting = lasting_bytes(placement, batch)
+        work = [*step_work(placement.programs).values()]
+        taken = [part_step_bytes(placement, part, order, batch).taken for part in range(2)]
+        for share in KEPT:
+            limits = [round(share * most) for most in taken]
+            chosen = recomputed_within(placement, order, limits, work, batch)
+            if chosen is None:
+                break
+            scheduling = Scheduling("gpipe", recompute=chosen)
+            own = schedule(placement, "gpipe", batch_size=batch, recompute=chosen)
+            step = [part_step_bytes(placement, part, own, batch).taken for part in range(2)]
+            needed = [kept + most for kept, most in zip(lasting, step, strict=True)]
+            file = options.kept / f"{name}-{share}.json"
+            save_plan(replace(plan, scheduling=scheduling), file)
+            row = {"model": name, "k": 2, "batch_size": batch, "size": size}
+            for rank, lap in enumerate(measured(file, row, options.steps)):
+                peak = lap["peak"]
+                said = f"{needed[rank] / 1e6:.1f} | {peak / 1e6:.1f} | {peak / needed[rank]:.3f}"
+                print(f"| {name} | {share} | {rank} | {said} |", flush=True)
 
 
 # ------------------------------------------------------------------ tables

@@ -332,13 +332,38 @@ def test_what_operators_make_and_drop_and_messages_by_hand():
     image, maps, result = 4 * 3 * 36, 4 * 8 * 16, 4 * 4 * 16  # bytes of a sample
     order = schedule(placement, "sequential", 4)
     first, second = (one.taken for one in known_step_bytes(placement, order, 4))
-    # The image is kept, the map's gradient came, the ReLU's is made of it, and the elements of all
-    # windows are written out for the filters', while those of three more samples are waited for.
-    columns = 4 * (3 * 9) * 16
-    assert first == image + 2 * maps + columns + 3 * maps
+    # Of the second sample the image is kept, the map's gradient came, the ReLU's is made of it, and
+    # the elements of all windows are written out for the filters', while those of two more samples
+    # are waited for. The filters' gradients of the first sample are there, too.
+    columns, filters, last_filters = 4 * (3 * 9) * 16, 4 * 224, 4 * 36
+    assert first == image + 2 * maps + columns + 2 * maps + 2 * filters
     # The map came, and its gradient is made of the result's, while three more maps are waited for.
-    # Gradients of weights count with the weights.
-    assert second == result + 2 * maps + 3 * maps
+    assert second == result + 2 * maps + 3 * maps + last_filters
+
+
+def test_gradients_count_from_when_they_come():
+    """All of them counted at the moment when maps took most, when none was there."""
+    wide, deep = nn.Conv2d(3, 16, 1, bias=False), nn.Conv2d(16, 400, 8, bias=False)
+    model = nn.Sequential(wide, nn.Sigmoid(), nn.AvgPool2d(8), deep)
+    size, maps = 4 * 3 * 64 * 64, 4 * 16 * 64 * 64
+    for k in (1, 2):
+        placement = placed(model, [torch.zeros(2, 3, 64, 64)], "layers", k=k)
+        order = schedule(placement, "gpipe", 1)
+        taken = [known.taken for known in known_step_bytes(placement, order, 8)]
+        filters = 4 * 400 * 16 * 64
+        assert taken[-1] >= filters  # when the optimizer begins
+        assert taken[0] >= 8 * (size + 2 * maps)
+        if k == 1:  # as the last layer's gradient is there when the first layer's is computed
+            assert taken[0] >= 8 * (size + 2 * maps) + filters
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_what_the_optimizer_begins_with_is_taken(micro_batches):
+    placement = placed(nn.Linear(1000, 1000), [torch.zeros(2, 1000)], k=2)
+    order = schedule(placement, "gpipe", micro_batches)
+    gradients = [part.gradient_bytes for part in account(placement, 2).parts]
+    for known, nbytes in zip(known_step_bytes(placement, order, 2), gradients, strict=True):
+        assert nbytes * micro_batches <= known.taken < nbytes * micro_batches + 10**5
 
 
 class Zeros:
@@ -365,6 +390,7 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     layers = []
     for channels in (3, 8, 8, 8):  # of 1 x 1, without norms: what takes no memory for itself
         layers += [nn.Conv2d(channels, 8, 1), nn.Sigmoid()]
+    layers += [nn.AvgPool2d(64), nn.Conv2d(8, 256, 1), nn.Conv2d(256, 1000, 1)]  # of many weights
     size, samples = 64, 4
     placement = placed(nn.Sequential(*layers), [torch.zeros(samples, 3, size, size)], "layers", k=2)
     order = schedule(placement, "gpipe", 1, recompute=again, batch_size=samples)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from placed_models import placed
 from recommended import LINK, machine, network, recommended
 from torch import nn
 
@@ -19,12 +20,15 @@ from hgpart.partition.problem.search import Search
 from hgpart.placement import place
 from hgpart.placement.accounting import account
 from hgpart.recommendation.memory import (
+    STEP_BYTES,
     PlanInMemory,
     TrainingWanted,
     limits_of,
     plan_in_memory,
+    process_bytes,
     what_is_over,
 )
+from hgpart.run.processes.lanes import lane_bytes
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import flops
@@ -32,14 +36,24 @@ from hgpart.work.figures import flops
 FLOAT = 4
 
 
-def test_one_device_needs_weights_gradients_momentum_and_what_it_keeps() -> None:
+def test_one_device_needs_weights_momentum_and_what_a_step_takes_with_gradients() -> None:
     found = recommended(machine(1)).best
     parameters = sum(one.numel() for one in network().parameters()) * FLOAT
-    assert found.needed_bytes == (3 * parameters + found.prediction.step_bytes[0],)
+    assert found.needed_bytes == (2 * parameters + found.prediction.step_bytes[0],)
     assert found.prediction.step_bytes > found.prediction.peak_bytes  # with what operators drop
     # A batch of 8: the input and what the first convolution, the ReLU and the second one return.
     maps = 8 * (3 * 64 + 8 * 36 + 8 * 36 + 8 * 16)
     assert found.prediction.peak_bytes[0] >= maps * FLOAT - 8 * 8 * 36 * FLOAT
+
+
+def test_processes_among_several_take_lanes_and_what_python_has_of_their_steps() -> None:
+    model, inputs = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1)), [torch.zeros(2, 3, 4, 4)]
+    alone, first, second = (
+        process_bytes(placed(model, inputs, "layers", k=k), part)
+        for k, part in ((1, 0), (2, 0), (2, 1))
+    )
+    assert alone == 0
+    assert first == second == lane_bytes(2) + STEP_BYTES
 
 
 def test_limits_are_those_given_or_those_of_the_devices() -> None:

@@ -38,7 +38,7 @@ from hgpart.placement.shares.batch_shares import sizes_of
 from hgpart.schedules.message_bytes import message_bytes
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.peak import peak
-from hgpart.schedules.schedule import Action, Piece, Schedule
+from hgpart.schedules.schedule import GO_BACK, Action, Piece, Schedule
 
 if TYPE_CHECKING:
     from hgpart.placement.placement import Placement
@@ -60,8 +60,7 @@ class PartFigures:
         it never uses.
     buffers, buffer_bytes : int
         Elements and bytes of the model's buffers and constants; several parts may hold the same.
-        They include copies of weights that other parts own, for other slices of the batch, and the
-        bytes include the gradients of these copies.
+        They include copies of weights that other parts own, for other slices of the batch.
     exchange_bytes : int
         Bytes of messages in the part's memory if it is a process: gradients that other parts send
         for its parameters, weights of copies that do not arrive in place, and messages of several
@@ -70,8 +69,9 @@ class PartFigures:
         processes hold.
     index_bytes : int
         Bytes of the lists of channels by which the part gathers and scatters.
-    gradient_bytes : int
-        Bytes of the gradients of used parameters.
+    gradient_bytes, copied_gradient_bytes : int
+        Bytes of the gradients of used parameters, and of copies of weights without those that are
+        counted with parameters already.
     activation_bytes : int
         Bytes that a forward pass in the placement's mode keeps for the backward pass: maps that are
         computed or received, masks, inputs and results, each memory once.
@@ -89,6 +89,7 @@ class PartFigures:
     exchange_bytes: int
     index_bytes: int
     gradient_bytes: int
+    copied_gradient_bytes: int
     activation_bytes: int
     macs: int
 
@@ -100,14 +101,17 @@ class PartFigures:
 
     def memory_bytes(self, optimizer: str) -> int:
         """All bytes that the part keeps between the passes of a training step."""
+        gradients = self.gradient_bytes + self.copied_gradient_bytes
+        return self.lasting_bytes(optimizer) + gradients + self.activation_bytes
+
+    def lasting_bytes(self, optimizer: str | None) -> int:
+        """Bytes that it keeps from step to step; without an optimizer in passes forward."""
         return (
             self.parameter_bytes
             + self.buffer_bytes
             + self.exchange_bytes
             + self.index_bytes
-            + self.gradient_bytes
-            + self.optimizer_bytes(optimizer)
-            + self.activation_bytes
+            + (0 if optimizer is None else self.optimizer_bytes(optimizer))
         )
 
 
@@ -285,17 +289,18 @@ def peak_bytes(
 
 
 class StepBytes(NamedTuple):
-    """The memory of a part in a step or a stream, without weights and their gradients.
+    """The memory of a part in a step or a stream, without weights.
 
     Attributes
     ----------
     held : int
-        The most bytes that it holds for later work; see `peak_bytes`.
+        The most bytes that it holds for later work, without gradients of weights; see `peak_bytes`.
     taken : int
         The most bytes that it uses at any time, as a process: this includes what operators make and
-        drop (on a CPU also the maps that a convolution packs), and messages, also receives that
-        are posted and messages that may not have arrived. It does not include what libraries use
-        themselves: holes of the allocator, buffers of the transport.
+        drop (on a CPU also the maps that a convolution packs), gradients of weights from when they
+        are computed on, and messages, also receives that are posted and messages that may not have
+        arrived. It does not include what libraries use themselves: holes of the allocator, buffers
+        of the transport.
     """
 
     held: int
@@ -366,7 +371,7 @@ def _step_bytes(
     else:
         sizes = micro_batch_sizes(_batch_size(placement, batch_size, count), count)
     values = {size: _inputs(placement, size) for size in set(sizes)}
-    by_part = {}
+    by_part: dict[int, list[StepBytes]] = {}
     for part in parts:
         program = placement.programs.parts[part]
         device = placement.devices[part] if devices is None else torch.device(devices[part])
@@ -374,13 +379,20 @@ def _step_bytes(
         if placement.k == 1 and schedules[0].backward:
             # One micro-batch after the other, by ordinary autograd.
             facts = on_cpu, True
-            alone = [rehearse(program, 1, values[size], size, *facts) for size in set(sizes)]
-            held = max(rehearsal.kept_bytes for rehearsal in alone)
-            taken = max(rehearsal.most_bytes for rehearsal in alone)
+            first = rehearse(program, 1, values[sizes[0]], sizes[0], *facts)
+            held, taken = first.kept_bytes, first.most_bytes
+            if count > 1 and schedules[0].in_flight is None:
+                later = rehearse(program, 1, values[sizes[0]], sizes[0], *facts, again=True)
+                taken = max(taken, _held(placement, part).gradient_bytes + later.most_bytes)
             by_part[part] = [StepBytes(held, taken)] * len(schedules)
         else:
             rehearsal = StepRehearsal(program, placement.k, on_cpu)
-            by_part[part] = [_bytes_by(rehearsal, order, sizes, values) for order in schedules]
+            gradients = _held(placement, part).gradient_bytes
+            for order in schedules:
+                step = _bytes_by(rehearsal, order, sizes, values)
+                if order.backward:  # all gradients are there when the optimizer begins
+                    step = StepBytes(step.held, max(step.taken, gradients))
+                by_part.setdefault(part, []).append(step)
     return by_part
 
 
@@ -421,12 +433,17 @@ def _bytes_by(
     actions: list[list[Action]] = [[] for _ in sizes]
     for action in sequence:
         actions[action.micro_batch].append(action)
-    for own, size in zip(actions, sizes, strict=True):
+    # In a step gradients begin with the first micro-batch that goes back, in a stream with each.
+    back = (action.micro_batch for action in sequence if action.direction in GO_BACK)
+    first = next(back, 0)
+    for micro_batch, (own, size) in enumerate(zip(actions, sizes, strict=True)):
         alike = tuple(action._replace(micro_batch=0) for action in own)
-        moments = rehearsal.moments(values[size], size, alike, len(sizes) - 1, recomputed)
+        again = schedule.in_flight is None and micro_batch != first
+        others = len(sizes) - 1
+        moments = rehearsal.moments(values[size], size, alike, others, recomputed, again=again)
         by_action.update(zip(own, moments, strict=True))
     held = {action: moment.held for action, moment in by_action.items()}
-    taken = {action: (moment.most, moment.held[-1]) for action, moment in by_action.items()}
+    taken = {action: (moment.most, moment.end) for action, moment in by_action.items()}
     sent = {
         Piece(direction, action.micro_batch, number)
         for action, moment in by_action.items()
@@ -482,29 +499,69 @@ def _received(program: PartProgram) -> Iterator[Transfer]:
 # ------------------------------------------------------------------ what a part holds
 
 
-def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigures:
+class _Held(NamedTuple):
+    """The tensors of a part's program: those that the model uses, and those that it does not.
+
+    Attributes
+    ----------
+    within : list of Tensor
+        The parameters that are views of copies of weights.
+    indices : list of Tensor
+        Buffers that are not the model's.
+    """
+
+    used: list[Tensor]
+    unused: list[Tensor]
+    buffers: list[Tensor]
+    within: list[Tensor]
+    indices: list[Tensor]
+
+    @property
+    def own_gradient_bytes(self) -> int:
+        """Bytes of the gradients of used parameters."""
+        return _learning_bytes(self.used)
+
+    @property
+    def copied_gradient_bytes(self) -> int:
+        """Bytes of the gradients of copies, without those of the parameters in them."""
+        return _learning_bytes(self.buffers) - _learning_bytes(self.within)
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of all gradients."""
+        return self.own_gradient_bytes + self.copied_gradient_bytes
+
+
+def _held(placement: Placement, part: int) -> _Held:
     module = placement.programs.submodule(part)
     names = {id(attrgetter(name)(module)): name for name in placement.programs.slices[part]}
     parameters = list(module.parameters())
     idle = {id(weight) for weight in parameters if names[id(weight)].startswith(f"{UNUSED}.")}
-    unused = [parameter for parameter in parameters if id(parameter) in idle]
-    used = [parameter for parameter in parameters if id(parameter) not in idle]
     buffers = [buffer for buffer in module.buffers() if id(buffer) in names]
-    copies = [buffer for buffer in buffers if buffer.requires_grad]
     memory = {buffer.untyped_storage()._cdata for buffer in buffers}
-    within = [parameter for parameter in parameters if parameter.untyped_storage()._cdata in memory]
-    indices = [buffer for buffer in module.buffers() if id(buffer) not in names]
+    return _Held(
+        used=[parameter for parameter in parameters if id(parameter) not in idle],
+        unused=[parameter for parameter in parameters if id(parameter) in idle],
+        buffers=buffers,
+        within=[weight for weight in parameters if weight.untyped_storage()._cdata in memory],
+        indices=[buffer for buffer in module.buffers() if id(buffer) not in names],
+    )
+
+
+def _figures(placement: Placement, part: int, rehearsal: Rehearsal) -> PartFigures:
+    held = _held(placement, part)
     return PartFigures(
         part=part,
         device=str(placement.devices[part]),
-        parameters=_elements(parameters),
-        parameter_bytes=_bytes(parameters),
-        unused_parameters=_elements(unused),
-        buffers=_elements(buffers) - _elements(within),
-        buffer_bytes=_bytes(buffers) - _bytes(within) + _bytes(copies) - _learning_bytes(within),
+        parameters=_elements(held.used) + _elements(held.unused),
+        parameter_bytes=_bytes(held.used) + _bytes(held.unused),
+        unused_parameters=_elements(held.unused),
+        buffers=_elements(held.buffers) - _elements(held.within),
+        buffer_bytes=_bytes(held.buffers) - _bytes(held.within),
         exchange_bytes=_exchanged(placement, part),
-        index_bytes=_bytes(indices),
-        gradient_bytes=_learning_bytes(used),
+        index_bytes=_bytes(held.indices),
+        gradient_bytes=held.own_gradient_bytes,
+        copied_gradient_bytes=held.copied_gradient_bytes,
         activation_bytes=rehearsal.kept_bytes,
         macs=rehearsal.macs,
     )

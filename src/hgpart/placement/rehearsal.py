@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -50,7 +50,8 @@ class Rehearsal:
         Bytes that it allocates and still holds at its end for the backward pass: each storage once,
         without parameters and buffers.
     most_bytes : int
-        The most bytes at a time, without parameters, buffers and gradients of parameters.
+        The most bytes at a time, without parameters and buffers; with gradients of parameters, from
+        when they are computed on.
     macs : int
         Multiply-accumulates, as torch's flop counter counts them.
     sent : Traffic
@@ -70,6 +71,8 @@ def rehearse(
     batch_size: int,
     on_cpu: bool = True,
     learns: bool = False,
+    *,
+    again: bool = False,
 ) -> Rehearsal:
     """Run a part as the runtimes do, in grad mode.
 
@@ -85,6 +88,8 @@ def rehearse(
         Whether the part is to run on a CPU.
     learns : bool
         Whether a model in one part also goes back, from a loss of all results.
+    again : bool
+        Whether parameters have gradients already, which then do not count.
 
     Raises
     ------
@@ -92,7 +97,8 @@ def rehearse(
         If torch can't run it without memory.
     """
     module = _without_memory(program.module)
-    own = {_WeakStorage(tensor.untyped_storage()) for tensor in _tensors(module)}
+    _begin_gradients(module, again=again)
+    own = _memory(of_weights(module))
     watch = _MemoryWatch(on_cpu)
     with _refused(program.part), torch.enable_grad(), without_statistics(), watch:
         here = _here(values)
@@ -112,7 +118,6 @@ def rehearse(
         if learns and (score := _sum(0, pytree.tree_leaves(kept))).requires_grad:
             del kept
             score.backward()  # type: ignore[no-untyped-call]
-            own |= {_WeakStorage(tensor.untyped_storage()) for tensor in of_weights(module)}
         most_bytes = watch.most_bytes(own)
     return Rehearsal(kept_bytes, most_bytes, macs, sent)
 
@@ -138,8 +143,9 @@ class Moments:
     ----------
     held : tuple of int
         Bytes at each moment, as in `hgpart.execution.held_memory`.
-    most : int
-        The most bytes at a time, including what operators make and drop before the action ends.
+    most, end : int
+        The most bytes at a time, including what operators make and drop before the action ends, and
+        those at its end; both with gradients of weights that this micro-batch was first to have.
     sent : frozenset of (Direction, int)
         Direction (as in a `Piece`) and transfer of what it sends and still holds in the same memory
         at the end of the action.
@@ -147,6 +153,7 @@ class Moments:
 
     held: tuple[int, ...]
     most: int
+    end: int
     sent: frozenset[tuple[Direction, int]]
 
 
@@ -168,7 +175,8 @@ class StepMemory:
         The values that later instructions read.
     forward_bytes, backward_bytes : int
         The most bytes that it takes while it works, besides what it and all before it keep, and,
-        forward, the values that later instructions read.
+        forward, the values that later instructions read; backward also gradients of the weights of
+        all behind it.
     """
 
     name: str
@@ -206,6 +214,8 @@ class StepRehearsal:
         actions: Sequence[Action],
         others: int,
         recomputed: Sequence[Stretch],
+        *,
+        again: bool = False,
     ) -> list[Moments]:
         """Memory in each action.
 
@@ -221,25 +231,31 @@ class StepRehearsal:
             Number of other micro-batches in the step.
         recomputed : sequence of Stretch
             Stretches that are recomputed.
+        again : bool
+            Whether weights have gradients already, to which this micro-batch adds.
         """
-        key = samples, tuple(actions), others > 0, tuple(recomputed)
+        key = samples, tuple(actions), others > 0, tuple(recomputed), again
         if key in self._known:
             return self._known[key]
+        _begin_gradients(self._program.module, again=again)
+        own = of_weights(self._program.module)
         watch = _MemoryWatch(self._on_cpu)
         learns = any(action.direction in GO_BACK for action in actions)
-        updates = None
+        versions: Versions | None = None
         if any(action.direction is Direction.UPDATE for action in actions):
             versions = Versions([self._program.module], lambda: None, stash=True)
-            updates = Updates(versions, lambda score: None)
-        channel, most = _NoChannel(self._program, samples), list[int]()
+        channel = _NoChannel(self._program, samples)
+        most, ends = list[int](), list[int]()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
 
         def count(step: StepRun) -> int:
-            besides = [*step.weights, *step.scores.values()]
-            weights = {_WeakStorage(tensor.untyped_storage()) for tensor in besides}
-            most.append(watch.most_bytes(weights))
+            scores = [*step.scores.values()]
+            leaves = [] if versions is None else versions.leaves_in_flight
+            without_gradients = _memory([*own, *leaves, *scores])
+            most.append(watch.most_bytes(without_gradients))
+            ends.append(watch.held_bytes(without_gradients))
             held_pieces.append(channel.held_pieces())
-            return watch.held_bytes(weights)
+            return watch.held_bytes(_memory([*step.weights, *scores]))
 
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
@@ -248,7 +264,7 @@ class StepRehearsal:
                 map(_here, [values]),
                 score=_sum,
                 recomputed=recomputed,
-                updates=updates,
+                updates=None if versions is None else Updates(versions, lambda score: None),
                 count=count,
             )
             step.others = others
@@ -257,7 +273,7 @@ class StepRehearsal:
         for counts in step.counts:
             end = begin + len(counts)
             pieces = frozenset(chain.from_iterable(held_pieces[begin:end]))
-            by_action.append(Moments(tuple(counts), max(most[begin:end]), pieces))
+            by_action.append(Moments(tuple(counts), max(most[begin:end]), ends[end - 1], pieces))
             begin = end
         self._known[key] = by_action
         return by_action
@@ -291,7 +307,7 @@ class StepRehearsal:
         """What each instruction reads, by slot, keeps, and leaves to others; without weights."""
         reads, kept, live = list[dict[int, Memory]](), list[Memory](), list[Memory]()
         alive = list[Any]()  # so that no other memory gets the same address
-        weights = storages(of_weights(self._program.module)).keys()
+        weights = storages(_tensors(self._program.module)).keys()
         run, prepared = self._new_run(samples), prepare(self._program)
         with _refused(self.part), torch.enable_grad(), without_statistics(), _MemoryWatch():
             run.begin(_here(values))
@@ -313,14 +329,18 @@ class StepRehearsal:
     def _most_by_instruction(
         self, values: Mapping[str, Any], samples: int
     ) -> tuple[list[int], list[int]]:
-        """The most bytes at a time in each instruction, forward and backward."""
+        """The most bytes at a time in each instruction, forward and backward.
+
+        Gradients of weights count from when they are computed on.
+        """
         watch, prepared = _MemoryWatch(self._on_cpu), prepare(self._program)
         run = self._new_run(samples)
         forward, backward = ([0] * len(prepared.instructions) for _ in range(2))
+        _begin_gradients(self._program.module)
+        weights = _memory(of_weights(self._program.module))
 
         def most() -> int:
-            weights = of_weights(self._program.module)
-            return watch.most_bytes({_WeakStorage(weight.untyped_storage()) for weight in weights})
+            return watch.most_bytes(weights)
 
         with _refused(self.part), torch.enable_grad(), without_statistics(), watch:
             run.begin(_here(values))
@@ -336,8 +356,6 @@ class StepRehearsal:
                 for number, at in enumerate(places):
                     run.backward_chunk(chunk, piece=(number, number + 1))
                     backward[at] = most()
-        for weight in of_weights(self._program.module):
-            weight.grad = None
         return forward, backward
 
 
@@ -477,6 +495,16 @@ def _without_memory(module: fx.GraphModule) -> fx.GraphModule:
     copied = copy.deepcopy(module, memo)
     make_on(copied, META)
     return copied
+
+
+def _memory(tensors: Iterable[Tensor]) -> set[Any]:
+    return {_WeakStorage(tensor.untyped_storage()) for tensor in tensors}
+
+
+def _begin_gradients(module: nn.Module, *, again: bool = False) -> None:
+    """Let weights have no gradients or, `again`, all of them."""
+    for tensor in _tensors(module):
+        tensor.grad = torch.empty_like(tensor) if again and tensor.requires_grad else None
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

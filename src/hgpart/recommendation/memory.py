@@ -18,6 +18,7 @@ from torch import nn
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError, PlacementError
+from hgpart.execution.outlines import chunk_stretches
 from hgpart.machines.machine import Machine
 from hgpart.partition.partition import Partition, uninterrupted
 from hgpart.partition.problem.memory import in_words
@@ -31,34 +32,47 @@ from hgpart.placement.ordering.ordered import step_work
 from hgpart.placement.ordering.usual_schedule import fastest
 from hgpart.placement.ordering.within_memory import recomputed_within
 from hgpart.plan import Plan
+from hgpart.run.processes.lanes import lane_bytes
 from hgpart.run.scheduling import wanted_schedule
 from hgpart.schedule_wanted import Scheduling
 from hgpart.tracing.input_shape import InputShape
 
 OPTIMIZER = "sgd with momentum"  # what `hgpart train` takes where nothing is said
-BESIDES = "a process takes some 50 MB besides, and Python with its libraries 300 to 400 MB"
+BESIDES = "Python with its libraries takes 300 to 400 MB besides"
+STEP_BYTES = 350_000  # of what Python has for a step of a part: measured for unet and resnet50
 SEARCHES = 3
 WAYS = ("spatial", "spatial-data", "data-parallel")  # where no search fits: parts keep as much
 
 
 def lasting_bytes(
-    placement: Placement, batch_size: int, optimizer: str | None = OPTIMIZER
+    placement: Placement,
+    batch_size: int,
+    optimizer: str | None = OPTIMIZER,
+    devices: Sequence[str] | None = None,
 ) -> tuple[int | None, ...]:
-    """What each part has from step to step: parameters and, with an optimizer, what that needs.
+    """What each part has from step to step: parameters and, with an optimizer, its state.
 
-    And its other tensors, with what arrives of the weights of others; None where an operator can't
-    be run without memory, so that nothing is known.
+    And its other tensors, with what arrives of the weights of others, and what its process takes
+    besides tensors; None where an operator can't be run without memory, so that nothing is known.
+    Gradients are part of what a step takes. `devices` are as in `known_step_bytes`.
     """
     try:
         parts = account(placement, batch_size).parts
     except PlacementError:
         return (None,) * placement.k
+    on_cpu = [devices is None or not devices[part.part].startswith("cuda") for part in parts]
     return tuple(
-        part.memory_bytes(optimizer or OPTIMIZER)
-        - part.activation_bytes
-        - (0 if optimizer else part.gradient_bytes + part.optimizer_bytes(OPTIMIZER))
-        for part in parts
+        part.lasting_bytes(optimizer) + here * process_bytes(placement, part.part)
+        for part, here in zip(parts, on_cpu, strict=True)
     )
+
+
+def process_bytes(placement: Placement, part: int) -> int:
+    """What a process takes besides tensors, among several: lanes to others, objects of its part."""
+    if placement.k == 1:
+        return 0
+    steps = sum(map(len, chunk_stretches(placement.programs.parts[part])))
+    return lane_bytes(placement.k) + steps * STEP_BYTES
 
 
 def needed_bytes(
@@ -328,7 +342,8 @@ def _needed(
         placement.programs.check_stream(schedule, scheduling.stash)
     step_bytes = known_step_bytes(placement, schedule, size, wanted.devices)
     steps = [known and known.taken for known in step_bytes]
-    lasting, versions = lasting_bytes(placement, size, wanted.optimizer), partition.shares
+    lasting = lasting_bytes(placement, size, wanted.optimizer, wanted.devices)
+    versions = partition.shares
     needed = needed_bytes(lasting, versions.parameter_bytes.tolist(), steps, scheduling)
     if None in needed:
         raise PlacementError(

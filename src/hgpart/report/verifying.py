@@ -178,7 +178,8 @@ def _name(figures: PartFigures) -> str:
 
 def _memory_columns(size: int) -> list[Column[PartFigures]]:
     def buffers(part: PartFigures) -> int:
-        return part.buffer_bytes + part.exchange_bytes + part.index_bytes
+        buffers = part.buffer_bytes + part.copied_gradient_bytes
+        return buffers + part.exchange_bytes + part.index_bytes
 
     def state(part: PartFigures) -> int:
         return part.optimizer_bytes(OPTIMIZER)

@@ -88,7 +88,7 @@ def test_by_data_parallelism_each_part_has_its_share(k, small, monkeypatch):
     for figures, own in zip(report.parts, shares, strict=True):
         assert figures.parameter_bytes == own
         # Copies of all else, with gradients of theirs; gradients that arrive for its own.
-        assert figures.buffer_bytes == 2 * (total - own)
+        assert figures.buffer_bytes == figures.copied_gradient_bytes == total - own
         together = [one for one in model.parameters() if one.numel() < small]
         size = sum(one.nbytes for one in together)
         if len(together) == len([*model.parameters()]):

@@ -89,9 +89,14 @@ class Versions:
     @property
     def held(self) -> list[Tensor]:
         """The weights of the batches in flight, and their gradients."""
-        batches = self._in_flight.values()
-        leaves = [leaf for weights in batches for leaf in weights.leaves.values()]
+        leaves = self.leaves_in_flight
         return [*leaves, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    @property
+    def leaves_in_flight(self) -> list[Tensor]:
+        """The weights of the batches in flight."""
+        batches = self._in_flight.values()
+        return [leaf for weights in batches for leaf in weights.leaves.values()]
 
     def let_go(self, copies: Iterable[Tensor]) -> None:
         """Let batches in flight keep the values of these copies, which are about to change."""

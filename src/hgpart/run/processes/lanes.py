@@ -160,6 +160,15 @@ class Lane:
                 raise RuntimeError("Timed out waiting for the other process")
 
 
+def lane_bytes(k: int) -> int:
+    """Bytes of lanes in a process, of k on a machine: its inbox, and its lanes to the others.
+
+    >>> [lane_bytes(k) for k in (1, 2, 8)] == [0, 2 * INBOX, 2 * INBOX]
+    True
+    """
+    return 2 * INBOX if k > 1 and INBOX // (k - 1) >= LEAST else 0
+
+
 def _space(nbytes: int) -> int:
     """Bytes that a message takes in a ring."""
     return -(-(HEADER + nbytes) // LINE) * LINE
