@@ -45,3 +45,15 @@ def test_searches_get_the_eps_that_pins_leave_and_other_devices_are_one_line(
 def test_constraints_that_contradict_each_other_are_refused_at_once() -> None:
     with pytest.raises(InfeasibleError, match="contradict each other: pin 0=0; pin 0=1"):
         recommended(machine(2), constraints={"pin": ["0=0", "0=1"]})
+
+
+def test_more_devices_than_are_simulated_one_by_one_leave_each_way_out_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was an error of the whole recommendation."""
+    chosen = [trial for trial in trials(64) if trial.way.name in ("single", "data-parallel")]
+    monkeypatch.setattr(module, "trials", lambda *asked, **how: chosen)
+    ranked = recommended(machine(64), constraints={"pin": ["0=0"]}, micro_batches=1)
+    assert ranked.ranked[0].trial.way.name == "single"
+    reasons = [drop.why for drop in ranked.dropped if "data-parallel" in drop.what]
+    assert reasons and all("accepted are 32 at most" in why for why in reasons)

@@ -62,13 +62,13 @@ class Trial:
         """The name with its devices."""
         return f"{self.name} on {self.k} devices" if self.k > 1 else self.name
 
-    def problem(self, problem: Problem, machine: Machine) -> Problem:
-        """The problem for the k fastest devices of a machine, with what the way is allowed.
+    def partition(self, problem: Problem, search: Search, machine: Machine) -> Partition:
+        """Divide a problem that way, for the k fastest devices of a machine.
 
         Raises
         ------
-        ArgumentError
-            If devices differ and one stands for all, or constraints number others.
+        HgpartError
+            If it can't be; says why.
         """
         speeds = machine.of_fastest(self.k).speeds
         problem = problem.free if self.k == 1 else problem  # others are compared with it
@@ -93,7 +93,7 @@ class Trial:
                 f"{self.k} devices of {machine.k} with constraints: accepted are those that "
                 "constraints number, and the fastest are others"
             )
-        return replace(
+        own = replace(
             problem,
             k=self.k,
             eps=self.eps,
@@ -101,16 +101,7 @@ class Trial:
             objective=objective,
             memory=memory,
         )
-
-    def partition(self, problem: Problem, search: Search, machine: Machine) -> Partition:
-        """Divide a problem that way, for the k fastest devices of a machine.
-
-        Raises
-        ------
-        HgpartError
-            If it can't be; says why.
-        """
-        return self.way.partition(self.problem(problem, machine), search)
+        return self.way.partition(own, search)
 
 
 def trials(

@@ -165,9 +165,12 @@ def _steered(
     kept: dict[Trial, None] = {}
     for k in dict.fromkeys(trial.k for trial in listed):
         own = [trial for trial in listed if trial.k == k]
+        if k == 1:  # others are compared with it
+            kept.update(dict.fromkeys(own))
+            continue
         usual = min(trial.eps for trial in own)
         try:
-            least = least_eps(replace(own[0].problem(problem, machine), eps=usual))
+            least = least_eps(replace(problem, k=k, eps=usual, speeds=machine.of_fastest(k).speeds))
         except HgpartError as error:
             if k == problem.k:
                 raise
