@@ -87,7 +87,7 @@ class Partition:
         return part_shares(self.model, self.parts, self.k)
 
     def with_parts(self, model: CnnHypergraph, parts: Int32) -> Partition:
-        """The partition with other parts, of these blocks or others; its figures computed anew."""
+        """The same partition with other parts, perhaps of other blocks; its figures are new."""
         return evaluated(
             self.problem,
             model,

@@ -79,7 +79,7 @@ def test_steps_of_random_parts_are_those_of_their_programs(
 ) -> None:
     """Bytes are equal. Of several things that leave at once, the order may be another.
 
-    That was 3.8 % of the seconds of "grouped" on three devices in one slice, seed 21.
+    Another order made 3.8 % of the seconds of "grouped" on three devices in one slice (seed 21).
     """
     placement = sliced(name, slices, k, seed)
     found, wanted = both(placement, rule, micro_batches, 6 * micro_batches)

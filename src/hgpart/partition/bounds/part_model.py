@@ -39,9 +39,9 @@ class PartModel:
     parameters : float64 array, shape (items,)
         Cost of the nets that a part touches if it has any sample of a task, of all tasks.
     demands : float64 array, shape (items,)
-        What all parts together have of it: 1, or 0 of a reading.
+        How much of an item all parts together have: 1, of a reading 0.
     credits : float64 array, shape (items,)
-        What all of it costs less, in each part.
+        How much less each part pays that has all of an item.
     classes : int32 array, shape (items,)
         Class of the tasks: those of the same class with the same index share nets.
     costs : float64 array, shape (nets,)

@@ -92,7 +92,7 @@ class MemoryLimits:
         return part_memory(model, parts, len(self.bytes), self.copies, self.in_flight)
 
     def least(self, parameter_bytes: int, map_bytes: int) -> int:
-        """Bytes of some filters and their maps, rounded down, wherever they lie."""
+        """The least bytes that filters need on any device, by their parameters and maps."""
         kept = int(_copies(self.copies, self.in_flight) * parameter_bytes)
         return kept + self.in_flight * map_bytes
 

@@ -123,7 +123,7 @@ def check_constraints(problem: Problem, best_effort: bool = False) -> None:
 
 
 def least_eps(problem: Problem) -> float:
-    """The problem's eps, or else the smallest that all constraints leave room for.
+    """The problem's eps or, where constraints leave no room for it, the smallest that they do.
 
     Raises
     ------
@@ -135,9 +135,10 @@ def least_eps(problem: Problem) -> float:
     check_constraints(problem, best_effort=True)
     every = effects(problem.constraints, problem.views, problem.k)
     own = [effect for _, of_one in every for effect in of_one]
-    if not _fails(problem, own, problem.eps):
+    eps = max(problem.eps, problem.least_eps)
+    if not _fails(problem, own, eps) or _fails(problem, (), eps):
         return problem.eps
-    return round_up(_smallest_eps(problem.eps, lambda allowed: _fails(problem, own, allowed)))
+    return round_up(_smallest_eps(eps, lambda allowed: _fails(problem, own, allowed)))
 
 
 def _least_of(whole: Sequence[int], fails: Callable[[Sequence[int]], bool]) -> list[int]:
