@@ -1,7 +1,7 @@
 """Seconds of a step within memory limits: what parts recompute is chosen, all of it, or nothing.
 
 python benchmarks/memory.py --times FOLDER [--models a,b]
-python benchmarks/memory.py --plan FOLDER [--models a,b] [--k 2,4] [--limits 1,0.7,0.5,0.35]
+python benchmarks/memory.py --plan FOLDER [--models a,b] [--k 2,4] [--limits 1,0.7] [--slower 1e9]
 python benchmarks/memory.py --measure FOLDER [--models a,b] [--steps 3] [--minutes 2.5]
 python benchmarks/memory.py --kept FOLDER [--models a,b] [--steps 3]
 python benchmarks/memory.py --table
@@ -9,7 +9,8 @@ python benchmarks/memory.py --table
 A limit is a fraction of what one device needs. With --plan, `hgpart recommend` (its function in
 Python) looks for the fastest of a few ways, three times: as it is; with nothing recomputed; and
 with all steps recomputed, in about as many stretches as a stretch has steps (Chen et al., arXiv
-1604.06174). FOLDER gets the plans, and the times of layers, measured first.
+1604.06174). With --slower it does so a fourth time, for devices with a slower memory of so many
+bytes a second to offload to. FOLDER gets the plans, and the times of layers, measured first.
 With --measure, plans for two devices are run as `hgpart train` does, in two processes that give
 back what they free; the peak of each, without what it has when the libraries are loaded, and
 without what it reads of their code later, stands beside the prediction.
@@ -43,10 +44,11 @@ from hgpart.bench.ways.way import TrainingWay
 from hgpart.cli.stages import classes_of
 from hgpart.cores import take_own_cores
 from hgpart.errors import HgpartError
-from hgpart.execution.outlines import chunk_stretches
+from hgpart.execution.outlines import chunk_steps
 from hgpart.files import load_plan, save_plan
 from hgpart.freed_memory import give_back_freed_memory, keep_no_freed_memory
 from hgpart.hypergraph.modelling import Modelling
+from hgpart.machines.machine import SlowerMemory
 from hgpart.machines.named import named_machine
 from hgpart.partition.problem.problem import Problem
 from hgpart.partition.problem.search import Search
@@ -54,7 +56,7 @@ from hgpart.partition.ways.catalogue import way_named
 from hgpart.placement import place
 from hgpart.placement.accounting import part_step_bytes
 from hgpart.placement.ordering.ordered import step_work
-from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.placement.ordering.within_memory import dropped_within
 from hgpart.plan import Plan
 from hgpart.recommendation import ways
 from hgpart.recommendation.measured_here import times_here
@@ -64,6 +66,7 @@ from hgpart.recommendation.trials import Trial, trials
 from hgpart.run.processes.launch import new_store, rank_environment
 from hgpart.run.scheduling import schedule
 from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.outline import Stretch
 from hgpart.tracing.input_shape import InputShape
 from hgpart.work.figures import flops
 from hgpart.work.layer_times import LayerTimes, load_layer_times, save_layer_times
@@ -77,7 +80,7 @@ KEPT_HEAD = (
     "|---|---|---|---|---|---|",
 )
 WAYS = "single", "data-parallel", "one-weird-trick", "spatial", "layerwise"
-VARIANTS = "chosen", "nothing", "all"
+VARIANTS = "chosen", "offload", "nothing", "all"
 RESULTS = Path(__file__).parent / "results" / "memory.jsonl"
 KEY = "model", "k", "limit", "variant"
 SECONDS = 1500.0  # of a search, at most
@@ -134,15 +137,15 @@ class RecomputesAll(Remembers):
         placement = placed.placement
         if placement.k > 1:
             parts = placement.programs.parts
-            every = ([*chain(*chunk_stretches(parts[part]))] for part in range(placement.k))
+            every = ([*chain(*chunk_steps(parts[part]))] for part in range(placement.k))
             scheduling = replace(scheduling, recompute=tuple(map(in_stretches, every)))
         super()._try(placed, scheduling)
 
 
-def in_stretches(steps: list[str]) -> tuple[tuple[str, ...], ...]:
+def in_stretches(steps: list[str]) -> tuple[Stretch, ...]:
     """About as many as each has steps."""
     length = math.ceil(math.sqrt(len(steps))) if steps else 1
-    return tuple(tuple(steps[at : at + length]) for at in range(0, len(steps), length))
+    return tuple(Stretch(tuple(steps[at : at + length])) for at in range(0, len(steps), length))
 
 
 def known_ways(k: int, *settings: Any, **more: Any) -> tuple[Trial, ...]:
@@ -151,7 +154,12 @@ def known_ways(k: int, *settings: Any, **more: Any) -> tuple[Trial, ...]:
     return tuple(trial for trial in listed if trial.k in (1, k) and trial.way.name in WAYS)
 
 
-SEARCHES = {"chosen": Remembers, "nothing": RecomputesNothing, "all": RecomputesAll}
+SEARCHES = {
+    "chosen": Remembers,
+    "offload": Remembers,
+    "nothing": RecomputesNothing,
+    "all": RecomputesAll,
+}
 
 
 def main() -> None:
@@ -159,6 +167,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--k", default="2,4")
     parser.add_argument("--limits", default=",".join(map(str, LIMITS)))
+    parser.add_argument("--slower", type=float)
     parser.add_argument("--times", type=Path)
     parser.add_argument("--plan", type=Path)
     parser.add_argument("--measure", type=Path)
@@ -225,6 +234,11 @@ def plan_all(options: argparse.Namespace) -> None:
                 for variant in VARIANTS:
                     if (name, k, limit, variant) in known or time.monotonic() > options.ends:
                         continue
+                    if variant == "offload" and options.slower is None:
+                        continue
+                    slower = SlowerMemory(options.slower) if variant == "offload" else None
+                    devices = tuple(replace(own, slower=slower) for own in machine.devices)
+                    here = replace(machine, devices=devices)
                     ways.Simulations = SEARCHES[variant]  # type: ignore[attr-defined]
                     row = dict(zip(KEY, (name, k, limit, variant), strict=True))
                     row |= {"batch_size": batch, "size": size, "one_device_bytes": whole}
@@ -232,7 +246,7 @@ def plan_all(options: argparse.Namespace) -> None:
                     memory = round(limit * whole)
                     try:
                         found = hgpart.rank_ways(
-                            module, traced, graph, times, machine, memory=memory, **asked
+                            module, traced, graph, times, here, memory=memory, **asked
                         )
                     except HgpartError as error:
                         row["why"] = str(error)
@@ -388,7 +402,7 @@ def kept_all(options: argparse.Namespace) -> None:
         taken = [part_step_bytes(placement, part, order, batch).taken for part in range(2)]
         for share in KEPT:
             limits = [round(share * most) for most in taken]
-            chosen = recomputed_within(placement, order, limits, work, batch)
+            chosen = dropped_within(placement, order, limits, work, batch)
             if chosen is None:
                 break
             scheduling = Scheduling("gpipe", recompute=chosen)
@@ -415,8 +429,8 @@ def table(done: list[Row]) -> None:
 
 def lines_of_seconds(done: list[Row]) -> Iterator[str]:
     cells = {tuple(row[name] for name in KEY): row for row in done}
-    yield "| model | k | limit | GB | chosen s | nothing s | all s | measured | way |"
-    yield "|---|---|---|---|---|---|---|---|---|"
+    yield "| model | k | limit | GB | chosen | with offload | nothing | all | measured | way |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
     for model, k, limit in dict.fromkeys(key[:3] for key in cells):
         own = [cells.get((model, k, limit, variant), {}) for variant in VARIANTS]
         seconds = [f"{row['seconds']:.3g}" if "seconds" in row else "-" for row in own]

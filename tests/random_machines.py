@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
+from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown, SlowerMemory
 
 factors = st.floats(1, 9)
 
@@ -32,6 +32,7 @@ devices = st.builds(
     st.none() | st.integers(1, 2**50),
     st.integers(1, 64),
     st.floats(1e-6, 1e6),
+    st.none() | st.builds(SlowerMemory, st.floats(1, 1e18), st.none() | st.integers(1, 2**50)),
 )
 
 

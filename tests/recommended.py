@@ -67,7 +67,7 @@ def by_hand(
     schedule = Schedule("sequential", 1, (), ())
     none = np.zeros((1, 1), np.int64)
     prediction = Prediction(
-        seconds, seconds, 1, schedule, (), np.array([0.0]), update, needed, needed, none
+        seconds, seconds, 1, schedule, (), np.array([0.0]), update, needed, needed, none[0], none
     )
     trial = Trial(Way(name, "by hand", lambda problem, search: None), 1)
     nothing: Any = None

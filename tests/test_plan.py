@@ -37,6 +37,7 @@ from hgpart.partition.problem.problem import Problem
 from hgpart.plan import Plan, PlanFile, keep_schedule, load_plan, restore, save_plan
 from hgpart.plan.plan_file import LARGEST_RUNS
 from hgpart.schedule_wanted import Scheduling, scheduling_of
+from hgpart.schedules.outline import Stretch
 from hgpart.tracing.traced_model import trace
 from hgpart.work.figures import Work, flops
 
@@ -247,12 +248,15 @@ def test_a_plan_keeps_a_schedule_and_is_the_same_otherwise(saved: Path, tmp_path
 
 
 def test_a_plan_keeps_what_each_part_recomputes(tmp_path: Path) -> None:
-    stretches = tuple(((f"conv{part}",), ("pool", "fc")) for part in range(PLAN.partition.k))
+    stretches = tuple(
+        (Stretch((f"conv{part}",)), Stretch(("pool", "fc"), offloaded=True))
+        for part in range(PLAN.partition.k)
+    )
     scheduling = Scheduling("greedy", 2, recompute=stretches)
     assert (
         read(replace(PLAN, scheduling=scheduling), tmp_path / "plan.json").scheduling == scheduling
     )
-    with pytest.raises(ArgumentError, match="what 1 parts recompute, for k="):
+    with pytest.raises(ArgumentError, match="what 1 parts recompute or offload, for k="):
         replace(PLAN, scheduling=Scheduling(recompute=((),)))
 
 
@@ -271,6 +275,8 @@ def test_a_plan_keeps_what_each_part_recomputes(tmp_path: Path) -> None:
         ("recompute", [[["conv1"]], [[]], []], 'found "schedule.recompute[1][0]": a list of 0'),
         ("recompute", [[["a"]], [], [["a"], ["b", 5]]], '"schedule.recompute[2][1][1]": 5'),
         ("recompute", [[], [], "a"], '"schedule.recompute[2]": "a"'),
+        ("recompute", [[{"offload": "a"}], [], []], '"schedule.recompute[0][0]": an object'),
+        ("recompute", [[], [{"keep": ["a"]}], []], '"schedule.recompute[1][0]": an object'),
     ],
 )
 def test_a_wrong_schedule_is_one_line(tmp_path: Path, field: str, value: Any, message: str) -> None:

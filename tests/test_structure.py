@@ -45,7 +45,8 @@ ORDER = [
         "plan",
         "partitioned_model",
     ),
-    *("execution.weights", "execution.records", "execution", "execution.threads"),
+    *("execution.weights", "execution.records", "execution.offloading"),
+    *("execution", "execution.threads"),
     *("placement.cutting", "placement.state", "placement.shares", "placement.building"),
     *(
         "placement.batches",

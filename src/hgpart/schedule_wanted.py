@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from hgpart.errors import ArgumentError, not_one_of
@@ -30,7 +31,7 @@ class Scheduling:
         Whether each of these batches keeps the weights of its forward pass.
     recompute : bool or tuple
         Whether backward recomputes chunks where this saves memory, or the stretches of steps that
-        each part recomputes.
+        each part recomputes or offloads.
     """
 
     rule: str = DEFAULT
@@ -57,7 +58,13 @@ class Scheduling:
                 f"{', '.join(STREAMS)}"
             )
 
-        check_recompute(recompute=bool(self.recompute), stash=self.stash)
+        stretches = () if isinstance(self.recompute, bool) else chain(*self.recompute)
+        for stretch in stretches:
+            if not isinstance(stretch, Stretch):
+                raise ArgumentError(
+                    f"{stretch!r} to recompute: accepted is a Stretch (of hgpart.schedules.outline)"
+                )
+        check_recompute(recompute="recomputed" in self.dropped, stash=self.stash)
 
     @property
     def is_stream(self) -> bool:
@@ -105,7 +112,42 @@ class Scheduling:
         divided = f", {self.micro_batches} micro-batches" * (self.micro_batches > 1)
         if self.is_stream:
             divided = f", {self.most_in_flight} batches in flight"
-        return f"{self.name}{divided}{', maps recomputed' * bool(self.recompute)}"
+        return ", ".join([f"{self.name}{divided}", *self.dropped_words])
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """What becomes of maps that are not kept.
+
+        >>> Scheduling(recompute=((Stretch(("conv1",), offloaded=True),), ())).dropped
+        ('offloaded',)
+        """
+        if isinstance(self.recompute, bool):
+            return ("recomputed",) * self.recompute
+        kinds = {stretch.offloaded for stretch in chain.from_iterable(self.recompute)}
+        return ("recomputed",) * (False in kinds) + ("offloaded",) * (True in kinds)
+
+    @property
+    def dropped_words(self) -> list[str]:
+        """What becomes of maps that are not kept, in words; none where all are kept.
+
+        >>> Scheduling(recompute=True).dropped_words, Scheduling().dropped_words
+        (['maps recomputed'], [])
+        """
+        return [f"maps {' and '.join(self.dropped)}"] * bool(self.dropped)
+
+    @property
+    def recompute_field(self) -> bool | list[list[list[str] | dict[str, list[str]]]]:
+        """`recompute` as files have it.
+
+        >>> Scheduling(recompute=((Stretch(("a", "b")), Stretch(("c",), True)), ())).recompute_field
+        [[['a', 'b'], {'offload': ['c']}], []]
+        """
+        if isinstance(self.recompute, bool):
+            return self.recompute
+        return [
+            [{"offload": [*steps]} if offloaded else [*steps] for steps, offloaded in stretches]
+            for stretches in self.recompute
+        ]
 
     @property
     def sums(self) -> str:
@@ -126,11 +168,11 @@ class Scheduling:
         return "sequential" if self.micro_batches == 1 else self.rule
 
     def check_parts(self, k: int) -> None:
-        """Raise an ArgumentError if it says what another number of parts recomputes."""
+        """Raise an ArgumentError if it says what another number of parts recomputes or offloads."""
         if not isinstance(self.recompute, bool) and len(self.recompute) != k:
             raise ArgumentError(
-                f"what {len(self.recompute)} parts recompute, for k={k}: accepted are {k} tuples "
-                "of stretches"
+                f"what {len(self.recompute)} parts recompute or offload, for k={k}: accepted are "
+                f"{k} tuples of stretches"
             )
 
     def sizes(self, batch_size: int) -> tuple[int, ...]:

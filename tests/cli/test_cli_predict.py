@@ -18,6 +18,7 @@ from hgpart.errors import OutputError
 from hgpart.machines.machine_files import load_machine
 from hgpart.plan import keep_schedule, load_plan
 from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.outline import Stretch
 from hgpart.work.layer_times import save_layer_times
 
 SLOW = {"latency": 1e-4, "bandwidth": 1e7}
@@ -60,7 +61,7 @@ def hgpart_predict(files, *arguments):
 def test_a_plan_that_recomputes_what_its_model_has_not_is_named(files, capfd, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text((files / "plan.json").read_text())
-    keep_schedule(plan, Scheduling(recompute=((("no_step",),), ())))
+    keep_schedule(plan, Scheduling(recompute=((Stretch(("no_step",)),), ())))
     assert hgpart_predict(files, "--plan", plan) == 12
     assert f"the plan {plan}: part 0 is to recompute no_step" in capfd.readouterr().err
 

@@ -24,6 +24,7 @@ from hgpart.placement.programs import Programs
 from hgpart.plan import keep_schedule, load_plan
 from hgpart.run.processes.heartbeats import Heartbeats
 from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.rules import RULES
 
 
@@ -419,7 +420,7 @@ def test_another_number_of_processes_than_parts(capfd, plans, monkeypatch):
 def test_a_plan_that_recomputes_what_its_model_has_not_is_named(capfd, plans, tmp_path):
     plan = tmp_path / "plan.json"
     plan.write_text((plans / "2.json").read_text())
-    keep_schedule(plan, Scheduling(recompute=((("no_step",),), ())))
+    keep_schedule(plan, Scheduling(recompute=((Stretch(("no_step",)),), ())))
     said = f"the plan {plan}: part 0 is to recompute no_step, but has no step no_step"
     options = ["--plan", str(plan), "--backward", "--backend", "threads"]
     fails(capfd, 12, said, run(["run", "lenet5", *options]))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from random_machines import links, machines
 
 from hgpart.errors import ArgumentError
-from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
+from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown, SlowerMemory
 from hgpart.partition.problem.topology import time_objective
 
 SLOW, FAST = Link.of(1e-3, 1e6), Link.of(1e-6, 1e9)
@@ -123,6 +123,8 @@ def test_every_two_devices_have_a_link(machine: Machine) -> None:
             lambda: Device("CPU", memory=1.5),
             "memory 1.5: accepted is a whole number",
         ),
+        (lambda: SlowerMemory(0.5), "bandwidth 0.5: accepted is 1 to 1e.18 bytes per second"),
+        (lambda: SlowerMemory(1e9, 0), "slower memory 0: accepted is 1 byte or more"),
         (lambda: Device("CPU", threads=0), "threads 0: accepted is 1 or more"),
         (lambda: Slowdown((1.0, 0.9)), "slow-down 0.9: accepted is 1 to 1e.06"),
         (lambda: Slowdown((1.1, 1.2)), r"slow-downs \[1.1, 1.2\]: accepted is 1 for one device"),

@@ -11,7 +11,7 @@ from hypothesis import given
 from random_machines import machines
 
 from hgpart.errors import ArgumentError, FormatError
-from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown
+from hgpart.machines.machine import AllReduce, Device, Link, Machine, Slowdown, SlowerMemory
 from hgpart.machines.machine_files import FORMAT, load_machine, save_machine
 from hgpart.machines.named import NAMES, named_machine
 
@@ -55,7 +55,10 @@ def test_everything_said(tmp_path: Path) -> None:
         name="lab",
         note="measured by hand",
         disturbed="others ran",
-        devices=[{"kind": "GPU", "memory": 7}, {"kind": "CPU", "threads": 3, "speed": 0.5}],
+        devices=[
+            {"kind": "GPU", "memory": 7, "slower": {"bandwidth": 5e9, "memory": 70}},
+            {"kind": "CPU", "threads": 3, "speed": 0.5, "slower": {"bandwidth": 1e9}},
+        ],
         inside=MEASURED,
         pairs=[{"from": 1, "to": 0, **LINK}],
         all_reduce={"sizes": [4, 8], "seconds": [1, 2]},
@@ -68,7 +71,10 @@ def test_everything_said(tmp_path: Path) -> None:
         name="lab",
         note="measured by hand",
         disturbed="others ran",
-        devices=(Device("GPU", 7), Device("CPU", threads=3, speed=0.5)),
+        devices=(
+            Device("GPU", 7, slower=SlowerMemory(5e9, 70)),
+            Device("CPU", threads=3, speed=0.5, slower=SlowerMemory(1e9)),
+        ),
         nodes=(2,),
         inside=Link((1, 100), (0.5, 1.0), (0.5, 2.0)),
         pairs={(1, 0): Link.of(1e-6, 1e9)},
@@ -105,6 +111,8 @@ def test_a_name_is_as_good_as_a_file() -> None:
         ({"devices": [{}]}, 4, '"devices": a list of 2'),
         ({"device": {"memory": 0}}, 4, '"memory": a whole number from 1'),
         ({"device": {"threads": 0.5}}, 4, '"threads": a whole number from 1'),
+        ({"device": {"slower": {"bandwidth": 0}}}, 4, '"bandwidth": 1 to 1e.18 bytes per second'),
+        ({"device": {"slower": {"memory": 9}}}, 4, 'no "device.slower.bandwidth"'),
         ({"device": {"speed": 0}}, 4, '"speed": 1e-06 to 1e.06 times as fast'),
         ({"pairs": [{"from": 0, "to": 2, **LINK}]}, 4, '"to": a whole number from 0 to 1'),
         ({"pairs": [{"from": 0, "to": 0, **LINK}]}, 4, '"to": another device than 0'),

@@ -395,12 +395,12 @@ def test_a_part_takes_what_torchs_allocator_gives_out(again):
     placement = placed(nn.Sequential(*layers), [torch.zeros(samples, 3, size, size)], "layers", k=2)
     order = schedule(placement, "gpipe", 1, recompute=again, batch_size=samples)
     for part, program in placement.programs.parts.items():
-        actions, chunks = order.sequences[part], order.outlines[part].recomputed
+        actions, chunks = order.sequences[part], order.outlines[part].dropped
         step = StepRun(
             PartOnDevice((program,), torch.device("cpu"), 2),
             ({name: torch.zeros(samples, 3, size, size)} for name in placement.programs.inputs),
             score=lambda _, results: results[0].sum() if results else torch.zeros(()),
-            recomputed=chunks,
+            dropped=chunks,
         )
         with torch.profiler.profile(profile_memory=True) as profile:
             step.run(actions, Zeros(program, samples))

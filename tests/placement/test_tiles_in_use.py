@@ -78,7 +78,7 @@ def test_what_bands_hold_is_what_is_computed(recompute):
     with memory_counted():
         placement.step(images, None, loss_of, order)
     assert placement.runtime.last.peak_bytes == peak_bytes(placement, order)
-    assert any(outline.recomputed for outline in order.outlines) == recompute
+    assert any(outline.dropped for outline in order.outlines) == recompute
 
 
 def trained(

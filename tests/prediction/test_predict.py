@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from placed_models import model_of, placed
+from placed_models import batch_of, model_of, placed
 from placements import of_single_tasks, traced_model
 from sliced_placements import sliced
 from torch import Tensor, nn
@@ -18,8 +19,11 @@ from toy_times import UNIT, in_proportion
 
 from hgpart import Placement, peak_bytes, place
 from hgpart.errors import ArgumentError, PlanError, RunError
+from hgpart.execution.offloading import graphs
+from hgpart.execution.offloading.stores import InFile, StoredBytes
+from hgpart.execution.outlines import chunk_steps
 from hgpart.hypergraph.modelling import Modelling
-from hgpart.machines.machine import Device, Link, Machine
+from hgpart.machines.machine import Device, Link, Machine, SlowerMemory
 from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.prediction.actions import Planned
 from hgpart.prediction.jobs import Sharing, TimedJob, TimedMessage
@@ -29,6 +33,7 @@ from hgpart.prediction.simulation import simulate
 from hgpart.run.scheduling import schedule
 from hgpart.schedules.costs import Costs
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.schedule import Direction
 from hgpart.schedules.simulation import times
 from hgpart.work.layer_times import LayerTimes
@@ -149,6 +154,61 @@ def test_what_is_computed_again_takes_its_forward_time_again() -> None:
     ]
     assert max(more) > 0
     assert again.busy - plain.busy == pytest.approx(more)
+
+
+def offloading_all(model: str = "residual") -> tuple[Placement, tuple[tuple[Stretch, ...], ...]]:
+    """A placement, and all of each part's steps in one stretch."""
+    placement = placed(*model_of(model)).train()
+    chunks = [chunk_steps(placement.programs.parts[part]) for part in range(placement.k)]
+    return placement, tuple((Stretch(tuple(chain(*own)), offloaded=True),) for own in chunks)
+
+
+@pytest.mark.parametrize("rule", ["gpipe", "zero-bubble", "1f1b"])
+def test_what_is_offloaded_takes_the_time_to_write_and_read_what_a_step_really_does(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs, "LEAST", 1)
+    moved = Counter[int]()
+
+    class Counting(InFile):
+        def write(self, data: Tensor) -> StoredBytes:
+            moved[self.part] += data.nbytes
+            return super().write(data)
+
+        def read(self, begin: int, nbytes: int) -> Tensor:
+            moved[self.part] += nbytes
+            return super().read(begin, nbytes)
+
+    placement, stretches = offloading_all()
+    options = in_proportion(placement.programs.blueprint.graph), 4, NO_OVERHEADS
+    made = schedule(placement, rule, 2, batch_size=4, recompute=stretches)
+    plain = schedule(placement, rule, 2, batch_size=4)
+    toy = machine_of(3, FAST)
+    disks = tuple(
+        replace(own, slower=SlowerMemory(1e6 * (1 + at))) for at, own in enumerate(toy.devices)
+    )
+    found = predict(placement, made, replace(toy, devices=disks), *options)
+    busy = found.busy - predict(placement, plain, toy, *options).busy
+    assert found.offloaded_bytes.min() > 0
+    assert busy == pytest.approx(found.offloaded_bytes / [1e6, 2e6, 3e6])
+
+    for part in range(placement.k):
+        placement.runtime._slower[part] = Counting()
+        placement.runtime._slower[part].part = part
+    placement.step(batch_of(model_of("residual")[1], 4), None, mean, made)
+    assert [moved[part] for part in range(3)] == found.offloaded_bytes.tolist()
+
+
+def mean(result: Tensor, targets: object) -> Tensor:
+    return result.mean()
+
+
+def test_a_device_without_slower_memory_is_named() -> None:
+    placement, stretches = offloading_all()
+    made = schedule(placement, "gpipe", 2, batch_size=4, recompute=stretches)
+    times = in_proportion(placement.programs.blueprint.graph)
+    with pytest.raises(ArgumentError, match=r"part 0 offloads, and device 0 of machine toy has no"):
+        predict(placement, made, machine_of(3, FAST), times, 4)
 
 
 def test_a_stream_is_of_several_batches_with_their_updates() -> None:

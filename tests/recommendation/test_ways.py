@@ -103,7 +103,7 @@ def test_what_does_not_fit_recomputes_what_it_has_to(monkeypatch: pytest.MonkeyP
     assert all(recompute)
     placement = place(model, limited.plan, ["meta"] * 2)
     made = wanted_schedule(placement, limited.scheduling, True, batch_size=8)
-    assert [outline.recomputed for outline in made.outlines] == [*recompute]
+    assert [outline.dropped for outline in made.outlines] == [*recompute]
 
 
 @pytest.mark.full

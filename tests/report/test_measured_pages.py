@@ -73,6 +73,7 @@ def predicted(measured: bool) -> PredictionReport:
         update_seconds=0.0,
         peak_bytes=(1, 2),
         step_bytes=(StepBytes(1, 1), StepBytes(2, 2)),
+        offloaded_bytes=np.zeros(2, np.int64),
         sent_bytes=np.zeros((2, 2), np.int64),
     )
     timings = (Timing(1.0, 0.0, 1.0, 0.0), Timing(2.0, 0.5, 1.0, 0.0))

@@ -28,6 +28,7 @@ from hgpart.run.placed_model import PlacedModel
 from hgpart.run.scheduling import schedule
 from hgpart.run.verifying import verify
 from hgpart.schedule_wanted import Scheduling
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.rules import RULES
 from hgpart.tracing.traced_model import trace
 
@@ -80,7 +81,7 @@ def check(make, inputs, rule, micro_batches):
     assert alike(*outcomes)
     plain = peak_bytes(placement, order.keeping(range(order.k)))
     for less, more, outline in zip(computed, plain, order.outlines, strict=True):
-        assert less < more if outline.recomputed else less == more
+        assert less < more if outline.dropped else less == more
 
 
 @pytest.mark.long
@@ -133,7 +134,7 @@ def test_two_layers_by_hand():
         assert peak_bytes(placement, order) == counted(placement, inputs, order)[0] == expected
     # What the first keeps of all but one is the image; the second reads no less than it keeps.
     order = schedule(placement, "gpipe", 4, recompute=True)
-    assert [outline.recomputed for outline in order.outlines] == [(("layer_0",),), ()]
+    assert [outline.dropped for outline in order.outlines] == [(Stretch(("layer_0",)),), ()]
     expected = 4 * image + maps, 4 * (maps + result)
     assert peak_bytes(placement, order) == counted(placement, inputs, order)[0] == expected
     with torch.no_grad():
@@ -150,7 +151,7 @@ def test_what_is_computed_again_goes_by_the_batch_of_the_step():
         schedule(placement, "gpipe", 8, recompute=True, batch_size=size) for size in (8, None, 40)
     )
     assert of_one.order == unknown.order
-    assert any(outline.recomputed for outline in unknown.outlines)
+    assert any(outline.dropped for outline in unknown.outlines)
     assert peak_bytes(placement, unknown) == peak_bytes(placement, of_one, 8)
     for order, size in ((of_one, 8), (many, 40)):
         less = peak_bytes(placement, order, size)
@@ -228,7 +229,7 @@ def test_state_that_a_pass_changes_is_as_it_was_when_chunks_are_computed_again(k
     placement = placed(model, inputs, k=2)
     scheduling = Scheduling("gpipe", micro_batches, recompute=True)
     order = schedule(placement, "gpipe", micro_batches, recompute=True)
-    assert any(outline.recomputed for outline in order.outlines)
+    assert any(outline.dropped for outline in order.outlines)
     assert verify(model, placement, inputs, scheduling=scheduling).failures == ()
 
 
@@ -290,7 +291,7 @@ def test_streams_hold_what_is_computed_and_compute_again_with_their_batchs_weigh
     (plain, expected), (less, made) = outcomes
     assert alike(expected, made)
     for outline, one, other in zip(orders[1].outlines, less, plain, strict=True):
-        assert one < other if outline.recomputed else one == other
+        assert one < other if outline.dropped else one == other
 
 
 def test_state_that_a_pass_changes_is_as_it_was_in_streams_too():
@@ -301,7 +302,7 @@ def test_state_that_a_pass_changes_is_as_it_was_in_streams_too():
             model, inputs = kind().double(), [torch.randn(6, 3, 8, 8).double()]
             placement = placed(model, inputs, k=2)
             order = schedule(placement, "async", 5, in_flight=2, recompute=recompute)
-            assert recompute == any(outline.recomputed for outline in order.outlines)
+            assert recompute == any(outline.dropped for outline in order.outlines)
             outcomes.append(streamed(placement, order, [inputs] * 5)[1])
         assert alike(*outcomes)
 
@@ -313,7 +314,7 @@ def test_without_stash_nothing_is_computed_again():
     with pytest.raises(ArgumentError, match=said):
         Scheduling("async", stash=False, recompute=True)
     order = schedule(placement, "async", 2, recompute=True)
-    assert any(outline.recomputed for outline in order.outlines)
+    assert any(outline.dropped for outline in order.outlines)
     with pytest.raises(ArgumentError, match=said):
         placement.stream([(inputs, None)] * 2, loss_of, id, order, stash=False)
     learner = PlacedModel(placement, Scheduling("async"))

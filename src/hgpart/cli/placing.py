@@ -71,7 +71,7 @@ class Placing:
 
         Returns what came of it in the process that prints, when the others are done: what fails
         after that fails in this one alone. Where the plan limits memory, or was made to fit by what
-        it recomputes, what is freed is given back, as kept memory has holes.
+        it recomputes or offloads, what is freed is given back, as kept memory has holes.
         """
         planned = self.plan.scheduling
         fitted = planned is not None and not isinstance(planned.recompute, bool)
@@ -95,7 +95,7 @@ class Placing:
 
     @contextmanager
     def naming_plan(self) -> Iterator[None]:
-        """Name the plan where what it recomputes does not fit the model's steps."""
+        """Name the plan where what it recomputes or offloads does not fit the model's steps."""
         try:
             yield
         except PlanError as error:

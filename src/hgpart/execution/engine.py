@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 
 from hgpart.errors import RunError
 from hgpart.execution.instructions import Compute, prepare
+from hgpart.execution.offloading.graphs import Offloading
+from hgpart.execution.offloading.stores import SlowStore, slow_store
 from hgpart.execution.part_state import PartState
 from hgpart.execution.program import PartProgram
 from hgpart.execution.recomputation import Noting, Recomputation
@@ -54,8 +57,11 @@ class PartRun(PartState):
         leaves the gradients of weights to `backward_weights`, it would hold more memory.
     micro_batch : int
         Number of the micro-batch in messages.
-    recomputed : sequence of Stretch
-        Stretches of which only what they read is kept, and no graph: backward recomputes them.
+    dropped : sequence of Stretch
+        Stretches that are offloaded, or of which only what they read is kept, and no graph:
+        backward recomputes them.
+    slower : SlowStore, optional
+        Where stretches are offloaded to. Default: `slow_store` of the device.
 
     Attributes
     ----------
@@ -71,13 +77,17 @@ class PartRun(PartState):
         k: int,
         joined: bool = True,
         micro_batch: int = 0,
-        recomputed: Sequence[Stretch] = (),
+        dropped: Sequence[Stretch] = (),
+        slower: SlowStore | None = None,
     ) -> None:
-        self._program, self._prepared = program, prepare(program, joined, recomputed)
+        self._program, self._prepared = program, prepare(program, joined, dropped)
         super().__init__(program.module, channel, device, k, self._prepared.slots, micro_batch)
         self.on_recomputed: Callable[[], None] = lambda: None
-        self._begins = {places[0]: places for places in self._prepared.stretches}
-        self._noting: tuple[range, Noting] | None = None  # of the stretch that is under way
+        pairs = zip(self._prepared.stretches, dropped, strict=True)
+        self._begins = {places[0]: (places, stretch.offloaded) for places, stretch in pairs}
+        self._dropping: tuple[range, Noting | None] | None = None  # None: the stretch is offloaded
+        # The same for all stretches, as graphs of several may keep the same memory.
+        self._offloading = Offloading(slow_store(device) if slower is None else slower)
         self._to_recompute: dict[range, Recomputation] = {}  # in the order of the program
         self._phase = "nothing"
 
@@ -114,6 +124,7 @@ class PartRun(PartState):
             if isinstance(value, Tensor):
                 self.differentiable[slot] = grad and value.requires_grad
                 value = value.detach()
+                self._offloading.let_stay([value])
             self.values[slot] = value
 
     def forward_chunk(self, chunk: int, piece: tuple[int, int] | None = None) -> None:
@@ -121,16 +132,25 @@ class PartRun(PartState):
         for at in self._prepared.some(chunk, piece, back=False):
             instruction, finished = self._prepared.instructions[at]
             if at in self._begins:
-                self._noting = self._begins[at], Noting(self._program)
-            if self._noting is None:
+                places, offloaded = self._begins[at]
+                self._dropping = places, None if offloaded else Noting(self._program)
+                if offloaded:
+                    in_flight = () if self.weights is None else self.weights.leaves.values()
+                    own = self.module.parameters(), self.module.buffers(), in_flight
+                    self._offloading.let_stay(chain.from_iterable(own))
+            if self._dropping is None:
                 instruction.forward(self)
             else:
-                places, noting = self._noting
-                noting.forward(self, instruction)
+                places, noting = self._dropping
+                if noting is None:
+                    with self._offloading.graphs():
+                        instruction.forward(self)
+                else:
+                    noting.forward(self, instruction)
                 if at == places[-1]:
-                    self._noting = None
-                    if (recomputation := noting.result()) is not None:
-                        self._to_recompute[places] = recomputation
+                    self._dropping = None
+                    if noting is not None and (again := noting.result()) is not None:
+                        self._to_recompute[places] = again
             for slot in finished:
                 self.values[slot] = None
 
@@ -222,8 +242,8 @@ class PartRun(PartState):
     def held(self) -> list[Any]:
         """What it holds for later instructions; see `hgpart.execution.held_memory`."""
         to_recompute = [recomputation.held for recomputation in self._to_recompute.values()]
-        if self._noting is not None:
-            to_recompute.append(self._noting[1].held)
+        if self._dropping is not None and self._dropping[1] is not None:
+            to_recompute.append(self._dropping[1].held)
         return [self.values, [*self.saved.values()], self._gradients, to_recompute]
 
     def _enter(self, expected: str, wanted: str) -> None:

@@ -1,10 +1,10 @@
 """A part's runs -> the bytes that it holds for what is still to do.
 
 Values that later instructions read, what autograd graphs keep, and gradients of maps that are
-not used yet are counted, each memory once. Not counted are parameters, buffers and their gradients
-(also those of a batch in flight), and messages under way: what arrives counts from its arrival on,
-in memory of its own. It is counted at the ends of actions and after a stretch has been recomputed:
-what an operator takes while it works is no part of it.
+not used yet are counted, each memory once. Not counted are what is in slower memory, parameters,
+buffers and their gradients (also those of a batch in flight), and messages under way: what arrives
+counts from its arrival on, in memory of its own. It is counted at the ends of actions and after a
+stretch has been recomputed: what an operator takes while it works is no part of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch.autograd.graph import GradientEdge
 from torch.utils import _pytree as pytree
 
 from hgpart.execution.instructions import Graph
+from hgpart.execution.offloading.graphs import inspected
 from hgpart.execution.transport import Channel
 from hgpart.execution.weights.gradients import WeightGradient, WeightProduct
 from hgpart.schedules.schedule import Piece
@@ -82,7 +83,7 @@ def copied(values: Mapping[str, Any]) -> dict[str, Any]:
 def storages(structure: Any, known: Known | None = None) -> dict[int, int]:
     """Bytes of each memory that tensors and graphs in any structure hold, by its address.
 
-    Those of graphs are remembered in `known`, as graphs do not change.
+    Those of graphs are remembered in `known`, as graphs that have offloaded nothing do not change.
     """
     held: dict[int, int] = {}
     for leaf in pytree.tree_leaves(structure):
@@ -92,9 +93,10 @@ def storages(structure: Any, known: Known | None = None) -> dict[int, int]:
         elif isinstance(leaf, Kept):
             inside = None if known is None else known.get(leaf)
             if inside is None:
-                inside = storages([*_inside(leaf)])
-            if known is not None:
-                known[leaf] = inside
+                with inspected() as offloaded:
+                    inside = storages([*_inside(leaf)])
+                if known is not None and not offloaded:
+                    known[leaf] = inside
             held.update(inside)
     return held
 

@@ -407,24 +407,25 @@ def _step_names(apart: Prepared) -> list[str]:
 def _numbered(names: Sequence[str], stretches: Sequence[Stretch], part: int) -> dict[str, int]:
     """The number of the stretch of each step that is in one.
 
-    >>> _numbered(["a", "b", "c", "d"], [("b", "c"), ("d",)], 0)
+    >>> _numbered(["a", "b", "c", "d"], [Stretch(("b", "c")), Stretch(("d",))], 0)
     {'b': 0, 'c': 0, 'd': 1}
     """
     at = 0
     numbers = dict[str, int]()
-    for number, stretch in enumerate(stretches):
-        begin = names.index(stretch[0], at) if stretch and stretch[0] in names[at:] else -1
-        if begin < 0 or tuple(names[begin : begin + len(stretch)]) != stretch:
-            unknown = next((name for name in stretch if name not in names), None)
+    for number, (steps, offloaded) in enumerate(stretches):
+        begin = names.index(steps[0], at) if steps and steps[0] in names[at:] else -1
+        if begin < 0 or tuple(names[begin : begin + len(steps)]) != steps:
+            unknown = next((name for name in steps if name not in names), None)
             lacks = "" if unknown is None else f", but has no step {unknown}"
             raise PlanError(
-                f"part {part} is to recompute {', '.join(stretch) or 'no step'}{lacks}: accepted "
+                f"part {part} is to {'offload' if offloaded else 'recompute'} "
+                f"{', '.join(steps) or 'no step'}{lacks}: accepted "
                 "are consecutive steps of its program, in their order, each in one stretch; it "
                 f"begins with {', '.join(names[:3])}"
                 f"{'' if unknown is None else did_you_mean(unknown, names)}"
             )
-        numbers.update(dict.fromkeys(stretch, number))
-        at = begin + len(stretch)
+        numbers.update(dict.fromkeys(steps, number))
+        at = begin + len(steps)
     return numbers
 
 

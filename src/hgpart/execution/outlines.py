@@ -67,10 +67,10 @@ def uses(program: PartProgram, weights_of: Callable[[nn.Module], Sequence[int]])
     return Uses(computations(joined, False), computations(joined, True), computations(alone, True))
 
 
-def with_recomputation(
+def with_dropped(
     outline: Outline, program: PartProgram, stretches: Sequence[Stretch], work: Mapping[str, float]
 ) -> Outline:
-    """The same outline, with these stretches recomputed when backward first needs them.
+    """The same outline, with these stretches dropped: recomputed or read when backward needs them.
 
     Parameters
     ----------
@@ -84,18 +84,19 @@ def with_recomputation(
     """
     prepared = prepare(program, stretches=stretches)
     ends = {
-        places[-1]: sum(_step_work(program, name, work) for name in stretch)
+        places[-1]: sum(_step_work(program, name, work) for name in stretch.steps)
         for places, stretch in zip(prepared.stretches, stretches, strict=True)
+        if not stretch.offloaded
     }
     backward = tuple(
         replace(chunk, recomputed=sum(work for end, work in ends.items() if end in places))
         for chunk, places in zip(outline.backward, prepared.backward, strict=True)
     )
-    return replace(outline, backward=backward, recomputed=tuple(stretches))
+    return replace(outline, backward=backward, dropped=tuple(stretches))
 
 
-def chunk_stretches(program: PartProgram) -> tuple[Stretch, ...]:
-    """The steps of each forward chunk."""
+def chunk_steps(program: PartProgram) -> tuple[tuple[str, ...], ...]:
+    """The names of the steps of each forward chunk."""
     prepared = prepare(program)
     return tuple(
         tuple(

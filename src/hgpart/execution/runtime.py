@@ -23,6 +23,7 @@ from torch import Tensor
 
 from hgpart.errors import PlanError, RunError
 from hgpart.execution.autocast import autocast_type
+from hgpart.execution.offloading.stores import slow_store
 from hgpart.execution.outlines import check_fits, outline, uses
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.events import Event, staleness
@@ -143,18 +144,19 @@ class Runtime:
         self._forget()
 
     def _forget(self) -> None:
+        self._slower = {part: slow_store(device) for part, device in self.devices.items()}
         self._fitting: WeakSet[Schedule] = WeakSet()
         self._uses: tuple[Copies, list[Uses]] | None = None
         self._lowered: WeakKeyDictionary[Schedule, tuple[Copies, Schedule]] = WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles know no schedules and no record."""
-        schedules = "_fitting", "_uses", "_lowered"
-        kept = {name: value for name, value in self.__dict__.items() if name not in schedules}
+        """Copies and pickles know no schedules and no record, and have stores of their own."""
+        known = "_slower", "_fitting", "_uses", "_lowered"
+        kept = {name: value for name, value in self.__dict__.items() if name not in known}
         return {**kept, "last": RunRecord.none(len(self.programs), self.k)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Start without schedules."""
+        """Start without what a copy does not know."""
         self.__dict__.update(state)
         self._forget()
 
@@ -415,10 +417,10 @@ class Runtime:
     ) -> dict[int, StepRun]:
         return {
             part: StepRun(
-                PartOnDevice(self._turns[part], self.devices[part], self.k),
+                PartOnDevice(self._turns[part], self.devices[part], self.k, self._slower[part]),
                 batches[part],
                 score(part) if score is not None and part in self.output_parts else None,
-                schedule.outlines[part].recomputed,
+                schedule.outlines[part].dropped,
                 None if updates is None else updates[part],
                 travelling,
                 sent[part],

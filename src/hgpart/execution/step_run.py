@@ -22,6 +22,7 @@ from hgpart.execution.held_memory import (
     of_weights,
 )
 from hgpart.execution.instructions import matrices
+from hgpart.execution.offloading.stores import SlowStore
 from hgpart.execution.program import PartProgram
 from hgpart.execution.records.events import Doing, Event, Span
 from hgpart.execution.records.totals import Timing, Traffic
@@ -48,11 +49,14 @@ class PartOnDevice:
         Device of the part's weights.
     k : int
         Number of parts of the placement.
+    slower : SlowStore or None
+        Where the part offloads to; None for one of each micro-batch's own.
     """
 
     turns: tuple[PartProgram, ...]
     device: torch.device
     k: int
+    slower: SlowStore | None = None
 
     def program(self, micro_batch: int) -> PartProgram:
         """The program of a micro-batch."""
@@ -85,8 +89,8 @@ class StepRun:
     score : callable, optional
         Function of a micro-batch's number and results, for the part that has them. What it returns
         is kept; if the step has backward passes, it is the number that they begin with.
-    recomputed : sequence of Stretch
-        Stretches that backward recomputes; of these only what they read is kept.
+    dropped : sequence of Stretch
+        Stretches that backward recomputes, or that are offloaded: see `PartRun`.
     updates : Updates, optional
         Weights in flight, and what follows an update; needed in a stream.
     travelling : Travelling, optional
@@ -118,7 +122,7 @@ class StepRun:
         part: PartOnDevice,
         batches: Iterable[Mapping[str, Any]],
         score: Score | None = None,
-        recomputed: Sequence[Stretch] = (),
+        dropped: Sequence[Stretch] = (),
         updates: Updates | None = None,
         travelling: Travelling | None = None,
         traffic: Traffic | None = None,
@@ -132,7 +136,7 @@ class StepRun:
         self._spans: list[Span] = []  # of the action under way
         self._part, self._updates = part, updates
         self._versions = None if updates is None else updates.versions
-        self._batches, self._score, self._recomputed = iter(batches), score, recomputed
+        self._batches, self._score, self._dropped = iter(batches), score, dropped
         self._runs: dict[int, PartRun] = {}
         self._in_halves: set[int] = set()  # micro-batches whose backward passes are in halves
         self._products: dict[Any, list[WeightProduct]] = {}
@@ -347,8 +351,9 @@ class StepRun:
         joined = micro_batch not in self._in_halves
         part = self._part
         program = part.program(micro_batch)
-        recomputed = self._recomputed if self._learns else ()
-        run = PartRun(program, self._channel, part.device, part.k, joined, micro_batch, recomputed)
+        dropped = self._dropped if self._learns else ()
+        facts = part.device, part.k, joined, micro_batch, dropped, part.slower
+        run = PartRun(program, self._channel, *facts)
         run.traffic, run.spans = self.traffic, self._spans  # the same for all micro-batches
         products = self._products if self._versions is None else {}
         run.products = products if self._has_products else None

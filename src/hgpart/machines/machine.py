@@ -26,6 +26,28 @@ MOST_BANDWIDTH = 1e18  # bytes per second
 
 
 @dataclass(frozen=True)
+class SlowerMemory:
+    """Memory beside a device's own, such as a disk or, of a GPU, its host's.
+
+    Attributes
+    ----------
+    bandwidth : float
+        Bytes per second that the device writes or reads, while the others do so, too.
+    memory : int or None
+        Bytes that there are; None for any number.
+    """
+
+    bandwidth: float
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise an ArgumentError if a number is out of range."""
+        check_number("bandwidth", self.bandwidth, 1, MOST_BANDWIDTH, " bytes per second")
+        if self.memory is not None:
+            check_whole("slower memory", self.memory, unit=" byte")
+
+
+@dataclass(frozen=True)
 class Device:
     """A device that a process of a run computes on.
 
@@ -39,12 +61,15 @@ class Device:
         Number of threads that compute on it, if it is a CPU.
     speed : float
         How many times as fast it computes as the device that layers were timed on.
+    slower : SlowerMemory or None
+        Slower memory that it can offload to, if any.
     """
 
     kind: str
     memory: int | None = None
     threads: int = 1
     speed: float = 1.0
+    slower: SlowerMemory | None = None
 
     def __post_init__(self) -> None:
         """Raise an ArgumentError if a number is out of range."""

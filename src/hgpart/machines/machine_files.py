@@ -12,7 +12,10 @@ fields may be left out:
 
 - ``"device": {"kind": "NVIDIA A100", "memory": 40000000000, "threads": 1}`` describes all devices,
   memory in bytes; ``"devices"`` is a list with an object for each instead. ``"speed": 0.5`` of one
-  says that it computes half as fast as the device that layers are timed on.
+  says that it computes half as fast as the device that layers are timed on. ``"slower":
+  {"bandwidth": 1e9, "memory": 100000000000}`` is memory beside its own, which it writes and reads
+  at so many bytes per second: the folder for temporary files, or the memory of a GPU's host;
+  without ``"memory"`` it has room for all.
 - ``"both_ways"`` of a link is the bandwidth of each way while messages are sent both ways, if they
   slow each other down.
 - Measured links have, instead, ``"sizes"`` of messages in bytes, their ``"seconds"``, and their
@@ -44,6 +47,7 @@ from hgpart.errors import ArgumentError, did_you_mean
 from hgpart.files.json_files import JsonObject, read_json
 from hgpart.files.writing import write_text
 from hgpart.machines.machine import (
+    MOST_BANDWIDTH,
     MOST_FACTOR,
     MOST_SECONDS,
     AllReduce,
@@ -51,6 +55,7 @@ from hgpart.machines.machine import (
     Link,
     Machine,
     Slowdown,
+    SlowerMemory,
 )
 from hgpart.machines.named import MOST_DEVICES, NAMES, named_machine
 
@@ -131,7 +136,16 @@ def _device(record: JsonObject) -> Device:
         record.whole("memory", 1) if record.fields.get("memory") is not None else None,
         record.whole("threads", 1) if "threads" in record.fields else 1,
         speed,
+        _slower(record.object("slower")) if record.fields.get("slower") is not None else None,
     )
+
+
+def _slower(record: JsonObject) -> SlowerMemory:
+    bandwidth = record.number("bandwidth")
+    if not 1 <= bandwidth <= MOST_BANDWIDTH:
+        raise record.wrong("bandwidth", f"1 to {MOST_BANDWIDTH:g} bytes per second")
+    has_limit = record.fields.get("memory") is not None
+    return SlowerMemory(bandwidth, record.whole("memory", 1) if has_limit else None)
 
 
 def _link(record: JsonObject) -> Link:

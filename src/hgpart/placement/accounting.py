@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from operator import attrgetter
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -301,10 +302,16 @@ class StepBytes(NamedTuple):
         are computed on, and messages, also receives that are posted and messages that may not have
         arrived. It does not include what libraries use themselves: holes of the allocator, buffers
         of the transport.
+    elsewhere : int
+        The most bytes that are in slower memory at a time.
+    offloaded : mapping of Action to int
+        Bytes that actions write to slower memory or read from there; none of the others.
     """
 
     held: int
     taken: int
+    elsewhere: int = 0
+    offloaded: Mapping[Action, int] = MappingProxyType({})
 
 
 def known_peak_bytes(
@@ -391,7 +398,7 @@ def _step_bytes(
             for order in schedules:
                 step = _bytes_by(rehearsal, order, sizes, values)
                 if order.backward:  # all gradients are there when the optimizer begins
-                    step = StepBytes(step.held, max(step.taken, gradients))
+                    step = step._replace(taken=max(step.taken, gradients))
                 by_part.setdefault(part, []).append(step)
     return by_part
 
@@ -428,7 +435,7 @@ def _bytes_by(
     """Memory of a part by a schedule."""
     part = rehearsal.part
     sequence = schedule.sequences[part]
-    recomputed = schedule.outlines[part].recomputed
+    dropped = schedule.outlines[part].dropped
     by_action: dict[Action, Moments] = {}
     actions: list[list[Action]] = [[] for _ in sizes]
     for action in sequence:
@@ -440,7 +447,7 @@ def _bytes_by(
         alike = tuple(action._replace(micro_batch=0) for action in own)
         again = schedule.in_flight is None and micro_batch != first
         others = len(sizes) - 1
-        moments = rehearsal.moments(values[size], size, alike, others, recomputed, again=again)
+        moments = rehearsal.moments(values[size], size, alike, others, dropped, again=again)
         by_action.update(zip(own, moments, strict=True))
     held = {action: moment.held for action, moment in by_action.items()}
     taken = {action: (moment.most, moment.end) for action, moment in by_action.items()}
@@ -450,7 +457,9 @@ def _bytes_by(
         for direction, number in moment.sent
     }
     messages = message_bytes(schedule, part, sizes, sent)
-    return StepBytes(peak(sequence, held), peak(sequence, taken, messages))
+    moved = {action: moment.offloaded for action, moment in by_action.items() if moment.offloaded}
+    elsewhere = peak(sequence, {action: (own.elsewhere,) for action, own in by_action.items()})
+    return StepBytes(peak(sequence, held), peak(sequence, taken, messages), elsewhere, moved)
 
 
 # ------------------------------------------------------------------ inputs of a part

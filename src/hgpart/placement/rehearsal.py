@@ -149,12 +149,18 @@ class Moments:
     sent : frozenset of (Direction, int)
         Direction (as in a `Piece`) and transfer of what it sends and still holds in the same memory
         at the end of the action.
+    offloaded : int
+        Bytes that it writes to slower memory or reads from there.
+    elsewhere : int
+        Bytes that are in slower memory at its end.
     """
 
     held: tuple[int, ...]
     most: int
     end: int
     sent: frozenset[tuple[Direction, int]]
+    offloaded: int
+    elsewhere: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +183,8 @@ class StepMemory:
         The most bytes that it takes while it works, besides what it and all before it keep, and,
         forward, the values that later instructions read; backward also gradients of the weights of
         all behind it.
+    inputs : collection of int
+        Addresses of the batch's own memory, which the caller has meanwhile.
     """
 
     name: str
@@ -186,6 +194,7 @@ class StepMemory:
     live: Memory
     forward_bytes: int
     backward_bytes: int
+    inputs: Collection[int] = frozenset()
 
 
 class StepRehearsal:
@@ -213,7 +222,7 @@ class StepRehearsal:
         samples: int,
         actions: Sequence[Action],
         others: int,
-        recomputed: Sequence[Stretch],
+        dropped: Sequence[Stretch],
         *,
         again: bool = False,
     ) -> list[Moments]:
@@ -229,12 +238,12 @@ class StepRehearsal:
             All actions of one micro-batch, numbered as the first.
         others : int
             Number of other micro-batches in the step.
-        recomputed : sequence of Stretch
-            Stretches that are recomputed.
+        dropped : sequence of Stretch
+            Stretches that are recomputed or offloaded.
         again : bool
             Whether weights have gradients already, to which this micro-batch adds.
         """
-        key = samples, tuple(actions), others > 0, tuple(recomputed), again
+        key = samples, tuple(actions), others > 0, tuple(dropped), again
         if key in self._known:
             return self._known[key]
         _begin_gradients(self._program.module, again=again)
@@ -245,7 +254,8 @@ class StepRehearsal:
         if any(action.direction is Direction.UPDATE for action in actions):
             versions = Versions([self._program.module], lambda: None, stash=True)
         channel = _NoChannel(self._program, samples)
-        most, ends = list[int](), list[int]()
+        most, ends, moved, elsewhere = (list[int]() for _ in range(4))
+        slower = _NoSlowerMemory()
         held_pieces = list[frozenset[tuple[Direction, int]]]()
 
         def count(step: StepRun) -> int:
@@ -255,15 +265,17 @@ class StepRehearsal:
             most.append(watch.most_bytes(without_gradients))
             ends.append(watch.held_bytes(without_gradients))
             held_pieces.append(channel.held_pieces())
+            moved.append(slower.moved_since())
+            elsewhere.append(slower.nbytes)
             return watch.held_bytes(_memory([*step.weights, *scores]))
 
         refused, learning = _refused(self.part), torch.set_grad_enabled(learns)
         with refused, learning, without_statistics(), watch:
             step = _OneOfMany(
-                PartOnDevice((self._program,), META, self._k),
+                PartOnDevice((self._program,), META, self._k, slower),
                 map(_here, [values]),
                 score=_sum,
-                recomputed=recomputed,
+                dropped=dropped,
                 updates=None if versions is None else Updates(versions, lambda score: None),
                 count=count,
             )
@@ -273,14 +285,16 @@ class StepRehearsal:
         for counts in step.counts:
             end = begin + len(counts)
             pieces = frozenset(chain.from_iterable(held_pieces[begin:end]))
-            by_action.append(Moments(tuple(counts), max(most[begin:end]), ends[end - 1], pieces))
+            facts = max(most[begin:end]), ends[end - 1], pieces
+            there = sum(moved[begin:end]), elsewhere[end - 1]
+            by_action.append(Moments(tuple(counts), *facts, *there))
             begin = end
         self._known[key] = by_action
         return by_action
 
     def steps(self, values: Mapping[str, Any], samples: int) -> list[StepMemory]:
         """Memory of each instruction for a micro-batch, with all graphs kept."""
-        reads, kept, live = self._addresses(values, samples)
+        reads, kept, live, inputs = self._addresses(values, samples)
         forward, backward = self._most_by_instruction(values, samples)
         steps, held = [], dict[int, int]()
         for at, (instruction, _) in enumerate(prepare(self._program).instructions):
@@ -294,6 +308,7 @@ class StepRehearsal:
                 live=live[at],
                 forward_bytes=max(0, forward[at] - sum({**held, **live[at]}.values())),
                 backward_bytes=max(0, backward[at] - sum(held.values())),
+                inputs=inputs,
             )
             steps.append(step)
         return steps
@@ -303,14 +318,19 @@ class StepRehearsal:
 
     def _addresses(
         self, values: Mapping[str, Any], samples: int
-    ) -> tuple[list[dict[int, Memory]], list[Memory], list[Memory]]:
-        """What each instruction reads, by slot, keeps, and leaves to others; without weights."""
+    ) -> tuple[list[dict[int, Memory]], list[Memory], list[Memory], frozenset[int]]:
+        """What each instruction reads, by slot, keeps, and leaves to others; without weights.
+
+        The last result are the addresses of the inputs.
+        """
         reads, kept, live = list[dict[int, Memory]](), list[Memory](), list[Memory]()
         alive = list[Any]()  # so that no other memory gets the same address
         weights = storages(_tensors(self._program.module)).keys()
         run, prepared = self._new_run(samples), prepare(self._program)
         with _refused(self.part), torch.enable_grad(), without_statistics(), _MemoryWatch():
             run.begin(_here(values))
+            inputs = frozenset(storages(run.values))
+            alive.append([*run.values])
             for chunk, places in enumerate(prepared.forward):
                 for number, at in enumerate(places):
                     instruction = prepared.instructions[at][0]
@@ -324,7 +344,7 @@ class StepRehearsal:
                     )
                     kept.append(_without(storages(graph), weights))
                     live.append(_without(storages(run.values), weights))
-        return reads, kept, live
+        return reads, kept, live, inputs
 
     def _most_by_instruction(
         self, values: Mapping[str, Any], samples: int
@@ -445,6 +465,47 @@ class _MemoryWatch(TorchDispatchMode):
         before = sum(_without(self._before, excluded).values())
         self._before, self._changes = {**self._taken}, []
         return max(accumulate(changes, initial=before))
+
+
+class _NoSlowerMemory:
+    """Counts what would be written to slower memory and read from there.
+
+    Attributes
+    ----------
+    nbytes : int
+        Bytes that are there.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = self._moved = 0
+
+    def moved_since(self) -> int:
+        """Bytes that were written or read since the last call."""
+        moved, self._moved = self._moved, 0
+        return moved
+
+    def write(self, data: Tensor) -> _Nowhere:
+        """Count the bytes."""
+        self._moved += data.nbytes
+        self.nbytes += data.nbytes
+        return _Nowhere(self, data.nbytes)
+
+    def read(self, nbytes: int) -> Tensor:
+        """Count them again, and take memory for them."""
+        self._moved += nbytes
+        return torch.empty(nbytes, dtype=torch.uint8, device=META)
+
+
+@dataclass(frozen=True, eq=False)
+class _Nowhere:
+    slower: _NoSlowerMemory
+    nbytes: int
+
+    def read(self) -> Tensor:
+        return self.slower.read(self.nbytes)
+
+    def __del__(self) -> None:
+        self.slower.nbytes -= self.nbytes
 
 
 class _NoChannel:

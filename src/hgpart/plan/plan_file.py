@@ -24,6 +24,7 @@ from hgpart.partition.problem.memory import MemoryLimits
 from hgpart.partition.problem.objectives import Objective, read_objective
 from hgpart.plan.plan import Plan
 from hgpart.schedule_wanted import Recompute, Scheduling
+from hgpart.schedules.outline import Stretch
 from hgpart.schedules.rules import MOST_IN_FLIGHT
 from hgpart.summary import Summary
 from hgpart.tracing.input_shape import ACCEPTED, InputShape, shape_text
@@ -322,27 +323,35 @@ def _schedule_fields(scheduling: Scheduling | None) -> dict[str, object]:
         "micro_batches": scheduling.micro_batches,
         "in_flight": scheduling.in_flight,
         "stash": scheduling.stash,
-        "recompute": _recompute_field(scheduling.recompute),
+        "recompute": scheduling.recompute_field,
     }
     return {"schedule": fields}
-
-
-def _recompute_field(recompute: Recompute) -> bool | list[list[list[str]]]:
-    if isinstance(recompute, bool):
-        return recompute
-    return [[[*stretch] for stretch in stretches] for stretches in recompute]
 
 
 def _recompute(record: JsonObject, k: int) -> Recompute:
     recompute = record.fields.get("recompute")
     if isinstance(recompute, bool):
         return recompute
-    accepted = f"true, false, or {k} lists of stretches, each a list of names of steps"
+    accepted = (
+        f"true, false, or {k} lists of stretches, each a list of names of steps or, where they are "
+        'offloaded, {"offload": [names]}'
+    )
     if not isinstance(recompute, list) or len(recompute) != k:
         raise record.wrong("recompute", accepted)
     if at := _misplaced(recompute):
         raise record.wrong("recompute", accepted, *at)
-    return tuple(tuple(map(tuple, stretches)) for stretches in recompute)
+    return tuple(tuple(map(_stretch, stretches)) for stretches in recompute)
+
+
+def _stretch(field: list[str] | dict[str, list[str]]) -> Stretch:
+    """The stretch of a file's field.
+
+    >>> _stretch({"offload": ["conv1", "relu1"]})
+    Stretch(steps=('conv1', 'relu1'), offloaded=True)
+    """
+    if isinstance(field, dict):
+        return Stretch(tuple(field["offload"]), offloaded=True)
+    return Stretch(tuple(field))
 
 
 def _misplaced(recompute: list[Any]) -> tuple[int, ...]:
@@ -350,14 +359,18 @@ def _misplaced(recompute: list[Any]) -> tuple[int, ...]:
 
     >>> _misplaced([[["conv1"], []], 3]), _misplaced([[["fc", 5]]]), _misplaced([[["fc"]], []])
     ((0, 1), (0, 0, 1), ())
+    >>> _misplaced([[{"offload": ["conv1"]}, {"offlode": ["fc"]}]])
+    (0, 1)
     """
     for part, stretches in enumerate(recompute):
         if not isinstance(stretches, list):
             return (part,)
         for number, stretch in enumerate(stretches):
-            if not isinstance(stretch, list) or not stretch:
+            is_offloaded = isinstance(stretch, dict) and [*stretch] == ["offload"]
+            steps = stretch["offload"] if is_offloaded else stretch
+            if not isinstance(steps, list) or not steps:
                 return part, number
-            for at, name in enumerate(stretch):
+            for at, name in enumerate(steps):
                 if type(name) is not str:
                     return part, number, at
     return ()

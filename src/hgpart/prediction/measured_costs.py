@@ -70,8 +70,8 @@ class MeasuredCosts(CostModel):
         Steps of all parts; those of several turns if batches take turns.
     sizes : sequence of int
         Samples of each micro-batch, or of each batch of a stream.
-    recomputed : sequence of sequence of Stretch
-        For each part, the stretches that backward recomputes; see `Outline`.
+    dropped : sequence of sequence of Stretch
+        For each part, the stretches that it drops; see `Outline`.
     times : Times
         Times of layers; see `device_times`.
     machine : Machine
@@ -81,16 +81,20 @@ class MeasuredCosts(CostModel):
     weights : sequence of SentWeights or None
         The weights of each number in a lowered schedule; None where a part has its own copy and
         nothing is sent.
+    offloaded : mapping of Action to int
+        Bytes that actions on whole chunks write to slower memory or read from there; of a chunk in
+        pieces they count in the first.
     """
 
     turns: Sequence[Mapping[int, PartSteps]]
     sizes: Sequence[int]
-    recomputed: Sequence[Sequence[Stretch]]
+    dropped: Sequence[Sequence[Stretch]]
     times: Times
     machine: Machine
     overheads: Overheads = Overheads()
     is_stream: bool = False
     weights: Sequence[SentWeights | None] = ()
+    offloaded: Mapping[Action, int] = field(default_factory=dict)
     _known: dict[tuple[object, ...], TimedJob] = field(default_factory=dict, init=False)
 
     def action(self, action: Action, chunk: Chunk) -> float:
@@ -100,7 +104,15 @@ class MeasuredCosts(CostModel):
     def job(self, action: Action) -> TimedJob:
         """The seconds of an action, with the fraction that is memory-bound."""
         job = self._of_weights(action) if action.is_of_weights else self._at_speed_1(action)
-        return self._on_device(action.part, job)
+        own = self._on_device(action.part, job)
+        nbytes, slower = self._offloaded(action), self.machine.devices[action.part].slower
+        if not nbytes or slower is None:
+            return own
+        return together([own, TimedJob(nbytes / slower.bandwidth)])
+
+    def _offloaded(self, action: Action) -> int:
+        is_first = action.piece is None or action.piece[0] == 0
+        return self.offloaded.get(action._replace(piece=None), 0) if is_first else 0
 
     @cached_property
     def _devices(self) -> tuple[TimedDevice, ...]:
@@ -215,17 +227,21 @@ class MeasuredCosts(CostModel):
         return together(
             [
                 self.forward_of(action.part, name, action.micro_batch)
-                for stretch in self.recomputed[action.part]
-                if stretch[-1] in here
-                for name in stretch
+                for stretch in self.dropped[action.part]
+                if stretch.steps[-1] in here and not stretch.offloaded
+                for name in stretch.steps
             ]
         )
 
     def forward_of(self, part: int, step: str, micro_batch: int = 0) -> TimedJob:
-        """The job of a step's forward pass, on a device of speed 1."""
+        """The job of a step's forward pass, on a device of speed 1; see `seconds_of`."""
         forward = Action(part, Direction.FORWARD, micro_batch, 0)
         share = self._steps_of(forward).shares.get(step)
         return self._job(share, forward, self.sizes[micro_batch])
+
+    def seconds_of(self, part: int, step: str) -> float:
+        """Seconds of a step's forward pass on the part's device."""
+        return self._on_device(part, self.forward_of(part, step)).seconds
 
     def update(self, part: int) -> float:
         """Seconds of the optimizer on a part."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -9,12 +10,12 @@ from itertools import chain
 import numpy as np
 
 from hgpart.arrays import Float64, Int64
-from hgpart.errors import PlanError, RunError
+from hgpart.errors import ArgumentError, PlanError, RunError
 from hgpart.execution.outlines import check_fits
 from hgpart.execution.weights.copies import Travelling, travels_of
-from hgpart.machines.machine import Machine, Slowdown
+from hgpart.machines.machine import Device, Machine, Slowdown
 from hgpart.placement import Placement
-from hgpart.placement.accounting import known_step_bytes
+from hgpart.placement.accounting import known_step_bytes, part_step_bytes
 from hgpart.placement.ordering.ordered import from_one
 from hgpart.prediction.actions import Planned, jobs_of
 from hgpart.prediction.device_times import Times, timed_devices
@@ -26,7 +27,7 @@ from hgpart.schedules.dynamic.simulated import as_ready
 from hgpart.schedules.lowering import lower_turns
 from hgpart.schedules.micro_batch_sizes import micro_batch_sizes
 from hgpart.schedules.outline import Stretch
-from hgpart.schedules.schedule import Direction, Schedule
+from hgpart.schedules.schedule import Action, Direction, Schedule
 
 STEPS = 3  # consecutive steps from which the period is found; the first finds all parts idle
 
@@ -59,6 +60,8 @@ class Prediction:
     step_bytes : tuple of int or None
         Most bytes that each part takes at any time, as `hgpart.placement.accounting.StepBytes`
         counts. Weights, their gradients and the optimizer's state are in neither.
+    offloaded_bytes : int64 array, shape (k,)
+        Bytes that each part writes to slower memory and reads from there.
     sent_bytes : int64 array, shape (k, k)
         Bytes from the part of the row to the part of the column.
     """
@@ -72,6 +75,7 @@ class Prediction:
     update_seconds: float
     peak_bytes: tuple[int | None, ...]
     step_bytes: tuple[int | None, ...]
+    offloaded_bytes: Int64
     sent_bytes: Int64
 
     @property
@@ -129,8 +133,10 @@ def predict(
     Raises
     ------
     ArgumentError
-        If the machine has fewer devices than parts, a kind of device has no times, or the batch
-        has fewer samples than micro-batches.
+        If the machine has fewer devices than parts, a kind of device has no times, the batch has
+        fewer samples than micro-batches, or a part offloads to a device without room for that.
+    PlacementError
+        If a part offloads whose memory can't be counted.
     PlanError
         If the schedule is for another placement, or the times are for another model, or for inputs
         of other sizes than the placement's present ones (the batch's size apart).
@@ -160,11 +166,19 @@ def predict(
     size = placement.programs.partition.modelling.batch_size if batch_size is None else batch_size
     count, is_stream = schedule.micro_batches, schedule.in_flight is not None
     sizes = (size,) * count if is_stream else micro_batch_sizes(size, count)
-    recomputed = [outline.recomputed for outline in schedule.outlines]
+    dropped = [outline.dropped for outline in schedule.outlines]
+    known = known_step_bytes(placement, schedule, size)
+    for part, (device, stretches) in enumerate(zip(machine.devices, dropped, strict=True)):
+        if any(stretch.offloaded for stretch in stretches):
+            step = part_step_bytes(placement, part, schedule, size)  # refused if not known
+            _check_slower(machine.name, device, part, step.elsewhere)
+    offloaded = Counter[Action]()  # by whole chunks, as weights that travel cut them into pieces
+    for action, nbytes in chain.from_iterable(own.offloaded.items() for own in known if own):
+        offloaded[action._replace(piece=None)] += nbytes
     steps = [part_steps(placement, programs) for programs in turns]
     lowered, weights = with_weights(placement, schedule)
-    facts = sizes, recomputed, times, machine, overheads or Overheads(), is_stream, weights
-    costs = MeasuredCosts(steps, *facts)
+    facts = sizes, dropped, times, machine, overheads or Overheads(), is_stream, weights
+    costs = MeasuredCosts(steps, *facts, offloaded)
     if schedule.is_dynamic:
         lowered = replace(lowered, order=tuple(as_ready(lowered, costs)))
     products = {part: costs.products(part) for part in range(k) if schedule.backward}
@@ -173,7 +187,6 @@ def predict(
     sharing = sharing_of(machine, k, times)
     spans = simulated(planned.step, sharing)
     of_actions = planned.times(spans)
-    known = known_step_bytes(placement, schedule, size)
     return Prediction(
         seconds=spans.end,
         period=_of_stream(lowered, of_actions) if is_stream else period(planned, sharing),
@@ -184,6 +197,9 @@ def predict(
         update_seconds=_update_seconds(costs, schedule),
         peak_bytes=tuple(None if nbytes is None else nbytes.held for nbytes in known),
         step_bytes=tuple(None if nbytes is None else nbytes.taken for nbytes in known),
+        offloaded_bytes=np.array(
+            [0 if own is None else sum(own.offloaded.values()) for own in known], dtype=np.int64
+        ),
         sent_bytes=_sent(placement, lowered, costs),
     )
 
@@ -201,17 +217,31 @@ def forward_seconds(
         The machine, as `predict` takes it.
     """
     steps = part_steps(placement)
-    recomputed: list[tuple[Stretch, ...]] = [()] * placement.k
+    dropped: list[tuple[Stretch, ...]] = [()] * placement.k
     on = machine.of_fastest(placement.k)
-    costs = MeasuredCosts([steps], (samples,), recomputed, times, on)
+    costs = MeasuredCosts([steps], (samples,), dropped, times, on)
     return tuple(
         {
-            name: costs.forward_of(part, name).seconds
+            name: costs.seconds_of(part, name)
             for chunk in steps[part].forward
             for name in chunk.names
         }
         for part in range(placement.k)
     )
+
+
+def _check_slower(machine: str, device: Device, part: int, nbytes: int) -> None:
+    """Raise an ArgumentError if a device has no room for what its part offloads."""
+    if device.slower is None:
+        raise ArgumentError(
+            f"part {part} offloads, and device {part} of machine {machine} has no slower memory: "
+            'accepted is a machine file with "slower": {"bandwidth": ...} for it'
+        )
+    if device.slower.memory is not None and nbytes > device.slower.memory:
+        raise ArgumentError(
+            f"part {part} offloads {nbytes} bytes, and device {part} of machine {machine} has "
+            f"{device.slower.memory} bytes of slower memory: accepted is one with room for them"
+        )
 
 
 def _of_stream(schedule: Schedule, spans: Sequence[Span]) -> float:

@@ -13,6 +13,7 @@ from hgpart.bench.ways.job import Job
 from hgpart.bench.ways.way import Layout, TrainingWay, way_of
 from hgpart.errors import RunError
 from hgpart.recommendation.ranking import Dropped, Ranked, Recommendation, ranked_by
+from hgpart.recommendation.simulating import REPLICAS
 from hgpart.work.watching import Watch, caution
 
 BEST = 3  # ways that are run where nothing else is said
@@ -34,7 +35,8 @@ def with_measured(
     """Run the best ways, one device and, in training, torch's DDP for a few steps each, in turns.
 
     The best ways are the first `count`, those that are predicted to take no more than a tenth
-    longer than the best, and the best with and without slices of the batch. Each has a turn; then
+    longer than the best, the best with and without slices of the batch, and data parallelism, whose
+    layers take what was measured, as they are whole. Each has a turn; then
     those that are near to the fastest have another, in the opposite order, so that a machine which
     becomes slower does so for all.
 
@@ -48,7 +50,7 @@ def with_measured(
         Told what is run next, and the share of all that is done.
     lasting : float
         Seconds after which no further turn begins, but for the first ones of the best with and
-        without slices of the batch, of one device and of DDP.
+        without slices of the batch, of data parallelism, of one device and of DDP.
 
     Returns
     -------
@@ -113,13 +115,14 @@ def _runs(found: Recommendation, job: Job, count: int) -> Iterator[_Run]:
 
 
 def _best_of_each_kind(ranked: Sequence[Ranked]) -> Iterator[Ranked]:
-    """The best way with the batch in slices, the best other one, and one device.
+    """The best way with the batch in slices, the best other one, data parallelism, one device.
 
     Errors of prediction are alike within a kind, and differ between kinds.
     """
-    seen = set[tuple[bool, bool]]()
+    seen = set[tuple[bool, bool, bool]]()
     for way in ranked:
-        kind = way.trial.k > 1, way.partition.modelling.slices > 1
+        is_sliced, name = way.partition.modelling.slices > 1, way.trial.way.name
+        kind = way.trial.k > 1, is_sliced, name == REPLICAS
         if kind not in seen:
             seen.add(kind)
             yield way

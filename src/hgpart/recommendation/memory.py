@@ -18,7 +18,7 @@ from torch import nn
 
 from hgpart.arrays import Int64
 from hgpart.errors import ArgumentError, HgpartError, InfeasibleError, PlacementError
-from hgpart.execution.outlines import chunk_stretches
+from hgpart.execution.outlines import chunk_steps
 from hgpart.machines.machine import Machine
 from hgpart.partition.partition import Partition, uninterrupted
 from hgpart.partition.problem.memory import in_words
@@ -30,7 +30,7 @@ from hgpart.placement import Placement, place
 from hgpart.placement.accounting import account, known_step_bytes
 from hgpart.placement.ordering.ordered import step_work
 from hgpart.placement.ordering.usual_schedule import fastest
-from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.placement.ordering.within_memory import dropped_within
 from hgpart.plan import Plan
 from hgpart.run.processes.lanes import lane_bytes
 from hgpart.run.scheduling import wanted_schedule
@@ -71,7 +71,7 @@ def process_bytes(placement: Placement, part: int) -> int:
     """What a process takes besides tensors, among several: lanes to others, objects of its part."""
     if placement.k == 1:
         return 0
-    steps = sum(map(len, chunk_stretches(placement.programs.parts[part])))
+    steps = sum(map(len, chunk_steps(placement.programs.parts[part])))
     return lane_bytes(placement.k) + steps * STEP_BYTES
 
 
@@ -180,16 +180,12 @@ class PlanInMemory:
         limits = self.plan.partition.problem.memory
         at = self.fullest
         of_limit = "" if limits is None else f" of {in_words(limits.bytes[at])}"
-        besides = f" ({BESIDES})" * self.recomputes
+        scheduling = self.plan.scheduling
+        besides = f" ({BESIDES})" * (scheduling is not None and bool(scheduling.dropped))
         return (
             f"Plan: {', '.join(self.divided)}; a step needs most memory on device {at}, "
             f"{in_words(self.needed_bytes[at])}{of_limit}{besides}"
         )
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether parts recompute some of their steps."""
-        return self.plan.scheduling is not None and bool(self.plan.scheduling.recompute)
 
     @property
     def fullest(self) -> int:
@@ -211,7 +207,8 @@ class PlanInMemory:
         said = [f"{partition.k} device{'s' * (partition.k > 1)}"]
         said += [f"{modelling.slices} slices of the batch"] * (modelling.slices > 1)
         said += [f"{modelling.bands} bands of rows"] * (modelling.bands > 1)
-        return said + ["maps recomputed"] * self.recomputes
+        scheduling = self.plan.scheduling
+        return said if scheduling is None else said + scheduling.dropped_words
 
 
 def plan_in_memory(wanted: TrainingWanted, problem: Problem, search: Search) -> PlanInMemory:
@@ -325,7 +322,7 @@ def _in_memory(
         ]
         schedule = wanted_schedule(placement, chosen, True, chosen.sample_batches, size)
         work = [*step_work(placement.programs).values()]
-        stretches = recomputed_within(placement, schedule, left, work, size, wanted.devices)
+        stretches = dropped_within(placement, schedule, left, work, size, wanted.devices)
         chosen = replace(chosen, recompute=stretches or True)
         needed, _ = _needed(wanted, placement, partition, chosen)
     kept = chosen if chosen.file is None else None

@@ -25,7 +25,7 @@ from hgpart.partition.problem.search import Search
 from hgpart.partition.steering.checking import broken
 from hgpart.partitioned_model import PartitionedModel
 from hgpart.placement import Placement, place
-from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.placement.ordering.within_memory import dropped_within
 from hgpart.plan import Plan
 from hgpart.prediction.device_times import Times, cautions, sources
 from hgpart.prediction.predict import Prediction, forward_seconds, predict
@@ -445,6 +445,7 @@ class Simulations:
             update_seconds=estimated.update_seconds,
             peak_bytes=unknown,
             step_bytes=unknown,
+            offloaded_bytes=np.zeros(placed.k, dtype=np.int64),
             sent_bytes=estimated.sent_bytes,
         )
         return self._as_ranked(divided, scheduling, prediction, unknown, versions, exchange)
@@ -507,16 +508,16 @@ class Simulations:
             self.short[text] = over, least
         goal, best = self.asked.goal, self.best.get(text)
         if best is not None and goal != "memory" and ranked.value(goal) >= best.value(goal):
-            return  # to recompute takes longer still
-        may_recompute = self.asked.trains and trial.k > 1
-        if may_recompute and not scheduling.recompute and scheduling.stash:
-            chosen = self._recomputed(placed, ranked, limits)
+            return  # to drop what it keeps takes longer still
+        may_drop = self.asked.trains and trial.k > 1
+        if may_drop and not scheduling.recompute and scheduling.stash:
+            chosen = self._dropping(placed, ranked, limits)
             self._try(placed, replace(scheduling, recompute=chosen or True))
 
-    def _recomputed(
+    def _dropping(
         self, placed: _Placed, ranked: Ranked, limits: Sequence[int | None]
     ) -> Recompute | None:
-        """What each part recomputes, so that a way fits in the least seconds; None if none fits."""
+        """What each part drops, so that a way fits in the least seconds; None if none fits."""
         asked, placement, scheduling = self.asked, placed.placement, ranked.scheduling
         taken = ranked.prediction.step_bytes
         left = [
@@ -529,7 +530,9 @@ class Simulations:
         made = wanted_schedule(
             placement, scheduling, True, batches=scheduling.sample_batches, batch_size=size
         )
-        return recomputed_within(placement, made, left, seconds, size)
+        devices = asked.machine.of_fastest(placement.k).devices
+        slower = [device.slower for device in devices]
+        return dropped_within(placement, made, left, seconds, size, slower=slower)
 
     def _ranked(self, placed: _Placed, scheduling: Scheduling) -> Ranked | None:
         """What a way should take; None where its micro-batches are too small for it."""

@@ -59,7 +59,8 @@ def rank_ways(
     Ways are divisions of the model and the batch, each by several schedules. They are simulated
     without being placed, and the memory of the best is found out by placing these; for the least
     memory all are placed, first by their likeliest schedules.
-    A way that a device has no memory for is dropped, or tried once more with maps recomputed.
+    A way that a device has no memory for is dropped, or tried once more with maps recomputed or
+    offloaded.
     Ctrl-C ends the search with the ways simulated by then, if there is one at least.
 
     Parameters

@@ -88,6 +88,11 @@ def prediction_columns(report: PredictionReport) -> list[Column[int]]:
     def sums(axis: int) -> Callable[[int], int]:
         return lambda part: int(prediction.sent_bytes.sum(axis)[part]) // batches
 
+    def offloaded(part: int) -> int:
+        """Bytes that it writes to slower memory and reads from there."""
+        return int(prediction.offloaded_bytes[part]) // batches
+
+    offloads = bool(prediction.offloaded_bytes.any())
     columns: list[Column[int]] = [
         Column("part", value=lambda part: part),
         Column("device", value=lambda part: devices[part].kind),
@@ -98,6 +103,7 @@ def prediction_columns(report: PredictionReport) -> list[Column[int]]:
         Column("sent_bytes", "sends", "", BYTES, sums(1)),
         Column("received_bytes", "receives", "", BYTES, sums(0)),
         Column("peak_bytes", "holds", "", BYTES, prediction.peak_bytes.__getitem__),
+        Column("offloaded_bytes", "offloads" * offloads, "", BYTES, offloaded),
     ]
     if measured is not None:
 

@@ -12,7 +12,7 @@ from hgpart.files.columns import BYTES, UNITS, Column, fields_of
 from hgpart.files.fields import report_json
 from hgpart.recommendation.memory import BESIDES
 from hgpart.recommendation.ranking import Ranked, Recommendation, ServedWay
-from hgpart.report.running import recomputed_lines, schedule_fields
+from hgpart.report.running import dropped_lines, schedule_fields
 from hgpart.report.tables import print_ways
 
 
@@ -141,9 +141,9 @@ def reasons(recommendation: Recommendation, unit: str) -> Iterator[str]:
                 "It trains as a stream, without a flush: weights are up to "
                 f"{best.scheduling.most_in_flight - 1} updates old, so losses differ"
             )
-    recomputed = [*recomputed_lines(best.scheduling.recompute)]
-    yield from (f"So as to fit into memory, {line}" for line in recomputed)
-    if recomputed:
+    dropped = [*dropped_lines(best.scheduling.recompute)]
+    yield from (f"So as to fit into memory, {line}" for line in dropped)
+    if dropped:
         yield f"Leave room in the limit: {BESIDES}"
     if (other := recommendation.runner_up) is not None:
         name = "Next" if recommendation.is_split else "The best split"

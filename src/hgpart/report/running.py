@@ -18,7 +18,6 @@ from hgpart.files.fields import report_json
 from hgpart.report.tables import counted, even_decimals, print_columns
 from hgpart.run.measuring import Measurement
 from hgpart.schedule_wanted import Recompute, Scheduling
-from hgpart.schedules.outline import Stretch
 
 if TYPE_CHECKING:
     from hgpart.placement import Placement
@@ -305,29 +304,36 @@ def schedule_fields(scheduling: Scheduling) -> dict[str, Any]:
         "micro_batches": scheduling.micro_batches,
         "schedule": scheduling.name,
         **(stream if scheduling.is_stream else {}),
-        "recompute": scheduling.recompute,
+        "recompute": scheduling.recompute_field,
     }
 
 
-def recomputed_lines(recompute: Recompute) -> Iterator[str]:
-    r"""A line for each part that recomputes something; none where any chunk may be recomputed.
+def dropped_lines(recompute: Recompute) -> Iterator[str]:
+    r"""A line for what each part recomputes, and one for what it offloads.
 
-    >>> print(*recomputed_lines(((("a",), ("c", "d", "e")), ())), sep="\n")
+    There are none where any chunk may be recomputed.
+
+    >>> from hgpart.schedules.outline import Stretch
+    >>> own = Stretch(("a",)), Stretch(("c", "d", "e")), Stretch(("f",), offloaded=True)
+    >>> print(*dropped_lines((own, ())), sep="\n")
     part 0 recomputes 4 steps in 2 stretches: a; c to e
-    >>> [*recomputed_lines(True)]
+    part 0 offloads 1 step in 1 stretch: f
+    >>> [*dropped_lines(True)]
     []
     """
     if isinstance(recompute, bool):
         return
     for part, stretches in enumerate(recompute):
-        if stretches:
-            steps, count = sum(map(len, stretches)), len(stretches)
-            said = f"{steps} step{'s' * (steps > 1)} in {count} stretch{'es' * (count > 1)}"
-            yield f"part {part} recomputes {said}: {'; '.join(map(_ends, stretches))}"
+        for does, offloaded in (("recomputes", False), ("offloads", True)):
+            own = [stretch.steps for stretch in stretches if stretch.offloaded == offloaded]
+            if own:
+                steps, count = sum(map(len, own)), len(own)
+                said = f"{steps} step{'s' * (steps > 1)} in {count} stretch{'es' * (count > 1)}"
+                yield f"part {part} {does} {said}: {'; '.join(map(_ends, own))}"
 
 
-def _ends(stretch: Stretch) -> str:
-    return stretch[0] if len(stretch) == 1 else f"{stretch[0]} to {stretch[-1]}"
+def _ends(steps: Sequence[str]) -> str:
+    return steps[0] if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
 
 
 def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
@@ -338,11 +344,11 @@ def in_micro_batches(scheduling: Scheduling, norms: str = "micro-batch") -> str:
     >>> in_micro_batches(Scheduling("async", stash=False))
     ', 2 in flight (async, no stash)'
     """
-    recomputed = " with maps recomputed" * bool(scheduling.recompute)
+    dropped = "".join(f" with {words}" for words in scheduling.dropped_words)
     if scheduling.is_stream:
         stash = ", no stash" * (not scheduling.stash)
-        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){recomputed}"
+        return f", {scheduling.most_in_flight} in flight ({scheduling.rule}{stash}){dropped}"
     count = scheduling.micro_batches
     of_batch = ", norms of the batch" if norms == "batch" else ""
     divided = f" in {count} micro-batches ({scheduling.name}{of_batch})" if count > 1 else ""
-    return divided + recomputed
+    return divided + dropped

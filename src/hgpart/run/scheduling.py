@@ -65,8 +65,8 @@ def schedule(
         Whether chunks keep only what they read, and backward recomputes the rest, with the same
         results. This holds for chunks that keep more than they read, in parts where it lowers
         `peak_bytes`; with such a batch no part holds more than without. A tuple has the stretches
-        that each part recomputes, as of `recomputed_within`. The order of a stream stays as it is
-        without recomputing, because its results depend on that.
+        that each part recomputes or offloads, as of `dropped_within`. The order of a stream is
+        the same as without, because its results depend on that.
     batch_size : int, optional
         Samples in a step, or in each batch of a stream, for costs and `recompute`. Default: the
         plan's batch size, or one sample per micro-batch if that is more.
@@ -106,11 +106,11 @@ def schedule(
         return make_schedule(outlines, costs=costs, **options)
 
     request = {**options, "recompute": recompute, "batch_size": batch_size}
-    recomputed = _recomputed(recompute, divided, backward)
-    return ordered(placement, gather, make, request, recomputed, batch_size, costs)
+    dropped = _dropped(recompute, divided, backward)
+    return ordered(placement, gather, make, request, dropped, batch_size, costs)
 
 
-def _recomputed(recompute: Recompute, micro_batches: int, backward: bool) -> Any:
+def _dropped(recompute: Recompute, micro_batches: int, backward: bool) -> Any:
     """What `ordered` takes."""
     if not backward or not recompute:
         return ()
@@ -156,7 +156,7 @@ def _from_file(
     """The schedule of a file; an ArgumentError if backward passes are needed and it has none."""
     file = wanted.file
     assert file is not None
-    recomputed = _recomputed(wanted.recompute, wanted.micro_batches, backward)
+    dropped = _dropped(wanted.recompute, wanted.micro_batches, backward)
     request = {
         "file": file.fingerprint,
         "backward": backward,
@@ -167,7 +167,7 @@ def _from_file(
     def make(outlines: Sequence[Outline], costs: None) -> Schedule:
         return file.of(outlines)
 
-    made = ordered(placement, gather, make, request, recomputed, batch_size, None)
+    made = ordered(placement, gather, make, request, dropped, batch_size, None)
     if backward and not made.backward:
         raise ArgumentError(
             f"{wanted.name} is a schedule without backward passes: accepted in training is one "

@@ -7,7 +7,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
-Stretch = tuple[str, ...]  # names of consecutive steps, in order
+
+class Stretch(NamedTuple):
+    """Consecutive steps of which a part drops what they keep for backward.
+
+    Attributes
+    ----------
+    steps : tuple of str
+        Names of the steps, in order.
+    offloaded : bool
+        Whether what they keep goes to slower memory, from where backward reads it; else backward
+        computes the steps a second time, at once, from what the first of them reads.
+    """
+
+    steps: tuple[str, ...]
+    offloaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,9 +87,10 @@ class Outline:
     serial : bool
         Whether a forward pass reads state that the previous one leaves at its end, so that each
         micro-batch waits for the one before.
-    recomputed : tuple of Stretch
-        Stretches of the part's program that backward recomputes, each when backward comes to its
-        last step; of a stretch only what it reads is kept.
+    dropped : tuple of Stretch
+        Stretches of the part's program that do not keep what backward needs of them: it recomputes
+        one when it comes to its last step, from what the stretch read, or reads it from slower
+        memory.
     owners : tuple of (int, int)
         Parts whose weights this part has copies of, to compute with them for other slices of the
         batch; and the bytes of the gradients that it sends to each of them.
@@ -84,14 +99,14 @@ class Outline:
     forward: tuple[Chunk, ...]
     backward: tuple[Chunk, ...]
     serial: bool = False
-    recomputed: tuple[Stretch, ...] = ()
+    dropped: tuple[Stretch, ...] = ()
     owners: tuple[tuple[int, int], ...] = ()
 
     @property
     def keeping(self) -> Outline:
-        """The same outline without recomputation."""
+        """The same outline with nothing dropped."""
         backward = tuple(replace(chunk, recomputed=0.0) for chunk in self.backward)
-        return replace(self, backward=backward, recomputed=())
+        return replace(self, backward=backward, dropped=())
 
 
 class Computation(NamedTuple):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hgpart.execution.offloading.graphs import LEAST
+from hgpart.machines.machine import SlowerMemory
 from hgpart.placement.ordering.stretches import least_seconds, worth_recomputing
 from hgpart.placement.rehearsal import StepMemory
+from hgpart.schedules.outline import Stretch
 
 MAPS, INSIDE = 0, 1000  # addresses of maps between steps, and of what steps keep inside
 
@@ -87,19 +91,55 @@ def test_no_choice_of_a_chain_takes_fewer_seconds(sizes, limit, data):
     if found is None:
         assert not fitting
         return
-    places = [[int(name.removeprefix("step_")) for name in stretch] for stretch in found]
+    places = [[int(name.removeprefix("step_")) for name in own.steps] for own in found.stretches]
     stretches = [range(own[0], own[-1] + 1) for own in places]
     assert [[*stretch] for stretch in stretches] == places
     assert most_bytes(steps, stretches) <= limit
-    assert spent(stretches) == min(map(spent, fitting))
+    assert spent(stretches) == found.seconds == min(map(spent, fitting))
+
+
+@given(st.lists(SIZES, min_size=1, max_size=6), st.integers(0, 60), st.data())
+def test_no_choice_of_what_a_chain_keeps_and_offloads_takes_fewer_seconds(sizes, limit, data):
+    """Recomputing takes too long for any of it to be worth it; maps are of LEAST bytes and more."""
+    steps = chain_of([tuple(LEAST * size for size in own) for own in sizes])
+    seconds = {step.name: 1e9 for step in steps}
+    room = data.draw(st.none() | st.integers(1, 30))
+    slower = SlowerMemory(2.0 * LEAST, None if room is None else LEAST * room)
+
+    def moved(elsewhere: Sequence[bool]) -> int:
+        own = (step.kept for step, is_away in zip(steps, elsewhere, strict=True) if is_away)
+        return sum({key: size for kept in own for key, size in kept.items()}.values()) // LEAST
+
+    def most(elsewhere: Sequence[bool]) -> int:
+        """What is at work is here, and what all before it keep here."""
+        taken, held = 0, dict[int, int]()
+        for step, is_away in zip(steps, elsewhere, strict=True):
+            here = held | step.kept
+            forward = sum((here | step.live).values()) + step.forward_bytes
+            taken = max(taken, forward, sum(here.values()) + step.backward_bytes)
+            held = held if is_away else here
+        return taken
+
+    found = least_seconds(steps, seconds, LEAST * limit, slower=slower)
+    fitting = [
+        moved(elsewhere)
+        for elsewhere in product((False, True), repeat=len(steps))
+        if most(elsewhere) <= LEAST * limit and (room is None or moved(elsewhere) <= room)
+    ]
+    if found is None or found.seconds >= 1e9:
+        assert not fitting
+        return
+    names = {name for stretch in found.stretches for name in stretch.steps}
+    assert all(stretch.offloaded for stretch in found.stretches)
+    assert moved([step.name in names for step in steps]) == found.seconds == min(fitting)
 
 
 def test_other_micro_batches_keep_what_they_have_meanwhile():
     """Two steps keep 40 bytes, or 30 where one is recomputed; the last map has another byte."""
     steps = chain_of([(10, 10, 0, 0), (10, 10, 0, 0)])
     seconds = {"step_0": 2.0, "step_1": 1.0}
-    assert least_seconds(steps, seconds, 81, alive=2) == ()
-    assert least_seconds(steps, seconds, 71, alive=2) == (("step_1",),)
+    assert least_seconds(steps, seconds, 81, alive=2) == ((), 0.0)
+    assert least_seconds(steps, seconds, 71, alive=2) == ((Stretch(("step_1",)),), 1.0)
     assert least_seconds(steps, seconds, 20, alive=2) is None
 
 
@@ -109,5 +149,5 @@ def test_other_micro_batches_keep_what_they_have_meanwhile():
 )
 def test_a_stretch_that_keeps_what_it_reads_is_not_worth_it(sizes, worth):
     steps = chain_of(sizes)
-    stretches = (("step_0",), ("step_1",))
-    assert worth_recomputing(steps, stretches) == (stretches if worth else ())
+    chunks = (("step_0",), ("step_1",))
+    assert worth_recomputing(steps, chunks) == (tuple(map(Stretch, chunks)) if worth else ())

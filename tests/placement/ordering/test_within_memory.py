@@ -13,12 +13,15 @@ from torch import nn
 
 from hgpart.errors import PlanError
 from hgpart.execution.held_memory import memory_counted
-from hgpart.execution.outlines import chunk_stretches
+from hgpart.execution.offloading import graphs
+from hgpart.execution.outlines import chunk_steps
+from hgpart.machines.machine import SlowerMemory
 from hgpart.placement.accounting import known_step_bytes, peak_bytes
 from hgpart.placement.ordering.ordered import step_work
-from hgpart.placement.ordering.within_memory import recomputed_within
+from hgpart.placement.ordering.within_memory import dropped_within
 from hgpart.run.measuring import mean_square
 from hgpart.run.scheduling import schedule
+from hgpart.schedules.outline import Stretch
 
 SAMPLES = 4
 
@@ -60,7 +63,7 @@ def test_parts_fit_and_compute_the_same(kind, rule, micro_batches):
     recomputed = 0
     for share in (0.97, 0.9, 0.8):
         limits = [round(share * taken) for taken in before]
-        chosen = recomputed_within(placement, plain, limits, seconds, SAMPLES)
+        chosen = dropped_within(placement, plain, limits, seconds, SAMPLES)
         if chosen is None:
             continue
         order = schedule(other, rule, micro_batches, batch_size=SAMPLES, recompute=chosen)
@@ -77,17 +80,43 @@ def test_parts_fit_and_compute_the_same(kind, rule, micro_batches):
 
 
 @pytest.mark.few(1)
+def test_with_slower_memory_that_is_fast_parts_offload_and_with_a_slow_one_they_recompute():
+    model, inputs = deep()
+    placement = placed(copy.deepcopy(model), inputs, "layers", k=2)
+    plain = schedule(placement, "gpipe", batch_size=SAMPLES)
+    before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
+    work = step_work(placement.programs).values()
+    seconds = [{name: 1e-9 * units for name, units in own.items()} for own in work]
+    limits = [round(0.93 * taken) for taken in before]
+    for bandwidth, offloads in ((1e18, True), (1.0, False)):
+        slower = [SlowerMemory(bandwidth)] * 2
+        chosen = dropped_within(placement, plain, limits, seconds, SAMPLES, slower=slower)
+        assert chosen is not None
+        assert {stretch.offloaded for stretch in chain.from_iterable(chosen)} == {offloads}
+        order = schedule(placement, "gpipe", batch_size=SAMPLES, recompute=chosen)
+        for known, limit in zip(known_step_bytes(placement, order, SAMPLES), limits, strict=True):
+            assert known.taken <= limit
+            assert bool(known.offloaded) == offloads
+    limits = [round(0.9 * taken) for taken in before]
+    assert dropped_within(placement, plain, limits, seconds, SAMPLES) is None
+    slowest = [SlowerMemory(1.0)] * 2
+    assert dropped_within(placement, plain, limits, seconds, SAMPLES, slower=slowest) is not None
+
+
+@pytest.mark.few(1)
 @pytest.mark.parametrize("rule", ["gpipe", "zero-bubble"])
 @pytest.mark.parametrize(("name", "micro_batches"), [("forked", 2), ("residual", 2), ("tied", 1)])
-def test_any_stretches_compute_the_same(name, micro_batches, rule):
+@pytest.mark.parametrize("offloaded", [False, True])
+def test_any_stretches_compute_the_same(name, micro_batches, rule, offloaded, monkeypatch):
     """With dropout, and with norms, whose statistics are updated once."""
+    monkeypatch.setattr(graphs, "LEAST", 1)
     model, inputs = model_of(name)
     inputs = batch_of(inputs, SAMPLES)
     expected = None
     for length in (0, 1, 2, 100):
         placement = placed(copy.deepcopy(model), inputs, k=2)
-        steps = [[*chain(*chunk_stretches(placement.programs.parts[part]))] for part in range(2)]
-        stretches = tuple(tuple(map(tuple, in_runs(own, length))) for own in steps)
+        steps = [[*chain(*chunk_steps(placement.programs.parts[part]))] for part in range(2)]
+        stretches = tuple(tuple(in_runs(own, length, offloaded)) for own in steps)
         made = schedule(placement, rule, micro_batches, batch_size=SAMPLES, recompute=stretches)
         held, found = step_of(placement, made, inputs)
         assert held == peak_bytes(placement, made, SAMPLES)
@@ -96,9 +125,10 @@ def test_any_stretches_compute_the_same(name, micro_batches, rule):
             torch.testing.assert_close(tensor, expected_tensor, rtol=1e-12, atol=1e-13)
 
 
-def in_runs(steps, length):
+def in_runs(steps, length, offloaded):
     """All steps but the first, so many at a time; none if that is 0."""
-    return [steps[at : at + length] for at in range(1, len(steps), length)] if length else []
+    begins = range(1, len(steps), length) if length else ()
+    return [Stretch(tuple(steps[at : at + length]), offloaded) for at in begins]
 
 
 def test_what_fits_recomputes_nothing_and_what_can_not_fit_is_none():
@@ -108,16 +138,16 @@ def test_what_fits_recomputes_nothing_and_what_can_not_fit_is_none():
     plain = schedule(placement, "gpipe", batch_size=SAMPLES)
     before = [known.taken for known in known_step_bytes(placement, plain, SAMPLES)]
     seconds = [*step_work(placement.programs).values()]
-    assert recomputed_within(placement, plain, before, seconds, SAMPLES) == ((), ())
-    assert recomputed_within(placement, plain, [None, None], seconds, SAMPLES) == ((), ())
-    assert recomputed_within(placement, plain, [None, 10], seconds, SAMPLES) is None
+    assert dropped_within(placement, plain, before, seconds, SAMPLES) == ((), ())
+    assert dropped_within(placement, plain, [None, None], seconds, SAMPLES) == ((), ())
+    assert dropped_within(placement, plain, [None, 10], seconds, SAMPLES) is None
 
 
 def test_the_nearest_step_is_offered():
     model, inputs = model_of("plain")
     placement = placed(model, inputs, "layers", k=2)
     with pytest.raises(PlanError, match=r"no step layer_O: .* with .*; did you mean layer_0\?$"):
-        schedule(placement, "gpipe", recompute=((("layer_0", "layer_O"),), ()))
+        schedule(placement, "gpipe", recompute=((Stretch(("layer_0", "layer_O")),), ()))
 
 
 @pytest.mark.parametrize(
@@ -128,4 +158,4 @@ def test_stretches_that_the_program_has_not_are_refused(stretches):
     model, inputs = model_of("plain")
     placement = placed(model, inputs, "layers", k=2)
     with pytest.raises(PlanError, match=r"part 0 is to recompute .*: accepted are"):
-        schedule(placement, "gpipe", recompute=(stretches, ()))
+        schedule(placement, "gpipe", recompute=(tuple(map(Stretch, stretches)), ()))

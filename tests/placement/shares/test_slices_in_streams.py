@@ -293,7 +293,7 @@ def test_what_is_refused():
     model, inputs, _ = taught()
     placement = in_slices("taught", model, inputs)
     batches = batches_of(inputs, 3)
-    with pytest.raises(ArgumentError, match="turns with recompute=yes: accepted is recompute=no"):
+    with pytest.raises(ArgumentError, match="turns with maps recomputed or offloaded: accepted"):
         schedule(placement, "turns", 3, recompute=True)
     order = schedule(placement, "async", 3)
     with pytest.raises(ArgumentError, match="without stash by a plan over slices"):

@@ -71,7 +71,7 @@ def show(
             from hgpart.hypergraph.dependencies import dependencies
             from hgpart.recommendation.of_partition import assumed_step
             from hgpart.report.page.plan import plan_page
-            from hgpart.report.running import recomputed_lines
+            from hgpart.report.running import dropped_lines
             from hgpart.report.tables import in_unit
         with stage("read"):
             loaded = hgpart.files.load_plan(plan)
@@ -111,7 +111,7 @@ def show(
             print(f"\n{hgpart.draw_schedule(schedule, costs)}", end="")
             sizes = (f"{part}: {size}" for part, size in enumerate(in_unit(peaks, unit)))
             plain_console().print(f"holds at most {', '.join(sizes)} {unit}")
-            for line in recomputed_lines(scheduling.recompute):
+            for line in dropped_lines(scheduling.recompute):
                 plain_console().print(line, soft_wrap=True)
     if results.json != "-" and loaded.modelling.can_run:
         lead_on(f"hgpart run {of_plan(named, plan)} --backward")

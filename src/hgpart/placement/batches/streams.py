@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
+from itertools import chain
 from operator import add
 from threading import Lock
 from typing import Any
@@ -132,7 +133,8 @@ def check_stream(schedule: Schedule, stash: bool) -> None:
         rules = " and ".join(STREAMS)
         given = f"{schedule.rule} schedule" if isinstance(schedule, Schedule) else repr(schedule)
         raise ArgumentError(f"a stream by a {given}: accepted are the rules {rules}")
-    recomputes = any(outline.recomputed for outline in schedule.outlines)
+    stretches = chain.from_iterable(outline.dropped for outline in schedule.outlines)
+    recomputes = any(not stretch.offloaded for stretch in stretches)
     check_recompute(recompute=recomputes, stash=stash)
     if not torch.is_grad_enabled():
         raise ArgumentError("a stream without grad mode: accepted is grad mode, as a stream trains")
@@ -167,7 +169,7 @@ def check_slices_of_stream(*, stash: bool) -> None:
 def check_turns(modelling: Modelling, *, recompute: bool) -> None:
     """Raise an ArgumentError for a plan whose slices can't have batches in turns."""
     if recompute:
-        raise ArgumentError("turns with recompute=yes: accepted is recompute=no")
+        raise ArgumentError("turns with maps recomputed or offloaded: accepted is recompute=no")
     if modelling.slices == 1 or modelling.norms == "batch":
         has = "the batch whole" if modelling.slices == 1 else "norms of the batch"
         raise ArgumentError(

@@ -12,7 +12,7 @@ import numpy as np
 
 from hgpart.arrays import Int64
 from hgpart.errors import RunError, check_whole
-from hgpart.execution.outlines import chunk_stretches, outline, with_recomputation
+from hgpart.execution.outlines import chunk_steps, outline, with_dropped
 from hgpart.execution.program import PartProgram
 from hgpart.execution.runtime import Gather
 from hgpart.hypergraph.shares import part_shares
@@ -39,7 +39,7 @@ def ordered(
     gather: Gather,
     make: Callable[[Sequence[Outline], Any], Schedule],
     request: Mapping[str, Any],
-    recomputed: int | Sequence[Sequence[Stretch]],
+    dropped: int | Sequence[Sequence[Stretch]],
     batch_size: int | None,
     costs: CostModel | None,
 ) -> Schedule:
@@ -47,9 +47,9 @@ def ordered(
 
     Parameters
     ----------
-    recomputed : int or sequence of sequence of Stretch
-        The stretches that each part recomputes, if any; or the number of micro-batches for which
-        chunks are recomputed where this saves memory.
+    dropped : int or sequence of sequence of Stretch
+        The stretches that each part drops, if any; or the number of micro-batches for which chunks
+        are recomputed where this saves memory.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def ordered(
     RunError
         If processes make different requests.
     """
-    gathered = gather(([*outlines_here(placement, recomputed, batch_size)], request, costs))
+    gathered = gather(([*outlines_here(placement, dropped, batch_size)], request, costs))
     outlines = [outline for here, _, _ in gathered for outline in here]
     _, first_request, costs = gathered[0]
     for rank, (_, other_request, _) in enumerate(gathered):
@@ -67,11 +67,11 @@ def ordered(
                 f"rank 0 asks for a schedule by {_words(first_request)}, rank {rank} for one by "
                 f"{_words(other_request)}: accepted is the same on all ranks"
             )
-    if not isinstance(recomputed, int):
+    if not isinstance(dropped, int):
         plain = make([outline.keeping for outline in outlines], costs)
         if plain.in_flight is not None:  # the results of a stream depend on its order
             return replace(plain, outlines=tuple(outlines))
-        return make(outlines, costs) if any(recomputed) else plain
+        return make(outlines, costs) if any(dropped) else plain
 
     def peaks(schedules: Sequence[Schedule]) -> dict[int, list[int]]:
         return dict(ChainMap(*gather(peaks_by(placement, schedules, batch_size))))
@@ -126,20 +126,20 @@ def rough_costs(partition: Partition, work: Work, samples: float) -> Costs:
 
 def outlines_here(
     placement: Placement,
-    recomputed: int | Sequence[Sequence[Stretch]] = (),
+    dropped: int | Sequence[Sequence[Stretch]] = (),
     batch_size: int | None = None,
 ) -> Iterator[Outline]:
     """The outlines of the parts that this process holds; see `ordered`."""
     owners = placement.programs.owned_elsewhere()
     for part, work in step_work(placement.programs).items():
         program, stretches = placement.programs.parts[part], tuple[Stretch, ...]()
-        if not isinstance(recomputed, int):
-            if recomputed:
-                stretches = tuple(recomputed[part])
+        if not isinstance(dropped, int):
+            if dropped:
+                stretches = tuple(dropped[part])
         elif placement.k > 1:
-            steps = step_memory(placement, part, recomputed, batch_size)
-            stretches = worth_recomputing(steps, chunk_stretches(program))
-        own = with_recomputation(outline(program, work), program, stretches, work)
+            steps = step_memory(placement, part, dropped, batch_size)
+            stretches = worth_recomputing(steps, chunk_steps(program))
+        own = with_dropped(outline(program, work), program, stretches, work)
         yield replace(own, owners=owners[part])
 
 

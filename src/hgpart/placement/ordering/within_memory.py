@@ -1,12 +1,13 @@
-"""Placement, Schedule, limits -> the stretches that each part recomputes so as to fit."""
+"""Placement, Schedule, limits -> the stretches that each part drops so as to fit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from hgpart.machines.machine import SlowerMemory
 from hgpart.placement.accounting import part_step_bytes, step_memory
-from hgpart.placement.ordering.stretches import least_seconds, most_bytes
+from hgpart.placement.ordering.stretches import Dropping, least_seconds, most_bytes
 from hgpart.placement.placement import Placement
 from hgpart.placement.rehearsal import StepMemory
 from hgpart.schedules.outline import Stretch
@@ -17,15 +18,16 @@ LESS = 0.03  # of the limit: so much less is tried at least where a choice does 
 ENOUGH = 0.01  # of the limit: so much room is not worth another attempt
 
 
-def recomputed_within(
+def dropped_within(
     placement: Placement,
     schedule: Schedule,
     limits: Sequence[int | None],
     seconds: Sequence[Mapping[str, float]],
     batch_size: int | None = None,
     devices: Sequence[str] | None = None,
+    slower: Sequence[SlowerMemory | None] | None = None,
 ) -> tuple[tuple[Stretch, ...], ...] | None:
-    """Choose what each part recomputes: the least seconds that keep to its limit.
+    """Choose what each part recomputes or offloads: the least seconds that keep to its limit.
 
     A choice is made by what each step keeps and takes by itself, then counted as the part would run
     it, and made again with more room or less.
@@ -42,11 +44,13 @@ def recomputed_within(
         Samples of a step. Default: as in `account`.
     devices : sequence of str, optional
         See `known_step_bytes`.
+    slower : sequence of SlowerMemory or None, optional
+        The slower memory that each part's device has. Default: none has any.
 
     Returns
     -------
     tuple or None
-        The stretches of each part; None if some part does not fit, whatever it recomputes.
+        The stretches of each part; None if some part does not fit, whatever it drops.
 
     Raises
     ------
@@ -56,11 +60,12 @@ def recomputed_within(
     if any(limit is not None and limit <= 0 for limit in limits):
         return None  # weights alone are too much: nothing has to be counted
     chosen = list[tuple[Stretch, ...]]()
-    known: dict[object, tuple[range, ...]] = {}
+    known: dict[object, tuple[tuple[range, bool], ...]] = {}
     for part, limit in enumerate(limits):
         stretches: tuple[Stretch, ...] | None = ()
         if limit is not None and placement.k > 1:
-            fit = _Fit(placement, schedule, part, batch_size, devices)
+            own = None if slower is None else slower[part]
+            fit = _Fit(placement, schedule, part, batch_size, devices, own)
             stretches = fit.best(limit, seconds[part], known)
         if stretches is None:
             return None
@@ -69,7 +74,7 @@ def recomputed_within(
 
 
 class _Fit:
-    """What a part takes in a step, by the stretches that it recomputes."""
+    """What a part takes in a step, by the stretches that it drops."""
 
     def __init__(
         self,
@@ -78,69 +83,83 @@ class _Fit:
         part: int,
         batch_size: int | None,
         devices: Sequence[str] | None,
+        slower: SlowerMemory | None,
     ) -> None:
         self._placement, self._schedule, self._part = placement, schedule, part
-        self._batch_size, self._devices = batch_size, devices
+        self._batch_size, self._devices, self._slower = batch_size, devices, slower
 
     def best(
-        self, limit: int, seconds: Mapping[str, float], known: dict[object, tuple[range, ...]]
+        self,
+        limit: int,
+        seconds: Mapping[str, float],
+        known: dict[object, tuple[tuple[range, bool], ...]],
     ) -> tuple[Stretch, ...] | None:
         """The stretches that take the least seconds, of those that fit; None if none do.
 
         `known` has the instructions of the stretches that were chosen for earlier parts: a part
         whose steps differ from theirs in nothing but names tries these first. It is added to.
         """
-        keeping = self._taken(())
-        if keeping <= limit:
+        left = self._room(limit, ())
+        if left >= 0:
             return ()
         count = self._schedule.micro_batches if self._schedule.in_flight is None else 1
         steps = step_memory(self._placement, self._part, count, self._batch_size, most=True)
         names = [step.name for step in steps if step.name]
-        alike = tuple((seconds.get(name, 0.0), *_sizes(step)) for name, step in _named(steps))
+        costs = tuple((seconds.get(name, 0.0), *_sizes(step)) for name, step in _named(steps))
+        alike = costs, self._slower
         if alike in known:
-            stretches = tuple(tuple(names[at] for at in places) for places in known[alike])
-            if self._taken(stretches) <= limit:
+            stretches = tuple(
+                Stretch(tuple(names[at] for at in places), offloaded)
+                for places, offloaded in known[alike]
+            )
+            if self._room(limit, stretches) >= 0:
                 return stretches
-        best = self._search(steps, limit, seconds, keeping)
+        best = self._search(steps, limit, seconds, limit - left)
         if best is not None:
             known[alike] = tuple(
-                range(names.index(stretch[0]), names.index(stretch[-1]) + 1) for stretch in best
+                (range(names.index(own[0]), names.index(own[-1]) + 1), offloaded)
+                for own, offloaded in best
             )
         return best
 
     def _search(
         self, steps: Sequence[StepMemory], limit: int, seconds: Mapping[str, float], keeping: int
     ) -> tuple[Stretch, ...] | None:
-        """`best`, for a part that takes `keeping` bytes if it recomputes nothing."""
+        """`best`, for a part that takes `keeping` bytes if it drops nothing."""
         alive = _alive(self._schedule, self._part)
         # What steps take by themselves is not all: messages, and several graphs as one, count too.
         budget = limit - (keeping - most_bytes(steps, alive))
-        best: tuple[Stretch, ...] | None = None
+        best: Dropping | None = None
         rooms: dict[tuple[Stretch, ...], int] = {(): limit - keeping}
         for _ in range(ATTEMPTS):
-            stretches = least_seconds(steps, seconds, budget, alive)
-            if stretches is None:
+            dropped = least_seconds(steps, seconds, budget, alive, self._slower)
+            if dropped is None:
                 break
-            if stretches not in rooms:
-                rooms[stretches] = limit - self._taken(stretches)
+            if dropped.stretches not in rooms:
+                rooms[dropped.stretches] = self._room(limit, dropped.stretches)
             elif best is not None:
                 break
-            room = rooms[stretches]
-            if room >= 0 and (best is None or _sum(stretches, seconds) < _sum(best, seconds)):
-                best = stretches
+            room = rooms[dropped.stretches]
+            if room >= 0 and (best is None or dropped.seconds < best.seconds):
+                best = dropped
             if 0 <= room <= ENOUGH * limit:
                 break
             budget += room if room > 0 else min(room, -round(LESS * limit))
-        return best
+        return None if best is None else best.stretches
 
-    def _taken(self, stretches: tuple[Stretch, ...]) -> int:
+    def _room(self, limit: int, stretches: tuple[Stretch, ...]) -> int:
+        """Bytes that are left of the limit; below 0 where it, or slower memory, is too small."""
         outlines = [
-            replace(outline, recomputed=stretches if part == self._part else ())
+            replace(outline, dropped=stretches if part == self._part else ())
             for part, outline in enumerate(self._schedule.outlines)
         ]
         order = replace(self._schedule, outlines=tuple(outlines))
         size, devices = self._batch_size, self._devices
-        return part_step_bytes(self._placement, self._part, order, size, devices).taken
+        step = part_step_bytes(self._placement, self._part, order, size, devices)
+        left = limit - step.taken
+        if self._slower is not None and self._slower.memory is not None:
+            left = min(left, self._slower.memory - step.elsewhere)
+        return left
 
 
 def _named(steps: Sequence[StepMemory]) -> Iterator[tuple[str, StepMemory]]:
@@ -149,10 +168,6 @@ def _named(steps: Sequence[StepMemory]) -> Iterator[tuple[str, StepMemory]]:
 
 def _sizes(step: StepMemory) -> tuple[int, ...]:
     return sum(step.kept.values()), step.forward_bytes, step.backward_bytes
-
-
-def _sum(stretches: Sequence[Stretch], seconds: Mapping[str, float]) -> float:
-    return sum(seconds.get(name, 0.0) for stretch in stretches for name in stretch)
 
 
 def _alive(schedule: Schedule, part: int) -> int:

@@ -1,0 +1,1 @@
+"""What parts put into slower memory until backward needs it."""
