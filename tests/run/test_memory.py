@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterable
+from itertools import chain
 
 import pytest
 import torch
@@ -18,6 +19,8 @@ from torch import nn
 
 from hgpart.errors import ArgumentError, PlacementError
 from hgpart.execution.held_memory import memory_counted
+from hgpart.execution.offloading import graphs
+from hgpart.execution.outlines import chunk_steps
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.layers.layering import channel_graph
 from hgpart.placement import place
@@ -245,7 +248,7 @@ def test_compiled_steps_are_computed_again():
         assert verify(model, placement, inputs, scheduling=scheduling).failures == ()
 
 
-def streamed(placement, order, batches):
+def streamed(placement, order, batches, **options):
     """What the parts held in a stream, and what came of it."""
     optimizers = [
         torch.optim.SGD([*placement.programs.submodule(part).parameters()], lr=0.05, momentum=0.9)
@@ -258,6 +261,7 @@ def streamed(placement, order, batches):
             loss_of,
             lambda part: optimizers[part].step(),
             order,
+            **options,
         )
     return placement.runtime.last.peak_bytes, [*losses, *placement.state_dict().values()]
 
@@ -292,6 +296,30 @@ def test_streams_hold_what_is_computed_and_compute_again_with_their_batchs_weigh
     assert alike(expected, made)
     for outline, one, other in zip(orders[1].outlines, less, plain, strict=True):
         assert one < other if outline.dropped else one == other
+
+
+@pytest.mark.parametrize("stash", [True, False])
+@pytest.mark.parametrize("name", ["residual", "tied"])
+def test_streams_offload_and_learn_the_same_with_stash_and_without(name, stash, monkeypatch):
+    """All steps are offloaded, of three batches at a time; weights that updates change stay."""
+    monkeypatch.setattr(graphs, "LEAST", 1)
+    model, inputs = model_of(name)
+    inputs = batch_of(inputs, 4)
+    torch.manual_seed(5)
+    batches = [[torch.randn_like(one) for one in inputs] for _ in range(6)]
+    placement = placed(copy.deepcopy(model), inputs)
+    chunks = [chunk_steps(placement.programs.parts[part]) for part in range(placement.k)]
+    everything = tuple((Stretch(tuple(chain(*own)), offloaded=True),) for own in chunks)
+    outcomes = []
+    for recompute in (False, everything):
+        placement = placed(copy.deepcopy(model), inputs)
+        order = schedule(placement, "async", 6, in_flight=3, recompute=recompute)
+        outcomes.append(streamed(placement, order, batches, stash=stash))
+        assert not stash or outcomes[-1][0] == peak_bytes(placement, order)
+    (plain, expected), (less, made) = outcomes
+    assert alike(expected, made)
+    assert all(one <= other for one, other in zip(less, plain, strict=True))
+    assert sum(less) < sum(plain)
 
 
 def test_state_that_a_pass_changes_is_as_it_was_in_streams_too():
