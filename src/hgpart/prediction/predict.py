@@ -170,7 +170,8 @@ def predict(
     known = known_step_bytes(placement, schedule, size)
     for part, (device, stretches) in enumerate(zip(machine.devices, dropped, strict=True)):
         if any(stretch.offloaded for stretch in stretches):
-            step = part_step_bytes(placement, part, schedule, size)  # refused if not known
+            # What can't be counted is refused here.
+            step = known[part] or part_step_bytes(placement, part, schedule, size)
             _check_slower(machine.name, device, part, step.elsewhere)
     offloaded = Counter[Action]()  # by whole chunks, as weights that travel cut them into pieces
     for action, nbytes in chain.from_iterable(own.offloaded.items() for own in known if own):

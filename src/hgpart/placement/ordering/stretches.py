@@ -170,7 +170,8 @@ class _Search:
         waiting[0].append(_Choice(0, 0.0, 0, ()))
         for at in range(count):
             most = max(FEWEST, min(MOST, MUCH // count))
-            for choice in _undominated(waiting[at], most, self._there):
+            there = None if self._room is None else self._there
+            for choice in _undominated(waiting[at], most, there):
                 for end, following in self._after(choice, at, limit):
                     if following.nbytes <= most_kept:
                         waiting[end].append(following)
@@ -226,8 +227,8 @@ class _Search:
         )
 
     def _there(self, choice: _Choice) -> int:
-        """Bytes in slower memory, where its room is limited."""
-        return 0 if self._room is None else self._bytes(choice.elsewhere)
+        """Bytes in slower memory."""
+        return self._bytes(choice.elsewhere)
 
     def _needed(self, at: int, held: int) -> int:
         """Bytes of a step at work beside those that are kept."""
@@ -241,17 +242,18 @@ class _Search:
 
 
 def _undominated(
-    choices: Sequence[_Choice], most: int, there: Callable[[_Choice], int]
+    choices: Sequence[_Choice], most: int, there: Callable[[_Choice], int] | None
 ) -> list[_Choice]:
     """Those that keep less than all that take no more seconds; of more than `most` some, evenly.
 
-    Of what takes more room in slower memory, which `there` says, that does not hold.
+    Where slower memory is limited, all those with as few bytes `there`.
     """
     best = list[_Choice]()
     sizes = list[tuple[int, int]]()
     for choice in sorted(choices, key=lambda choice: (choice.seconds, choice.nbytes)):
-        size = choice.nbytes, there(choice)
-        if not any(kept <= size[0] and moved <= size[1] for kept, moved in sizes):
+        size = choice.nbytes, 0 if there is None else there(choice)
+        rivals = sizes[-1:] if there is None else sizes  # the last of them keeps the least
+        if not any(kept <= size[0] and moved <= size[1] for kept, moved in rivals):
             best.append(choice)
             sizes.append(size)
     if len(best) <= most:
