@@ -24,6 +24,7 @@ from hgpart.execution.offloading.stores import InFile, StoredBytes
 from hgpart.execution.outlines import chunk_steps
 from hgpart.hypergraph.modelling import Modelling
 from hgpart.machines.machine import Device, Link, Machine, SlowerMemory
+from hgpart.placement.accounting import known_step_bytes
 from hgpart.placement.ordering.ordered import outlines_here
 from hgpart.prediction.actions import Planned
 from hgpart.prediction.jobs import Sharing, TimedJob, TimedMessage
@@ -175,9 +176,9 @@ def test_what_is_offloaded_takes_the_time_to_write_and_read_what_a_step_really_d
             moved[self.part] += data.nbytes
             return super().write(data)
 
-        def read(self, begin: int, nbytes: int) -> Tensor:
+        def read(self, file: object, begin: int, nbytes: int) -> Tensor:
             moved[self.part] += nbytes
-            return super().read(begin, nbytes)
+            return super().read(file, begin, nbytes)
 
     placement, stretches = offloading_all()
     options = in_proportion(placement.programs.blueprint.graph), 4, NO_OVERHEADS
@@ -209,6 +210,23 @@ def test_a_device_without_slower_memory_is_named() -> None:
     times = in_proportion(placement.programs.blueprint.graph)
     with pytest.raises(ArgumentError, match=r"part 0 offloads, and device 0 of machine toy has no"):
         predict(placement, made, machine_of(3, FAST), times, 4)
+
+
+def test_a_device_without_room_in_slower_memory_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs, "LEAST", 1)
+    placement, stretches = offloading_all()
+    made = schedule(placement, "gpipe", 2, batch_size=4, recompute=stretches)
+    times = in_proportion(placement.programs.blueprint.graph)
+    needed = [known.elsewhere for known in known_step_bytes(placement, made, 4)]
+    toy = machine_of(3, FAST)
+
+    def with_room(room: int) -> Machine:
+        disk = SlowerMemory(1e9, room)
+        return replace(toy, devices=tuple(replace(own, slower=disk) for own in toy.devices))
+
+    predict(placement, made, with_room(max(needed)), times, 4)
+    with pytest.raises(ArgumentError, match=f"offloads {max(needed)} bytes, and device"):
+        predict(placement, made, with_room(max(needed) - 1), times, 4)
 
 
 def test_a_stream_is_of_several_batches_with_their_updates() -> None:

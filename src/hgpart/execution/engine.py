@@ -87,7 +87,9 @@ class PartRun(PartState):
         self._begins = {places[0]: (places, stretch.offloaded) for places, stretch in pairs}
         self._dropping: tuple[range, Noting | None] | None = None  # None: the stretch is offloaded
         # The same for all stretches, as graphs of several may keep the same memory.
-        self._offloading = Offloading(slow_store(device) if slower is None else slower)
+        self._offloading: Offloading | None = None
+        if any(stretch.offloaded for stretch in dropped):
+            self._offloading = Offloading(slow_store(device) if slower is None else slower)
         self._to_recompute: dict[range, Recomputation] = {}  # in the order of the program
         self._phase = "nothing"
 
@@ -124,7 +126,8 @@ class PartRun(PartState):
             if isinstance(value, Tensor):
                 self.differentiable[slot] = grad and value.requires_grad
                 value = value.detach()
-                self._offloading.let_stay([value])
+                if self._offloading is not None:
+                    self._offloading.let_stay([value])
             self.values[slot] = value
 
     def forward_chunk(self, chunk: int, piece: tuple[int, int] | None = None) -> None:
@@ -134,7 +137,7 @@ class PartRun(PartState):
             if at in self._begins:
                 places, offloaded = self._begins[at]
                 self._dropping = places, None if offloaded else Noting(self._program)
-                if offloaded:
+                if offloaded and self._offloading is not None:
                     in_flight = () if self.weights is None else self.weights.leaves.values()
                     own = self.module.parameters(), self.module.buffers(), in_flight
                     self._offloading.let_stay(chain.from_iterable(own))
@@ -142,11 +145,11 @@ class PartRun(PartState):
                 instruction.forward(self)
             else:
                 places, noting = self._dropping
-                if noting is None:
+                if noting is not None:
+                    noting.forward(self, instruction)
+                elif self._offloading is not None:
                     with self._offloading.graphs():
                         instruction.forward(self)
-                else:
-                    noting.forward(self, instruction)
                 if at == places[-1]:
                     self._dropping = None
                     if noting is not None and (again := noting.result()) is not None:

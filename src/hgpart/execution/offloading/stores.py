@@ -60,27 +60,28 @@ class InFile:
             unused, rest = self._unused.setdefault(data.nbytes, []), data.numpy().data
             begin = unused.pop() if unused else self.nbytes
             self.nbytes = max(self.nbytes, begin + data.nbytes)
-            place = _InFile(self, begin, data.nbytes)
+            place = _InFile(self, self._file, begin, data.nbytes)
             while rest:
                 written = os.pwrite(self._file.fileno(), rest, begin)
                 rest, begin = rest[written:], begin + written
         return place
 
-    def read(self, begin: int, nbytes: int) -> Tensor:
-        """Read bytes that were written; a RunError if they can't be read."""
+    def read(self, file: Any, begin: int, nbytes: int) -> Tensor:
+        """Read bytes that were written to a file; a RunError if they can't be read."""
         data = torch.empty(nbytes, dtype=torch.uint8, device="cpu")
         rest = data.numpy().data
         with _refused(f"{nbytes} offloaded bytes to read back"):
             while rest:
-                count = os.preadv(self._file.fileno(), [rest], begin)
+                count = os.preadv(file.fileno(), [rest], begin)
                 if not count:
                     raise OSError(errno.EIO, "they are gone from their file")
                 rest, begin = rest[count:], begin + count
         return data
 
-    def give_up(self, begin: int, nbytes: int) -> None:
-        """Let a place be used again."""
-        self._unused.setdefault(nbytes, []).append(begin)
+    def give_up(self, file: Any, begin: int, nbytes: int) -> None:
+        """Let a place be used again, unless it is of the process that this was forked from."""
+        if file is self._file:
+            self._unused.setdefault(nbytes, []).append(begin)
 
 
 @contextmanager
@@ -97,14 +98,15 @@ def _refused(what: str) -> Iterator[None]:
 @dataclass(frozen=True, eq=False)
 class _InFile:
     memory: InFile
+    file: Any
     begin: int
     nbytes: int
 
     def read(self) -> Tensor:
-        return self.memory.read(self.begin, self.nbytes)
+        return self.memory.read(self.file, self.begin, self.nbytes)
 
     def __del__(self) -> None:
-        self.memory.give_up(self.begin, self.nbytes)
+        self.memory.give_up(self.file, self.begin, self.nbytes)
 
 
 @dataclass(frozen=True)
